@@ -10,8 +10,9 @@ that of a pod of a Deployment does.
 rebuild ends. Both are printed with their Monte-Carlo errors, at a run every 10 s, and where the new start has one every
 2 s: the burst after a start, while its baseline is of a steady pace. What lasts, lasts as long in seconds at either.
 
-``concurrent``: one replica of several is upgraded, on a host that drifted before: with and without the runs that the
-others, which stay on the old image, had meanwhile.
+``concurrent``: one replica of several is upgraded, on a host that drifted before, or was restless until then: with and
+without the runs that the others, which stay on the old image, had meanwhile. The upgraded one keeps its name, or has a
+new one, as a canary's pod has beside those of the stable version.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from infercanary.judge.priors import Prior, learned
 from infercanary.judge.sequential import is_beyond_doubt
 from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.upgrade import select
-from simulation import BEFORE, HOUR, PAST, Floats, kept, start
+from simulation import BEFORE, HOUR, PAST, Floats, kept, lasting, start
 
 STEADY, BURST = 10.0, 2.0
 """Seconds between runs: as configured, and in the burst after a start."""
@@ -263,13 +264,23 @@ class Staying(NamedTuple):
     """By how much the host gets slower or faster in the hour before the upgrade (a ratio), in turns."""
     effect: float = 0.0
     restart_sd: float = 0.01
+    renamed: bool = False
+    """The new start has a name of its own, and so had the earlier ones; those that stay are its baseline, too."""
+    restless: float = 0.0
+    """SD of what the host did to the runs before the upgrade (logarithms); it lasts as the runs' own noise does."""
 
     def starts(self, seed: int, number: int) -> tuple[list[KeptStart], list[KeptStart]]:
         """Those of the old image, of which some run on, and that of the new one."""
         rng = np.random.default_rng([seed, number, *(int(1e4 * x) for x in self)])
         drift = self.drift if number % 2 else -self.drift
         before = [
-            kept(start(rng, BEFORE, restart_sd=self.restart_sd), 0, i - PAST, "old") for i in range(PAST + 1)
+            kept(
+                start(rng, BEFORE, restart_sd=self.restart_sd),
+                MANY + i if self.renamed else 0,
+                i - PAST,
+                "old",
+            )
+            for i in range(PAST + (not self.renamed))
         ]
         for replica in range(1, self.stay + 1):
             whole = kept(start(rng, BEFORE + LIVE.looks[-1], restart_sd=self.restart_sd), replica, 0, "old")
@@ -279,9 +290,14 @@ class Staying(NamedTuple):
                 )
                 for s in whole.samples[BEFORE:]
             ]
-            before.append(KeptStart(whole.generation, [*whole.samples[:BEFORE], *later]))
+            restless = np.exp(lasting(rng, BEFORE, 0.6, self.restless)).tolist()
+            quiet = [
+                msgspec.structs.replace(s, median=(s.median or 0) * by)
+                for s, by in zip(whole.samples[:BEFORE], restless, strict=True)
+            ]
+            before.append(KeptStart(whole.generation, [*quiet, *later]))
         new = start(rng, LIVE.looks[-1], restart_sd=self.restart_sd, image=self.effect, host=drift)
-        return before, [kept(new, 0, 1, "new")]
+        return before, [kept(new, MANY - 1 if self.renamed else 0, 1, "new")]
 
 
 def concurrent(trials: int, seed: int) -> None:
@@ -296,21 +312,21 @@ def concurrent(trials: int, seed: int) -> None:
         "\nhad meanwhile, and with them\n"
     )
     print(
-        "| host | replicas that stay | shift | called rightly: without | with | wrongly: without | with | runs | with |"
+        "| name | host | replicas that stay | shift | called rightly: without | with | wrongly: without | with | runs |"
+        " with |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for drift in (0.0, 0.05, 0.1):
-        for stay in (1, 2, 4):
-            for effect in (0.0, 0.1):
-                lives: tuple[list[Life], list[Life]] = ([], [])
-                for number in range(trials):
-                    before, after = Staying(stay, drift, effect).starts(seed, number)
-                    begin = after[0].generation.started_at
-                    lives[0].append(
-                        watched([s.first(int(np.searchsorted(s.times, begin))) for s in before], after)
-                    )
-                    lives[1].append(watched(before, after))
-                _row(f"±{drift:.0%} | {stay} | {effect:+.0%}", effect, lives)
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    hosts = ((0.0, 0.0), (0.05, 0.0), (0.1, 0.0), (0.0, 0.1))
+    for renamed, (drift, restless), stay, effect in product((False, True), hosts, (1, 2, 4), (0.0, 0.1)):
+        lives: tuple[list[Life], list[Life]] = ([], [])
+        for number in range(trials):
+            each = Staying(stay, drift, effect, renamed=renamed, restless=restless)
+            before, after = each.starts(seed, number)
+            begin = after[0].generation.started_at
+            lives[0].append(watched([s.first(int(np.searchsorted(s.times, begin))) for s in before], after))
+            lives[1].append(watched(before, after))
+        host = f"restless, {restless:.0%}" if restless else f"±{drift:.0%}"
+        _row(f"{'new' if renamed else 'kept'} | {host} | {stay} | {effect:+.0%}", effect, lives)
 
 
 def _row(name: str, effect: float, several: Sequence[Sequence[Life]]) -> None:

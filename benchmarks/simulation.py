@@ -57,7 +57,8 @@ class Upgrade(NamedTuple):
     past: Sequence[Start]
 
 
-def _lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> Floats:
+def lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> Floats:
+    """Noise (logarithms) of that SD, with first-order autocorrelation ``phi`` and the tail of Student's t with 3."""
     steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
     noise, last = np.empty_like(steps), 0.0
     for i, step in enumerate(steps):
@@ -94,9 +95,9 @@ def start(
     phi = 0.6 ** (1 / pace)
     shared = math.log1p(host) + rng.normal(0, 0.002)
     level = math.log(0.01) + math.log1p(image) + shared + rng.normal(0, restart_sd)
-    run = level + _lasting(rng, runs, phi, 0.01) - 0.7 * np.log(clock)
+    run = level + lasting(rng, runs, phi, 0.01) - 0.7 * np.log(clock)
     repeats = run[:, None] + rng.standard_t(3, (runs, REPEATS)) * 0.02 / math.sqrt(3)
-    control = math.log(0.001) + shared + _lasting(rng, runs, phi, 0.005) - 0.9 * np.log(clock)
+    control = math.log(0.001) + shared + lasting(rng, runs, phi, 0.005) - 0.9 * np.log(clock)
     return Start(np.exp(repeats), np.exp(control), 1980 * clock)
 
 

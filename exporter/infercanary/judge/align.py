@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from infercanary.judge.host import undisturbed
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
+from infercanary.judge.pooling import moved
 from infercanary.judge.upgrade import Selection
 
 
@@ -114,9 +116,10 @@ def _pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> l
     """By container, so that what differs between replicas drops out; those with new names have the others' baseline.
 
     Replicas that stay on the old image are beside each pair, with their runs of the same minutes. What they moved by
-    since before is taken off: nothing was restarted, and a replica's own level drops out. There is one pair for each
-    container that both images ran in, and at most one more; none where either image has no start that counts, or while
-    replicas on the old image have too few runs of the same minutes.
+    since before is taken off: nothing was restarted, and a replica's own level drops out. Where they are the baseline
+    themselves, those runs are it: what they did before would only add its noise. There is one pair for each container
+    that both images ran in, and at most one more; none where either image has no start that counts, or while replicas
+    on the old image have too few runs of the same minutes.
     """
     old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
     baseline = {name: group[-policy.history :] for name, group in old.items()}
@@ -161,7 +164,46 @@ def _pair(
     ):
         return None
     left = [found[start.boot].before if start.boot in enough else start for start in baseline]
-    return Pair([start.latest(policy.baseline_runs) for start in left], after, beside)
+    return Pair(
+        [start.latest(policy.baseline_runs) for start in left],
+        after,
+        beside,
+        _stayed(baseline, after, beside, policy),
+    )
+
+
+def _stayed(
+    baseline: Sequence[Start], after: Sequence[Start], beside: Sequence[Concurrent], policy: Policy
+) -> dict[tuple[int, int], Start]:
+    """The runs of those of ``baseline`` that are ``beside`` in the minutes of each start of ``after``.
+
+    One that moved unlike the others changed by itself, and is compared as those are that ended. Of two nobody knows
+    which one it was.
+    """
+    places = {start.boot: place for place, start in enumerate(baseline)}
+    if not any(each.during.boot in places for each in beside):
+        return {}
+    found = {}
+    for during in [each.during for each in _alike(beside, policy) if each.during.boot in places]:
+        for number, start in enumerate(after):
+            first = int(np.searchsorted(during.times, start.times[0]))
+            end = int(np.searchsorted(during.times, start.times[-1], "right"))
+            if end - first >= policy.fewest_concurrent_runs:
+                found[places[during.boot], number] = during.part((first, end))
+    return found
+
+
+def _alike(beside: Sequence[Concurrent], policy: Policy) -> Sequence[Concurrent]:
+    """Those that moved as the one in the middle did, as far as their runs show; of one or two, all."""
+    if len(beside) < 3:
+        return beside
+    shifts = [moved(*(s.series(policy) for s in each), policy, policy.noise_df) for each in beside]
+    middle = median(shift.log for shift in shifts)
+    return [
+        each
+        for each, shift in zip(beside, shifts, strict=True)
+        if abs(shift.log - middle) <= max(policy.log_effect, policy.moved_sigmas * shift.se)
+    ]
 
 
 def _awaited(start: Start, found: Concurrent, after: Sequence[Start], policy: Policy) -> bool:

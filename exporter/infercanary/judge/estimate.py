@@ -236,7 +236,7 @@ def _is_seen_as_it_is(
     """
     if seen.verdict not in (*CHANGED, "equivalent") or not _is_alone(compared, policy):
         return True
-    alone = [pair._replace(concurrent=()) for pair in compared]
+    alone = [pair._replace(concurrent=(), stayed={}) for pair in compared]
     raw = _parts(alone, restarts, policy)
     if raw is None:
         return False
@@ -284,4 +284,5 @@ def _parts(compared: Sequence[Pair], restarts: Restarts, policy: Policy) -> Pool
         [(each.before.series(policy), each.during.series(policy)) for each in pair.concurrent]
         for pair in compared
     ]
-    return pool_parts(replicas, restarts, policy, concurrent)
+    stayed = [{places: s.series(policy) for places, s in pair.stayed.items()} for pair in compared]
+    return pool_parts(replicas, restarts, policy, concurrent, stayed)

@@ -224,26 +224,19 @@ def _phase(name: str) -> Value:
 def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
     """Of a value of each run, for what restarts do not affect."""
 
-    def points(starts: Sequence[Start]) -> list[Series]:
-        each = ([x for s in start.samples if (x := value(s)) is not None and x > 0] for start in starts)
-        return [Series.of(found, policy=policy) for found in each if found]
+    def points(start: Start) -> Series:
+        return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0], policy=policy)
 
-    known = [
-        (pair, before, after)
-        for pair in compared
-        if (before := points(pair.before)) and (after := points(pair.after))
-    ]
-    both = [(before, after) for _, before, after in known]
-    beside = [
-        [
-            (sides[0], sides[1])
-            for each in pair.concurrent
-            if len(sides := points(each)) == 2 and len(sides[1]) >= policy.fewest_concurrent_runs
-        ]
-        for pair, _, _ in known
-    ]
-    found = pool(both, NO_RESTART, policy, beside)
-    if not math.isfinite(found.se) and (few := pool_parts(both, NO_RESTART, policy, beside)) is not None:
+    compared = [*compared]
+    both = [([points(s) for s in pair.before], [points(s) for s in pair.after]) for pair in compared]
+    each = [[(points(one.before), points(one.during)) for one in pair.concurrent] for pair in compared]
+    stays = [{places: points(start) for places, start in pair.stayed.items()} for pair in compared]
+    enough = policy.fewest_concurrent_runs
+    beside = [[(old, now) for old, now in several if len(old) and len(now) >= enough] for several in each]
+    stayed = [{places: now for places, now in several.items() if len(now) >= enough} for several in stays]
+    found = pool(both, NO_RESTART, policy, beside, stayed)
+    few = None if math.isfinite(found.se) else pool_parts(both, NO_RESTART, policy, beside, stayed)
+    if few is not None:
         # A change may be called before a start has enough runs to show their noise by themselves.
         return few.shift
     return found

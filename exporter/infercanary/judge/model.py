@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, median_low
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
@@ -402,6 +403,8 @@ class Pair(NamedTuple):
     after: Sequence[Start]
     concurrent: Sequence[Concurrent] = ()
     """Other replicas that stayed on the old image: what they moved by is not the new image's."""
+    stayed: Mapping[tuple[int, int], Start] = MappingProxyType({})
+    """Of a start before (its place) that ran on beside one after (its place): its runs of the same minutes."""
 
 
 Changed = Literal["image", "model", "both"]

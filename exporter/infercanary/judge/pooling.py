@@ -8,7 +8,7 @@ that, nothing was restarted between, and what differs between replicas drops out
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -16,9 +16,11 @@ import numpy as np
 
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
-from infercanary.judge.statistics import Floats, Points, Series, counting, shift_of, variance_of
+from infercanary.judge.statistics import Floats, Points, Series, shift_of, variance_of
 
 Replica: TypeAlias = "tuple[Sequence[Points], Sequence[Points]]"
+Stayed: TypeAlias = "Mapping[tuple[int, int], Points]"
+"""By the place of a start before, and of one after: what the former did in the minutes of the latter."""
 
 
 def pool(
@@ -26,6 +28,7 @@ def pool(
     restarts: Restarts,
     policy: Policy = LIVE,
     concurrent: Sequence[Sequence[tuple[Points, Points]]] = (),
+    stayed: Sequence[Stayed] = (),
 ) -> Shift:
     """The shift over the replicas of a service, each with its starts of the old and of the new image.
 
@@ -44,14 +47,16 @@ def pool(
         policy: The fewest runs of a start.
         concurrent: For each replica others that ran on: their latencies before, and meanwhile. What these moved by is
             taken off.
+        stayed: For each replica the starts before that ran on themselves: nothing is taken off, and their latencies of
+            before do not count, since they are compared in the same minutes.
 
     Returns:
         The pooled shift; of infinite error where nothing can be compared.
     """
     each = []
-    for place, (before, after) in enumerate(replicas):
-        old, new = counting(before, "baseline", policy), counting(after, "candidate", policy)
-        if pair := _replica(old, new, restarts, policy):
+    for place, replica in enumerate(replicas):
+        sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_runs)
+        if pair := _replica(sides, restarts, policy):
             each.append((pair, moved_beside(concurrent[place], policy) if concurrent else None))
     if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
         return UNKNOWN
@@ -65,6 +70,7 @@ def pool_parts(
     restarts: Restarts,
     policy: Policy = LIVE,
     concurrent: Sequence[Sequence[tuple[Points, Points]]] = (),
+    stayed: Sequence[Stayed] = (),
 ) -> Pooled | None:
     """As :func:`pool`, with the runs' and the restarts' parts of the error apart, and for few runs of the new image.
 
@@ -82,20 +88,22 @@ def pool_parts(
         restarts: The restart variance.
         policy: The fewest runs of a start.
         concurrent: As in :func:`pool`.
+        stayed: As in :func:`pool`.
 
     Returns:
         None where nothing can be compared.
     """
     each = []
     lasting: tuple[list[Floats], ...] = ([], [], [])
-    for place, (before, after) in enumerate(replicas):
-        old = counting(before, "baseline", policy)
-        new = counting(after, "candidate", policy, policy.fewest_new_runs)
-        if pair := _replica(old, new, restarts, policy, policy.noise_df):
+    for place, replica in enumerate(replicas):
+        sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_new_runs)
+        if pair := _replica(sides, restarts, policy, policy.noise_df):
             beside = concurrent[place] if concurrent else ()
             each.append((pair, moved_beside(beside, policy, policy.noise_df)))
-            others = [Series.of(points, policy=policy) for both in beside for points in both]
-            for found, side in zip(lasting, (old, new, others), strict=True):
+            taken_off = beside if pair.taken_off else ()
+            others = [Series.of(points, policy=policy) for both in taken_off for points in both]
+            both = [*sides.old, *sides.stayed.values()]
+            for found, side in zip(lasting, (both, sides.new, others), strict=True):
                 found.extend(series.deviations for series in side)
     if not each:
         return None
@@ -162,7 +170,7 @@ def moved(before: Points, during: Points, policy: Policy = LIVE, noise_df: float
     a, b = Series.of(before, policy=policy), Series.of(during, policy=policy)
     if not noise_df:
         return shift_of(a, b, policy)
-    return _with_noise_of(a, b, shift_of(a, b, policy, min(len(a), len(b))), noise_df, policy)
+    return _with_noise_of(a, a, b, shift_of(a, b, policy, min(len(a), len(b))), noise_df)
 
 
 def middle_of(each: Sequence[Shift]) -> Shift | None:
@@ -200,8 +208,36 @@ class _Part(NamedTuple):
     starting: float
     freedom: float
     """Degrees of freedom of what the runs leave."""
+    taken_off: float = 1.0
+    """The share of what replicas beside it moved by that is not in its shift: 0 where all are compared in the same
+    minutes."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
+
+
+class _Sides(NamedTuple):
+    """The starts of a replica that count, and what those of the old image did in the minutes of new ones."""
+
+    old: list[Series]
+    new: list[Series]
+    stayed: dict[tuple[int, int], Series]
+
+    @classmethod
+    def of(cls, replica: Replica, stayed: Stayed, policy: Policy, fewest_new: int) -> _Sides:
+        """Without those that have too few runs."""
+        old, new = (
+            [(i, s) for i, points in enumerate(side) if len(s := Series.of(points, what, policy)) >= fewest]
+            for side, what, fewest in zip(
+                replica, ("baseline", "candidate"), (policy.fewest_runs, fewest_new), strict=True
+            )
+        )
+        same = {
+            (row, column): Series.of(stayed[i, j], policy=policy)
+            for row, (i, _) in enumerate(old)
+            for column, (j, _) in enumerate(new)
+            if (i, j) in stayed
+        }
+        return cls([s for _, s in old], [s for _, s in new], same)
 
 
 def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
@@ -213,21 +249,21 @@ def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
         if beside is None:
             found.append(part._replace(starting=part.starting + moved))
             continue
-        own, shared = part.sampling, beside.shift.se**2
+        own, shared = part.sampling, (part.taken_off * beside.shift.se) ** 2 if part.taken_off else 0.0
         freedom = (
             (own + shared) ** 2 / (own**2 / part.freedom + shared**2 / beside.shift.df)
             if own
             else part.freedom
         )
-        log, starting = part.log - beside.shift.log, part.starting + beside.apart
-        found.append(_Part(log, own, starting, freedom, shared))
+        log, starting = part.log - part.taken_off * beside.shift.log, part.starting + beside.apart
+        found.append(_Part(log, own, starting, freedom, part.taken_off, shared))
     return found
 
 
 def _together(each: Sequence[_Part], restarts: Restarts) -> tuple[Shift, float, float, float]:
     """Of several replicas: the shift with the runs' error, the variance of their starts, its freedom, and by how much
     the replicas differ over what restarts and runs should make them differ by (a ratio of SDs)."""
-    logs, sampling, starting, freedom, shared = np.array(each).T
+    logs, sampling, starting, freedom, _, shared = np.array(each).T
     total = sampling + shared + starting
     weights = 1 / total if total.all() else np.ones(len(each))
     weights /= weights.sum()
@@ -248,19 +284,18 @@ def _freedom(variances: Floats, freedom: Floats) -> float:
     return float(1 / (shares**2 @ (1 / freedom)))
 
 
-def _replica(
-    old: list[Series], new: list[Series], restarts: Restarts, policy: Policy, noise_df: float = 0.0
-) -> _Part | None:
+def _replica(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float = 0.0) -> _Part | None:
     """Of one replica, or of all that have new names; None where a side has no start."""
+    old, new, stayed = sides
     if not (old and new):
         return None
-    pairs = [
-        _with_noise_of(a, b, shift_of(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
-        if noise_df
-        else shift_of(a, b, policy)
-        for a in old
-        for b in new
-    ]
+    pairs = []
+    for row, a in enumerate(old):
+        for column, b in enumerate(new):
+            c = stayed.get((row, column), a)
+            between = shift_of(c, b, policy, min(len(c), len(b)) if noise_df or c is not a else None)
+            known = c if len(c) >= policy.fewest_runs else a  # of few runs the noise shows only before
+            pairs.append(_with_noise_of(known, c, b, between, noise_df) if noise_df else between)
     logs = np.array([pair.log for pair in pairs]).reshape(len(old), len(new))
     # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
     # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
@@ -268,7 +303,8 @@ def _replica(
     sampling, each = noise / min(len(old), len(new)), restarts.sd**2
     wider = _wider(logs, noise + each, restarts.df)
     starting = (sampling + each * (1 / len(old) + 1 / len(new))) * wider - sampling
-    return _Part(float(logs.mean()), sampling, starting, min(pair.df for pair in pairs))
+    freedom = min(pair.df for pair in pairs)
+    return _Part(float(logs.mean()), sampling, starting, freedom, 1 - len(stayed) / logs.size)
 
 
 def _wider(logs: Floats, variance: float, df: float) -> float:
@@ -291,9 +327,9 @@ def _wider(logs: Floats, variance: float, df: float) -> float:
     return 1.0 + max(squares - free, 0.0) / (df + free)
 
 
-def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:
-    """``between`` with an error in which the noise of ``a`` counts for so many degrees of freedom."""
-    noise = variance_of(a, a.inflation) * (1 + len(a) / len(b))
+def _with_noise_of(known: Series, a: Series, b: Series, between: Shift, noise_df: float) -> Shift:
+    """The shift from ``a`` to ``b``; in its error the noise of ``known`` counts for so many degrees of freedom."""
+    noise = variance_of(known, known.inflation) * (len(known) / len(a) + len(known) / len(b))
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
 

@@ -110,6 +110,55 @@ def test_a_container_of_another_name_is_compared_in_the_same_minutes() -> None:
     assert judged(Host(-0.1), 2, name="canary", slower=0.1).state == "regressed"
 
 
+def restless(starts: list[Start], sd: float) -> list[Start]:
+    """With noise of the host until the upgrade, which lasts from run to run."""
+    rng, found = np.random.default_rng(2), []
+    for start in starts:
+        noise = np.zeros(len(start.samples))
+        for i in range(1, noise.size):
+            noise[i] = 0.8 * noise[i - 1] + rng.normal(0, 0.6 * sd)
+        samples = [
+            msgspec.structs.replace(s, median=(s.median or 0.0) * math.exp(x * (s.started_at < UPGRADE)))
+            for s, x in zip(start.samples, noise.tolist(), strict=True)
+        ]
+        found.append(Start(start.generation, samples))
+    return found
+
+
+@pytest.mark.parametrize(("stay", "sd"), [(1, 0.1), (2, 0.3), (4, 0.3)])
+def test_a_replica_that_stays_and_is_the_baseline_itself_counts_by_its_runs_of_the_same_minutes(
+    stay: int, sd: float
+) -> None:
+    """What the host did to it before is no noise of the shift: a canary's pod is beside those of the stable version."""
+    host = Host()
+    old = restless([host.start(f"r{i}", "old", 8000.0, 300) for i in range(stay)], sd)
+    same = judge([*old, host.start("canary", "new", UPGRADE, 48)], [], "c")
+    slower = judge([*old, host.start("canary", "new", UPGRADE, 48, slower=0.3)], [], "c")
+    assert same.state not in CHANGED and same.concurrent == stay
+    assert slower.state == "regressed" and slower.shift == pytest.approx(0.3, abs=0.02)
+    assert slower.low is not None and slower.low > 0.1
+
+
+def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
+    """The first rollout was beside a neighbour that slowed all; the second one was not."""
+    host = Host()
+    stays = host.start("r0", "old", 8000.0, 450)
+    noisy = [
+        msgspec.structs.replace(s, median=1.5 * (s.median or 0.0)) if s.started_at < UPGRADE + 500 else s
+        for s in stays.samples
+    ]
+    first = host.start("n0", "new", UPGRADE, 40, slower=1.1 * 1.5 - 1)
+    second = host.start("n1", "new", UPGRADE + 2000, 40, slower=0.1)
+    judgement = judge([Start(stays.generation, noisy), first, second], [], "c")
+    assert judgement.shift == pytest.approx(0.1, abs=0.01)
+    (pair,) = pairs([Start(stays.generation, noisy)], [first, second], LIVE)
+    assert sorted(pair.stayed) == [(0, 0), (0, 1)]
+    assert all(len(each.samples) == 40 for each in pair.stayed.values())
+    assert max(s.started_at for s in pair.stayed[0, 0].samples) < min(
+        s.started_at for s in pair.stayed[0, 1].samples
+    )
+
+
 def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
     judgement = judged(Host(), 1, later=0.1)
     assert judgement.state == "confirming" and judgement.confirmed_at is None
@@ -123,7 +172,9 @@ def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
 def test_one_of_several_replicas_that_changed_by_itself_calls_nothing() -> None:
     for stay in (2, 3, 4):
         assert judged(Host(), stay, later=0.1).state not in CHANGED
+        assert judged(Host(), stay, later=0.1, name="canary").state not in CHANGED
     assert judged(Host(), 4, slower=0.1, later=0.2).state == "regressed"
+    assert judged(Host(), 4, slower=0.1, later=0.2, name="canary").state == "regressed"
 
 
 def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:

@@ -1,7 +1,7 @@
 """A real stack on two cores: a slow image, taken back beside a busy neighbour, and rolled out again when it was quiet.
 
-Recorded on 2026-11-27. The old replica went on at 43 to 46 ms, the new one at 104 to 110 ms. What is expected to fail
-here is a defect.
+Recorded on 2026-11-27. The old replica went on at 43 to 46 ms, the new one at 104 to 110 ms. What the neighbour did to
+the old replica before made the interval reach from -6.8 to +460 %, and the alert resolved.
 """
 
 from __future__ import annotations
@@ -32,13 +32,9 @@ def found(tmp_path: Path) -> Judgement:
 
 
 def test_its_size_is_known(found: Judgement) -> None:
-    assert found.shift == pytest.approx(1.28, abs=0.05)
+    assert found.shift == pytest.approx(107 / 45.5 - 1, abs=0.05)
     assert found.changed == "image" and found.candidate_image.startswith("infercanary-example:slow")
 
 
-@pytest.mark.xfail(
-    reason="the old replica's recovery from its neighbour, 10 %, counts as how much starts differ",
-    strict=True,
-)
 def test_it_is_called(found: Judgement) -> None:
     assert found.state == "regressed" and found.low is not None and found.low > 0.25
