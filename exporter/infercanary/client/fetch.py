@@ -31,8 +31,11 @@ Failure = Literal[
     "schema",
     "no_address",
     "server_gone",
+    "label",
     "internal",
 ]
+Unpolled = Literal["no_address", "server_gone", "label"]
+"""Of these, where nothing can be polled."""
 
 _BYTES_OF_A_PART = 20  # at least, of an honest report: most of them are numbers of 17 digits
 _MAX_CURSOR = 512  # characters

@@ -135,9 +135,9 @@ class Collector:
                     log.warning(note, **probe.identity)
             if container.url is None:
                 if probe.trouble != container.url_missing:
-                    log.warning("probe cannot be reached", **probe.identity, error=container.url_missing)
+                    log.warning("probe is not polled", **probe.identity, error=container.url_missing)
                 # Counted at each listing, as polls are where there is something to poll.
-                probe.failures["server_gone" if container.server_gone else "no_address"] += 1
+                probe.failures[container.failure] += 1
                 probe.up, probe.polled, probe.trouble = False, True, container.url_missing
             elif key not in self._tasks:
                 delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret

@@ -86,18 +86,32 @@ def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0)
     Returns:
         Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
     """
-    times = [run.started_at for run in runs if run.outcome == "ok"]
-    count = max(len(times), judged)
+    seen = sum(run.outcome == "ok" for run in runs)
+    count = max(seen, judged)
     missing = policy.full_baseline_runs - count
     if missing <= 0:
         return f"baseline complete: {policy.full_baseline_runs} runs or more; an upgrade can be judged"
-    text = f"baseline {count} of {policy.full_baseline_runs} runs"
+    others = ", with those of earlier starts and other replicas" if judged > seen else ""
+    return f"baseline {count} of {policy.full_baseline_runs} runs{others}{time_left(missing, runs, policy)}"
+
+
+def time_left(missing: int, runs: Sequence[RunSummary], policy: Policy = LIVE) -> str:
+    """How long a canary takes for some more runs.
+
+    Args:
+        missing: So many.
+        runs: Of one canary and start, in order of time.
+        policy: How many runs show their pace.
+
+    Returns:
+        Such as ``, about 2 min left``; an empty text where fewer than two runs ended well, or none is missing.
+    """
+    times = [run.started_at for run in runs if run.outcome == "ok"]
     gaps = [after - before for before, after in pairwise(times[-policy.pace_runs :])]
-    if not gaps:
-        return text
+    if not gaps or missing <= 0:
+        return ""
     seconds = missing * max(0.0, median(gaps))
-    left = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-    return f"{text}, about {left} left"
+    return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
 
 class History:

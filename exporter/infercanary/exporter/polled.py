@@ -78,8 +78,8 @@ POLL_FAILURES = Metric(
     reading="`unreachable`: not started, or no common network. `timeout`: the container has too little CPU, or "
     "hangs. `too_large` and `malformed`: not a probe, or a limit. `too_costly`: HTTP in unusual pieces. "
     "`no_address`: the container has no network in common with the exporter. `server_gone`: the server that a "
-    "sidecar watches does not run. `internal`: a fault of the exporter; its log has the fault. For alerts, use "
-    "`infercanary_failed_polls_total`.",
+    "sidecar watches does not run. `label`: a label or an annotation is wrong; the page and the log name it. "
+    "`internal`: a fault of the exporter; its log has the fault. For alerts, use `infercanary_failed_polls_total`.",
 )
 # Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
 # was there before. One for each reason of each container would be nine times as many, nearly all of them 0 for ever.

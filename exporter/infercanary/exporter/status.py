@@ -21,7 +21,7 @@ from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.conditions import CRITICAL, Condition
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.drawing import before_and_after, milliseconds, sparkline
-from infercanary.exporter.history import RunSummary, baseline
+from infercanary.exporter.history import RunSummary, baseline, time_left
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
@@ -319,12 +319,20 @@ def _condition(condition: Condition) -> str:
     return f'<p class="condition {condition.severity}">{link}</p>'
 
 
+_DUE = {"steady": "warm, and its first run is due"}
+"""What a state of a canary is called before its first run."""
+
+
 def _no_run(probe: PolledProbe) -> str:
     """What a start does before its first run: a model may take minutes to load."""
     if not probe.up:
         return ""
     states = probe.reported.rows("infercanary_canary_state")
-    now = [f"{_text(labels['canary'], 120)} is {_text(labels['state'])}" for labels, on in states if on]
+    now = [
+        f"{_text(labels['canary'], 120)} is {_DUE.get(labels['state'], _text(labels['state']))}"
+        for labels, on in states
+        if on
+    ]
     what = ", ".join(now[:_MOST_STATES]) or "it reports no canary"
     return _note(f"no run yet: {what}")
 
@@ -348,7 +356,7 @@ def _canary(
             else "runs another image than the last verdict is about"
         )
     else:
-        verdict = _verdict(judgement, findings.sentences[name])
+        verdict = _verdict(judgement, findings.sentences[name], runs, policy)
         if judgement.state == "no_baseline":
             verdict += _note(baseline(runs, policy, judgement.runs))
         verdict += _measures(findings.measures.get(name, {}))
@@ -369,14 +377,23 @@ def _note(words: str) -> str:
     return f'<p class="collected soft">{words}</p>'
 
 
-def _verdict(judgement: Judgement, sentence: str) -> str:
+def _verdict(judgement: Judgement, sentence: str, runs: Sequence[RunSummary], policy: Policy) -> str:
     """The sentence, and the runs before and after the upgrade."""
     images = ""
     if judgement.upgraded_at is not None:
         ago = _age(max(0.0, time.time() - judgement.upgraded_at))
         names = f"{_upgrade(judgement.baseline_image, judgement.candidate_image)}, {ago} ago"
+        if (judgement.newest_at or 0.0) > judgement.upgraded_at + policy.gone_seconds:
+            names += f", last start {_age(max(0.0, time.time() - (judgement.newest_at or 0.0)))} ago"
         origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
-        images = f"<small>{'; '.join(filter(None, (names, origin, progress(judgement))))}</small>"
+        how_far = progress(judgement)
+        if how_far and judgement.next_look is not None:
+            how_far += (
+                time_left(judgement.next_look - judgement.runs, runs, policy)
+                if judgement.shift is None
+                else ""
+            )
+        images = f"<small>{'; '.join(filter(None, (names, origin, how_far)))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}"
@@ -426,7 +443,8 @@ def _earlier(answers: Sequence[PastVerdict], now: Judgement | None, place: str) 
         return ""
     rows = "".join(
         f'<li class="{answer.state}"><time>{time.strftime("%F %R", time.gmtime(answer.upgraded_at))} UTC</time> '
-        f"{_upgrade(answer.baseline_image, answer.candidate_image)}: {_text(answer.sentence, 1000)}</li>"
+        f"{_upgrade(answer.baseline_image, answer.candidate_image)}: {_text(answer.sentence, 1000)}"
+        f"{'; then withdrawn' if answer.withdrawn else ''}</li>"
         for answer in reversed(past[-_MAX_EARLIER:])
     )
     return f'<details id="earlier:{place}"><summary>Earlier upgrades</summary><ol>{rows}</ol></details>'

@@ -520,6 +520,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     upgraded_at: float | None = None
+    newest_at: float | None = None
+    """When the last start of the new image began: a rollout that was stopped may be started again."""
+    withdrawn_image: str = ""
+    """Without an upgrade: the last new image, whose containers are all gone."""
     shift: float | None = None
     low: float | None = None
     high: float | None = None

@@ -54,7 +54,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     runs = estimate.runs
     upgrade, live = runs.selection.upgrade, runs.selection.live
     restarts = estimate.restarts
-    settings = runs.selection.settings
+    settings, withdrawn = runs.selection.settings, runs.selection.withdrawn
     edited: dict[str, Any] = (
         {"settings_changed_at": settings.at, "settings_with_upgrade": settings.with_upgrade}
         if settings is not None and decision.state == "no_baseline"
@@ -65,6 +65,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         return Judgement(
             state=decision.state,
             candidate_image=image_name(last.generation if last else None),
+            withdrawn_image=image_name(withdrawn.generation if withdrawn else None),
             restart_sd=restarts.sd,
             prior=policy.prior_number,
             # Of one that was withdrawn they are no part of the next baseline.
@@ -75,6 +76,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     judgement = Judgement(
         state=decision.state,
         upgraded_at=upgrade.at,
+        newest_at=max(start.generation.started_at for start in upgrade.after),
         changed=upgrade.changed,
         by_reference=by_reference(upgrade.before, upgrade.after),
         redrawn=redrawn(runs.selection.starts) if upgrade.changed != "image" else 0,
@@ -264,6 +266,8 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
 def _no_baseline(judgement: Judgement) -> str:
     """Why there is nothing to compare with."""
     if judgement.settings_changed_at is None:
+        if judgement.withdrawn_image:
+            return f"no upgrade to judge: {judgement.withdrawn_image} was withdrawn"
         if judgement.upgraded_at is None:
             return "no upgrade to judge yet: no other image ran for long enough before the one that runs now"
         text = "no upgrade to judge yet: the image before has too few runs"

@@ -22,6 +22,8 @@ class Selection(NamedTuple):
     upgrade: Upgrade | None
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
+    withdrawn: Start | None = None
+    """The first start of the last new image, where all its containers are gone and others of the service go on."""
     settings: SettingsChange | None = None
     """Since when the canary has the settings of today; None where it had no others."""
 
@@ -38,9 +40,9 @@ def select(starts: Sequence[Start], policy: Policy) -> Selection:
     """
     starts = identified(starts)
     starts, settings = comparable(starts, live_starts(starts, policy))
-    upgrade = _last(starts, policy)
+    upgrade, withdrawn = _last(starts, policy)
     live = live_starts(upgrade.after if upgrade else starts, policy)
-    return Selection(starts, upgrade, live, settings)
+    return Selection(starts, upgrade, live, withdrawn, settings)
 
 
 def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
@@ -84,7 +86,8 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
     return select(starts, policy).upgrade
 
 
-def _last(starts: Sequence[Start], policy: Policy) -> Upgrade | None:
+def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Start | None]:
+    """The last upgrade, and the first start of the last one that was withdrawn since."""
     fewest = policy.fewest_runs
     left = {start.identity for start in live_starts(starts, policy)}
     first = next((i for i, start in enumerate(starts) if len(start.samples) >= fewest), len(starts))
@@ -104,10 +107,12 @@ def _last(starts: Sequence[Start], policy: Policy) -> Upgrade | None:
         if replaced != start.identity:
             events.append((index, replaced, start.identity))
         newest[g.container] = start
+    withdrawn = None
     while events and events[-1][2] not in left:
+        withdrawn = withdrawn or starts[events[-1][0]]
         events.pop()
     if not events:
-        return None
+        return None, withdrawn
     image = events[-1][2]
     last = [*takewhile(lambda event: event[2] == image, reversed(events))]
     first = last[-1][0]
@@ -115,12 +120,13 @@ def _last(starts: Sequence[Start], policy: Policy) -> Upgrade | None:
     containers = Counter(replaced for _, replaced, _ in last)
     runs = {name: sum(len(s.samples) for s in starts if s.identity == name) for name in containers}
     replaced = max(containers, key=lambda name: (containers[name], runs[name]))
-    return Upgrade(
+    upgrade = Upgrade(
         starts[first].generation.started_at,
         [s for s in starts if s.identity == replaced],
         [s for s in starts[first:] if s.identity == image],
         [s for s in starts[:first] if s.identity == image],
     )
+    return upgrade, withdrawn
 
 
 def image_name(generation: Generation | None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from infercanary.exporter.judging.answers import PastVerdict, record
 from infercanary.judge.model import Judgement, ServiceKey, State
 from infercanary.judge.sentence import sentence
@@ -40,6 +42,23 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     assert before == second
     assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
     assert remember(store, "other", verdict("settling"), 530) == ()
+    store.close()
+
+
+def test_what_was_said_last_stands_and_a_withdrawn_upgrade_says_so() -> None:
+    """The numbers of the first look stayed, and that of an image that nobody runs any more."""
+    store = SqliteStore.open(None)
+    remember(store, "c", verdict("regressed"), 110)
+    last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
+    over = last, sentence(last)
+    [gone] = record(store, S, "c", verdict("no_baseline", None), "", 120, over=over)
+    assert (gone.withdrawn, gone.sentence) == (True, sentence(last))
+    [again] = remember(store, "c", verdict("regressed"), 130)
+    assert not again.withdrawn and again.upgraded_at == 100.0
+    [replaced, _] = record(store, S, "c", verdict("improved", 500.0), "improved", 520, over=over)
+    assert (replaced.withdrawn, replaced.sentence) == (False, sentence(last))
+    settling = verdict("settling", 900.0)
+    assert len(record(store, S, "c", verdict("improved", 500.0), "", 910, over=(settling, "settling"))) == 2
     store.close()
 
 

@@ -262,6 +262,7 @@ def test_enable_with_another_word_is_found_and_said(enable: str) -> None:
     assert (
         container.url_missing == f"label infercanary.enable: '{enable}' is neither true nor false; write true"
     )
+    assert container.failure == "label"
 
 
 @pytest.mark.parametrize("given", ["enabled", "enalbe", "service", "port"])

@@ -328,10 +328,16 @@ def test_a_rollout_that_was_stopped_half_way_is_withdrawn_and_judged_again_if_it
     assert state() == "regressed"
     judging.submit(generation(), [], went_on[288:359])
     assert state() == "regressed", "gone for longer than ten minutes, which the next blocks show"
+    last = judging.findings[S].sentences["c"]
     judging.submit(generation(), [], went_on[359:360])
     assert state() == "no_baseline"
+    assert judging.findings[S].sentences["c"] == "no upgrade to judge: search:2 (2) was withdrawn"
+    [past] = judging.findings[S].answers["c"]
+    assert past.withdrawn and past.sentence == last
     judging.submit(beside, [], upgraded[48:72])
     assert state() == "regressed"
+    [past] = judging.findings[S].answers["c"]
+    assert not past.withdrawn
 
 
 def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_was_before() -> None:

@@ -260,9 +260,13 @@ def test_a_sidecar_whose_server_does_not_run() -> None:
     watches = {"infercanary.io/watches": "server"}
     down = status(state={"waiting": {}})
     found = only(pod(down, status("probe", 2), annotations=watches))
-    assert found.server_gone and found.url is None and "no container 'server' runs" in found.url_missing
+    assert (
+        found.failure == "server_gone"
+        and found.url is None
+        and "no container 'server' runs" in found.url_missing
+    )
     wrong = only(pod(status("probe", 2), annotations={"infercanary.io/watches": "sever"}))
-    assert wrong.server_gone and "no container 'sever' runs" in wrong.url_missing
+    assert wrong.failure == "server_gone" and "no container 'sever' runs" in wrong.url_missing
 
 
 @pytest.mark.parametrize(

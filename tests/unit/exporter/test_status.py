@@ -18,14 +18,16 @@ from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.drawing import before_and_after, sparkline
 from infercanary.exporter.history import RunSummary, baseline
+from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _measures, _verdict
+from infercanary.exporter.status import _earlier, _measures, _verdict
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, Judgement, State
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 
 
 def page(probes: Collection[PolledProbe], **others: Any) -> str:
@@ -37,7 +39,7 @@ def shown(state: State, next_look: int | None) -> str:
         state=state, upgraded_at=1.0, shift=1.5, low=0.5, high=3.0, baseline_image="a:1", candidate_image="a:2",
         next_look=next_look,
     )  # fmt: skip
-    return _verdict(judgement, "inconclusive")
+    return _verdict(judgement, "inconclusive", [], LIVE)
 
 
 def test_what_is_open_says_when_it_looks_again() -> None:
@@ -48,7 +50,29 @@ def test_what_is_open_says_when_it_looks_again() -> None:
 
 def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
     settling = Judgement(state="settling", upgraded_at=1.0, runs=7, next_look=12)
-    assert "collecting: 7 of 12 runs" in _verdict(settling, "settling")
+    assert "collecting: 7 of 12 runs</small>" in _verdict(settling, "settling", [], LIVE)
+    assert "collecting: 7 of 12 runs, about 50 s left" in _verdict(settling, "settling", runs(4), LIVE)
+
+
+def test_a_rollout_that_was_started_again_says_when() -> None:
+    """One that was withdrawn and came back had the age of the first one alone."""
+    at = time.time() - 7200
+    first = Judgement(
+        state="settling", upgraded_at=at, newest_at=at + 60, baseline_image="a:1", candidate_image="a:2"
+    )
+    again = msgspec.structs.replace(first, newest_at=at + 7000)
+    assert "a:1 → a:2, 2 h ago<" in _verdict(first, "settling", [], LIVE)
+    assert "a:1 → a:2, 2 h ago, last start 3 min ago<" in _verdict(again, "settling", [], LIVE)
+
+
+def test_an_earlier_upgrade_that_was_withdrawn_says_so() -> None:
+    past = PastVerdict(
+        answered_at=2.0, upgraded_at=1.0, state="regressed", sentence="regressed +10 %", baseline_image="a:1",
+        candidate_image="a:2", withdrawn=True,
+    )  # fmt: skip
+    assert "a:1 → a:2: regressed +10 %; then withdrawn</li>" in _earlier([past], None, "s/c")
+    stood = msgspec.structs.replace(past, withdrawn=False)
+    assert "regressed +10 %</li>" in _earlier([stood], None, "s/c")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +86,7 @@ def test_a_new_model_is_in_the_same_image(image: str, same: str) -> None:
     judgement = Judgement(
         state="regressed", upgraded_at=1.0, changed="model", baseline_image=image, candidate_image=image
     )
-    found = _verdict(judgement, "regressed")
+    found = _verdict(judgement, "regressed", [], LIVE)
     assert same in found and "→" not in found
 
 
@@ -77,12 +101,12 @@ def test_an_upgrade_links_to_its_commits_and_what_labels_say_is_escaped() -> Non
         baseline_origin=Origin("1a2b3c4d5e6f", source, "1.4"),
         candidate_origin=Origin("9f8e7d6c5b4a", source, "<script>"),
     )  # fmt: skip
-    found = _verdict(judgement, "regressed")
+    found = _verdict(judgement, "regressed", [], LIVE)
     assert (
         '<a href="https://github.com/acme/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a" rel="noopener noreferrer">'
         "version 1.4 → &lt;script&gt;, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a</a>"
     ) in found
-    assert "<a " not in _verdict(Judgement(state="equivalent", upgraded_at=1.0), "equivalent")
+    assert "<a " not in _verdict(Judgement(state="equivalent", upgraded_at=1.0), "equivalent", [], LIVE)
 
 
 def test_measures_have_one_line_with_what_changed_first() -> None:
@@ -394,7 +418,9 @@ def test_an_image_of_which_the_judge_has_no_run_is_not_the_only_one_that_was_see
 
 def test_a_container_that_was_created_again_keeps_its_services_baseline() -> None:
     alone = Judgement(state="no_baseline", candidate_image="search:1 (1)", runs=11)
-    assert "baseline 11 of 24 runs" in page([judged("1", Sides(), alone)])
+    assert "baseline 11 of 24 runs, with those of earlier starts and other replicas<" in page(
+        [judged("1", Sides(), alone)]
+    )
     assert "baseline 1 of 24 runs" in page(
         [judged("1", Sides(others=MINE), Judgement(state="no_baseline", runs=0))]
     ), "its own are counted before the judge has them"
@@ -403,6 +429,8 @@ def test_a_container_that_was_created_again_keeps_its_services_baseline() -> Non
 def test_a_start_without_a_run_says_what_its_canaries_do() -> None:
     shown = Reported(family("infercanary_canary_state", canary="<b>", state="opening")).page()
     assert "no run yet: &lt;b&gt; is opening" in shown
+    steady = Reported(family("infercanary_canary_state", canary="c", state="steady")).page()
+    assert "no run yet: c is warm, and its first run is due" in steady
     assert "no run yet: it reports no canary" in Reported().page()
     down = Reported().probe
     down.up, down.trouble = False, "connection refused"

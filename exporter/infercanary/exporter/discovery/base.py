@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from infercanary.client.fetch import Unpolled
 from infercanary.client.limits import Limits
 from infercanary.contract.report import PATH, Family, Metric
 from infercanary.judge.model import ImageForm, ServiceKey
@@ -87,8 +88,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Mistakes in its labels that stop nothing: what was ignored, and what to write."""
     is_asked: bool = True
     """Whether somebody asked for it by name; else another label of ours is there, which is mostly a mistake."""
-    server_gone: bool = False
-    """The server that it watches does not run; its probe is not polled either."""
+    failure: Unpolled = "no_address"
+    """What is counted where there is no URL."""
 
     @property
     def replica(self) -> str:

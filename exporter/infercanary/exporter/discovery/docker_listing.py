@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from infercanary.client.fetch import Unpolled
 from infercanary.contract.report import DEFAULT_PORT
 from infercanary.contract.vocabulary import (
     ENABLE_LABEL,
@@ -132,26 +133,26 @@ def _asks(listed: ListedContainer, image: ListedImage | None) -> bool:
 def _container(listed: ListedContainer, docker: _Docker) -> Container:
     """One that asks for it."""
     labels = listed.labels or {}
-    wrong = mistake("label", ENABLE_LABEL, labels.get(ENABLE_LABEL))
     name = _name(listed)
+    asked = labels.get(ENABLE_LABEL)
     own_image = docker.by_image.get(listed.image_id)
     labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
-    url, missing = _url(listed, labels, docker.own, docker.by_id)
+    wrong = mistake("label", ENABLE_LABEL, asked) or _mistaken(labels)
+    url, missing = (None, wrong) if wrong else _url(listed, labels, docker.own, docker.by_id)
+    failure: Unpolled = "label" if wrong else "no_address"
     if url is not None and (writers := _writers(url, listed, docker.own, docker.listing)) - {name}:
         several = ", ".join(map(label_text, sorted(writers)))
         url, missing = None, f"its socket's volume is writable for {several}; give each its own"
-    if wrong:
-        url, missing = None, wrong
     watched: ListedContainer | None = listed
     if server := labels.get(WATCHES_LABEL):
         running = next((each for each in docker.listing if _name(each) == server), None)
         if running is None:  # the image that it ran last need not be the next one
-            url = None
+            url, failure = None, "server_gone"
             missing = (
                 f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
             )
         elif not _agrees(running, name, docker.by_image):
-            url = None
+            url, failure = None, "label"
             missing = (
                 f"label {WATCHES_LABEL}: {label_text(server)!r} does not say that it is watched; start it with the "
                 f"label {WATCHED_BY_LABEL}={label_text(name)}"
@@ -179,8 +180,8 @@ def _container(listed: ListedContainer, docker: _Docker) -> Container:
         watched_since=0.0 if described is listed else described.created,
         url=url,
         url_missing=missing,
-        is_asked=ENABLE_LABEL in (listed.labels or {}),
-        server_gone=watched is None,
+        is_asked=asked is not None,
+        failure=failure,
     )
 
 
@@ -324,24 +325,27 @@ def _url(
     own: ListedContainer | None,
     by_id: Mapping[str, ListedContainer],
 ) -> tuple[str | None, str]:
-    """Where the probe of ``listed`` answers, by the labels that count, or why that is not known."""
+    """Where the probe of ``listed`` answers, by labels without a mistake, or why that is not known."""
+    if path := labels.get(SOCKET_LABEL):
+        return path, ""
+    host, missing = _host(listed, own, by_id)
+    return (f"http://{host}:{as_port(_port(labels))}", "") if host else (None, missing)
+
+
+def _mistaken(labels: Mapping[str, str]) -> str:
+    """What is wrong with the labels that say where the probe answers, or an empty text."""
     if path := labels.get(SOCKET_LABEL):
         # A label may come from the image: it must not send the exporter to any other host.
-        if not path.startswith("unix://") or url_mistake(path):
-            return (
-                None,
-                f"label {SOCKET_LABEL}: {label_text(path)!r} is not a socket; write unix:///path/to/probe.sock",
-            )
-        return path, ""
-    given = labels.get(PORT_LABEL, str(DEFAULT_PORT))
-    port = as_port(given)
-    if port is None:
-        return (
-            None,
-            f"label {PORT_LABEL}: {label_text(given)!r} is not a port; write a number from 1 to 65535",
-        )
-    host, missing = _host(listed, own, by_id)
-    return (f"http://{host}:{port}", "") if host else (None, missing)
+        if path.startswith("unix://") and not url_mistake(path):
+            return ""
+        return f"label {SOCKET_LABEL}: {label_text(path)!r} is not a socket; write unix:///path/to/probe.sock"
+    if as_port(given := _port(labels)) is None:
+        return f"label {PORT_LABEL}: {label_text(given)!r} is not a port; write a number from 1 to 65535"
+    return ""
+
+
+def _port(labels: Mapping[str, str]) -> str:
+    return labels.get(PORT_LABEL, str(DEFAULT_PORT))
 
 
 def _host(

@@ -197,7 +197,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
                 watched_since=0.0 if described is status else _started(described),
                 url=_url(pod.status.pod_ip, port),
                 url_missing=missing or ("" if pod.status.pod_ip else "the pod has no address yet"),
-                server_gone=watched is None,
+                failure="server_gone" if watched is None else "label" if missing else "no_address",
                 is_asked=value is not None,
                 notes=notes,
             )

@@ -35,6 +35,8 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the prior of the restart variance that it used; 0 for the policy's own."""
     measure: str = ""
     """What it is on; empty for the latency."""
+    withdrawn: bool = False
+    """Whether all containers of the new image are gone, and others of the service go on."""
 
 
 _decoder = msgspec.json.Decoder(PastVerdict)
@@ -48,6 +50,7 @@ def record(
     sentence: str,
     now: float,
     measures: Mapping[str, MeasureVerdict] = MappingProxyType({}),
+    over: tuple[Judgement, str] | None = None,
 ) -> tuple[PastVerdict, ...]:
     """Keep ``judgement`` if it is a new verdict on its upgrade, and those on its measures that changed.
 
@@ -59,6 +62,7 @@ def record(
         sentence: The same in words.
         now: A Unix time.
         measures: The last verdict on each measure. Of those only a change is kept, and what takes it back.
+        over: The judgement before and its sentence, where it was of another upgrade: its numbers are the last ones.
 
     Returns:
         The last verdict on each of the last upgrades, in order of time, followed by those on its measures.
@@ -73,6 +77,10 @@ def record(
             )
         else:
             answers[answer.upgraded_at, answer.measure] = answer
+    if over is not None and over[0].upgraded_at is not None and over[0].state not in _OPEN:
+        before, words = over
+        withdrawn = judgement.upgraded_at is None or judgement.upgraded_at < before.upgraded_at
+        _keep(store, service, canary, answers, _answer(before, before.state, words, now, withdrawn=withdrawn))
     if judgement.upgraded_at is None:
         return _in_order(answers)
     new = {"": (judgement.state, sentence)} | {
@@ -83,20 +91,36 @@ def record(
     }
     for measure, (state, words) in new.items():
         known = answers.get((judgement.upgraded_at, measure))
-        if state not in _OPEN and (known is None or known.state != state):
-            answer = PastVerdict(
-                answered_at=now,
-                upgraded_at=judgement.upgraded_at,
-                state=state,
-                sentence=words,
-                baseline_image=judgement.baseline_image,
-                candidate_image=judgement.candidate_image,
-                prior=judgement.prior,
-                measure=measure,
-            )
-            answers[answer.upgraded_at, measure] = answer
-            store.save(service, canary, _KIND, now, msgspec.json.encode(answer))
+        if state not in _OPEN and (known is None or known.state != state or known.withdrawn):
+            _keep(store, service, canary, answers, _answer(judgement, state, words, now, measure))
     return _in_order(answers)
+
+
+def _answer(
+    judgement: Judgement, state: State, words: str, now: float, measure: str = "", *, withdrawn: bool = False
+) -> PastVerdict:
+    return PastVerdict(
+        answered_at=now,
+        upgraded_at=judgement.upgraded_at or 0.0,
+        state=state,
+        sentence=words,
+        baseline_image=judgement.baseline_image,
+        candidate_image=judgement.candidate_image,
+        prior=judgement.prior,
+        measure=measure,
+        withdrawn=withdrawn,
+    )
+
+
+def _keep(
+    store: Store,
+    service: ServiceKey,
+    canary: str,
+    answers: dict[tuple[float, str], PastVerdict],
+    answer: PastVerdict,
+) -> None:
+    answers[answer.upgraded_at, answer.measure] = answer
+    store.save(service, canary, _KIND, answer.answered_at, msgspec.json.encode(answer))
 
 
 def _in_order(answers: Mapping[tuple[float, str], PastVerdict]) -> tuple[PastVerdict, ...]:
