@@ -215,7 +215,7 @@ def test_as_process_1_too_it_obeys_the_stop(start: Start, settings: Callable[...
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"intervall": 5}, "unknown key `intervall`; known keys: canaries, listen, "),
+        ({"intervall": 5}, "unknown key `intervall`; did you mean `interval_seconds`? known keys: canaries, listen, "),
         (
             {"canaries": {"mine": {"target": "torch", "options": {"model": "modl:build", "inputs": [{"shape": [1]}]}}}},
             "canaries.mine: model: no module `modl`; ",

@@ -6,6 +6,8 @@ import copy
 import math
 import os
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ import yaml
 T = TypeVar("T")
 
 _MAX_BYTES = 1_000_000
+_LONGEST_KEY = 64  # characters that are compared with known keys
 _HEAD, _TAIL = 1_500, 500  # of an error: where it is, and the fix; between them may be all of a value
 
 
@@ -81,6 +84,21 @@ def convert(document: object, kind: type[T], place: str) -> T:
         raise UsageError(_validation_line(place, kind, str(error), document)) from None
 
 
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """What is wrong with a key that is not known.
+
+    Args:
+        key: As it was written.
+        known: Those that are.
+
+    Returns:
+        One line with the key that may be meant, and all.
+    """
+    near = get_close_matches(key[:_LONGEST_KEY], known, 1)
+    meant = f"did you mean `{near[0]}`? " if near else ""
+    return f"unknown key `{key}`; {meant}known keys: {', '.join(known) or 'none'}"
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses what YAML allows and nobody means: duplicate keys (the last would win), infinity and NaN."""
 
@@ -129,7 +147,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
     text, _, path = message.partition(" - at `")
     where = path.rstrip("`").replace("key` in `", "").removeprefix("$").removeprefix(".")
     if (unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL)) and (known := _keys_at(kind, where)):
-        text = f"unknown key `{unknown[1]}`; known keys: {', '.join(known)}"
+        text = unknown_key(unknown[1], known)
     elif missing := re.search(r"missing required field `(.*)`", text):
         text = f"the required key `{missing[1]}` is missing"
     elif path.startswith("key` in"):

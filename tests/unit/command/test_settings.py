@@ -72,7 +72,10 @@ def test_an_empty_file_is_all_defaults(file: Path) -> None:
             ": nested.a.c.size: expected a whole number, got a list",
         ),
         ("rows: [{size: 1}, {size: 1, names: [2]}]", ": rows[1].names[0]: expected text, got a whole number"),
-        ("rows: [{size: 1}, {size: 1, nam: 2}]", ": rows[1]: unknown key `nam`; known keys: size, names"),
+        (
+            "rows: [{size: 1}, {size: 1, nam: 2}]",
+            ": rows[1]: unknown key `nam`; did you mean `names`? known keys: size, names",
+        ),
         ("maybe: {size: 1, x: 1}", ": maybe: unknown key `x`; known keys: size, names"),
         ("parts: {a.b: {size: x}}", ": parts.a.b.size: expected a whole number, got text"),
         ("nested: {a.b: {c: {size: x}}}", ": nested.a.b[...].size: expected a whole number, got text"),

@@ -64,7 +64,10 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("poll_secs: 5", "unknown key `poll_secs`; known keys: listen, poll_seconds"),
+        (
+            "poll_secs: 5",
+            "unknown key `poll_secs`; did you mean `poll_seconds`? known keys: listen, poll_seconds",
+        ),
         ("poll_seconds: 0", "poll_seconds: expected"),
         ("poll_seconds: soon", "poll_seconds: expected"),
         ("timeout_seconds: -1", "timeout_seconds: expected"),
@@ -114,7 +117,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("store: nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
         (
             "judge: {smallest: 0.02}",
-            "judge: unknown key `smallest`; known keys: smallest_effect, clear_zone",
+            "judge: unknown key `smallest`; did you mean `smallest_effect`? known keys: smallest_effect, clear_zone",
         ),
         (
             "judge: {smallest_effect: 3}",
@@ -136,7 +139,10 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "links: {grafana: grafana.example}",
             "links.grafana: 'grafana.example' has no scheme that is known; write http://host:port",
         ),
-        ("links: {runbook: x}", "links: unknown key `runbook`; known keys: grafana, runbooks"),
+        (
+            "links: {runbook: x}",
+            "links: unknown key `runbook`; did you mean `runbooks`? known keys: grafana, runbooks",
+        ),
         ("probes: [", "not YAML"),
         ("[]", "expected"),
     ],

@@ -93,9 +93,9 @@ def test_a_new_discovery_takes_one_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("nomad: {job: x}", "nomad: unknown key `job`; known keys: jobs"),
+        ("nomad: {job: x}", "nomad: unknown key `job`; did you mean `jobs`. known keys: jobs"),
         ("nomad: {jobs: ['']}", "nomad.jobs: a job has no name"),
-        ("nomads: {}", "unknown key `nomads`; known keys: listen"),
+        ("nomads: {}", "unknown key `nomads`; did you mean `nomad`. known keys: listen"),
     ],
 )
 def test_the_settings_of_a_new_discovery_are_checked(tmp_path: Path, text: str, line: str) -> None:

@@ -149,7 +149,7 @@ def test_batches_go_one_at_a_time_and_concurrency_with_the_canarys_own_inputs() 
         ({"batches": ["1"]}, "batches[0]: expected a whole number, got text"),
         (
             {"batch": [1]},
-            "unknown key `batch`; known keys: batches, concurrency, seconds, every_seconds",
+            "unknown key `batch`; did you mean `batches`? known keys: batches, concurrency, seconds, every_seconds",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_new_target_is_one_file(folder: Path, file: str) -> None:
     assert "newcomer" in names()
     target = make("newcomer", {"size": 3})
     assert target.values(target.clock.measure(target.run)[1]) == [3.0]
-    with pytest.raises(UsageError, match="options: unknown key `sise`; known keys: size"):
+    with pytest.raises(UsageError, match="options: unknown key `sise`; did you mean `size`"):
         make("newcomer", {"sise": 3})
 
 
@@ -186,7 +186,8 @@ def test_a_target_derived_from_one_of_ours_takes_the_same_options(
     target = make("derived_target:MyTarget", {"url": "http://127.0.0.1:1", "keep_alive": False})
     assert target.environment() == {"server": "mine"}
     with pytest.raises(
-        UsageError, match="options: unknown key `uri`; known keys: url, headers, timeout_seconds"
+        UsageError,
+        match=r"options: unknown key `uri`; did you mean `url`\? known keys: url, headers, timeout_seconds",
     ):
         make("derived_target:MyTarget", {"uri": "http://127.0.0.1:1"})
     with pytest.raises(UsageError, match="options: the required key `url` is missing"):

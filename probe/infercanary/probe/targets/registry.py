@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from infercanary.command.settings import UsageError
+from infercanary.command.settings import UsageError, unknown_key
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.target import Target
 
@@ -197,7 +197,7 @@ def _check_options(known: Mapping[str, inspect.Parameter] | None, options: Mappi
     if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         for key in options:
             if key not in known:
-                raise UsageError(f"options: unknown key `{key}`; known keys: {', '.join(known) or 'none'}")
+                raise UsageError(f"options: {unknown_key(key, [*known])}")
     for name, parameter in known.items():
         keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if keyed and parameter.default is parameter.empty and name not in options:
