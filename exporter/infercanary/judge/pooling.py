@@ -56,8 +56,9 @@ def pool(
     each = []
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_runs)
-        if pair := _replica(sides, restarts, policy):
-            each.append((pair, moved_beside(concurrent[place], policy) if concurrent else None))
+        beside = moved_beside(concurrent[place], policy) if concurrent else None
+        if pair := _replica(sides, beside, restarts, policy):
+            each.append((pair, beside))
     if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
         return UNKNOWN
     runs, starting, df, apart = _together(_beyond(each), restarts)
@@ -97,13 +98,13 @@ def pool_parts(
     lasting: tuple[list[Floats], ...] = ([], [], [])
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_new_runs)
-        if pair := _replica(sides, restarts, policy, policy.noise_df):
-            beside = concurrent[place] if concurrent else ()
-            each.append((pair, moved_beside(beside, policy, policy.noise_df)))
-            taken_off = beside if pair.taken_off else ()
-            others = [Series.of(points, policy=policy) for both in taken_off for points in both]
-            both = [*sides.old, *sides.stayed.values()]
-            for found, side in zip(lasting, (both, sides.new, others), strict=True):
+        around = concurrent[place] if concurrent else ()
+        beside = moved_beside(around, policy, policy.noise_df)
+        if pair := _replica(sides, beside, restarts, policy, policy.noise_df):
+            each.append((pair, beside))
+            others = [Series.of(points, policy=policy) for both in around for points in both]
+            compared = [*sides.old, *sides.stayed.values()], sides.new, others if pair.taken_off else []
+            for found, side in zip(lasting, compared, strict=True):
                 found.extend(series.deviations for series in side)
     if not each:
         return None
@@ -204,13 +205,13 @@ class _Part(NamedTuple):
     """Of one replica: its shift, and what variance runs and starts leave."""
 
     log: float
+    """Without what those beside it moved by."""
     sampling: float
     starting: float
     freedom: float
     """Degrees of freedom of what the runs leave."""
-    taken_off: float = 1.0
-    """The share of what replicas beside it moved by that is not in its shift: 0 where all are compared in the same
-    minutes."""
+    taken_off: float
+    """The share of that movement that was taken off: 0 where all are compared in the same minutes."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
 
@@ -241,7 +242,7 @@ class _Sides(NamedTuple):
 
 
 def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
-    """Each replica without what those beside it moved by. That much a replica without any may have moved, too."""
+    """With the error of what those beside each replica moved by. That much one without any may have moved, too."""
     known = [beside.shift.log for _, beside in each if beside is not None]
     moved = math.fsum(log**2 for log in known) / len(known) if known else 0.0
     found = []
@@ -255,8 +256,8 @@ def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
             if own
             else part.freedom
         )
-        log, starting = part.log - part.taken_off * beside.shift.log, part.starting + beside.apart
-        found.append(_Part(log, own, starting, freedom, part.taken_off, shared))
+        starting = part.starting + beside.apart
+        found.append(part._replace(starting=starting, freedom=freedom, shared=shared))
     return found
 
 
@@ -284,19 +285,24 @@ def _freedom(variances: Floats, freedom: Floats) -> float:
     return float(1 / (shares**2 @ (1 / freedom)))
 
 
-def _replica(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float = 0.0) -> _Part | None:
+def _replica(
+    sides: _Sides, beside: Beside | None, restarts: Restarts, policy: Policy, noise_df: float = 0.0
+) -> _Part | None:
     """Of one replica, or of all that have new names; None where a side has no start."""
     old, new, stayed = sides
     if not (old and new):
         return None
     pairs = []
+    taken_off = np.full((len(old), len(new)), beside.shift.log if beside is not None else 0.0)
     for row, a in enumerate(old):
         for column, b in enumerate(new):
             c = stayed.get((row, column), a)
+            if c is not a:
+                taken_off[row, column] = 0.0
             between = shift_of(c, b, policy, min(len(c), len(b)) if noise_df or c is not a else None)
             known = c if len(c) >= policy.fewest_runs else a  # of few runs the noise shows only before
             pairs.append(_with_noise_of(known, c, b, between, noise_df) if noise_df else between)
-    logs = np.array([pair.log for pair in pairs]).reshape(len(old), len(new))
+    logs = np.array([pair.log for pair in pairs]).reshape(taken_off.shape) - taken_off
     # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
     # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
     noise = float(np.median([pair.se**2 for pair in pairs]))

@@ -139,6 +139,16 @@ def test_a_replica_that_stays_and_is_the_baseline_itself_counts_by_its_runs_of_t
     assert slower.low is not None and slower.low > 0.1
 
 
+def test_pods_that_ended_do_not_differ_from_those_that_stay_by_what_the_host_did() -> None:
+    host = Host(0.2)
+    ended = [host.start(f"e{i}", "old", 7000.0 + i, 100) for i in range(4)]
+    stay = [host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(4)]
+    new = [host.start(f"n{i}", "new", UPGRADE + i, 48, slower=0.15) for i in range(2)]
+    judgement = judge([*ended, *stay, *new], [], "c")
+    assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.15, abs=0.02)
+    assert judgement.low is not None and judgement.low > 0.12
+
+
 def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
     """The first rollout was beside a neighbour that slowed all; the second one was not."""
     host = Host()
