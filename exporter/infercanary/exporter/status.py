@@ -358,7 +358,7 @@ def _canary(
     else:
         verdict = _verdict(judgement, findings.sentences[name], runs, policy)
         if judgement.state == "no_baseline":
-            verdict += _note(baseline(runs, policy, judgement.runs))
+            verdict += _note(baseline(runs, policy, judgement.runs, judgement.until))
         verdict += _measures(findings.measures.get(name, {}))
     trouble = ""
     if last.outcome != "ok":

@@ -522,6 +522,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     upgraded_at: float | None = None
     newest_at: float | None = None
     """When the last start of the new image began: a rollout that was stopped may be started again."""
+    until: float = 0.0
+    """Without an upgrade: when the last of ``runs`` began."""
     withdrawn_image: str = ""
     """Without an upgrade: the last new image, whose containers are all gone."""
     shift: float | None = None

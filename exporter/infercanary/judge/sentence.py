@@ -62,14 +62,16 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     )
     if upgrade is None:
         last = next(reversed(live), None)
+        # Of one that was withdrawn they are no part of the next baseline.
+        same = [each for each in runs.selection.starts if last and each.identity == last.identity]
         return Judgement(
             state=decision.state,
             candidate_image=image_name(last.generation if last else None),
             withdrawn_image=image_name(withdrawn.generation if withdrawn else None),
             restart_sd=restarts.sd,
             prior=policy.prior_number,
-            # Of one that was withdrawn they are no part of the next baseline.
-            runs=_count(each for each in runs.selection.starts if last and each.identity == last.identity),
+            runs=_count(same),
+            until=max((each.samples[-1].started_at for each in same if each.samples), default=0.0),
             **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
