@@ -383,16 +383,13 @@ def _verdict(judgement: Judgement, sentence: str, runs: Sequence[RunSummary], po
     if judgement.upgraded_at is not None:
         ago = _age(max(0.0, time.time() - judgement.upgraded_at))
         names = f"{_upgrade(judgement.baseline_image, judgement.candidate_image)}, {ago} ago"
-        if (judgement.newest_at or 0.0) > judgement.upgraded_at + policy.gone_seconds:
-            names += f", last start {_age(max(0.0, time.time() - (judgement.newest_at or 0.0)))} ago"
+        newest = judgement.newest_at or judgement.upgraded_at
+        if newest > judgement.upgraded_at + policy.gone_seconds:
+            names += f", last start {_age(max(0.0, time.time() - newest))} ago"
         origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
         how_far = progress(judgement)
-        if how_far and judgement.next_look is not None:
-            how_far += (
-                time_left(judgement.next_look - judgement.runs, runs, policy)
-                if judgement.shift is None
-                else ""
-            )
+        if how_far and judgement.next_look is not None and judgement.shift is None:
+            how_far += time_left(judgement.next_look - judgement.runs, runs, policy)
         images = f"<small>{'; '.join(filter(None, (names, origin, how_far)))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -117,9 +117,9 @@ def _pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> l
 
     Replicas that stay on the old image are beside each pair, with their runs of the same minutes. What they moved by
     since before is taken off: nothing was restarted, and a replica's own level drops out. Where they are the baseline
-    themselves, those runs are it: what they did before would only add its noise. There is one pair for each container
-    that both images ran in, and at most one more; none where either image has no start that counts, or while replicas
-    on the old image have too few runs of the same minutes.
+    themselves, they can be compared in the same minutes alone, too. There is one pair for each container that both
+    images ran in, and at most one more; none where either image has no start that counts, or while replicas on the old
+    image have too few runs of the same minutes.
     """
     old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
     baseline = {name: group[-policy.history :] for name, group in old.items()}
@@ -164,44 +164,45 @@ def _pair(
     ):
         return None
     left = [found[start.boot].before if start.boot in enough else start for start in baseline]
-    return Pair(
-        [start.latest(policy.baseline_runs) for start in left],
-        after,
-        beside,
-        _stayed(baseline, after, beside, policy),
-    )
+    meanwhile = _meanwhile({start.boot for start in baseline}, after, beside, policy)
+    return Pair([start.latest(policy.baseline_runs) for start in left], after, beside, meanwhile=meanwhile)
 
 
-def _stayed(
-    baseline: Sequence[Start], after: Sequence[Start], beside: Sequence[Concurrent], policy: Policy
-) -> dict[tuple[int, int], Start]:
-    """The runs of those of ``baseline`` that are ``beside`` in the minutes of each start of ``after``.
+def _meanwhile(
+    baseline: Collection[tuple[str, str]],
+    after: Sequence[Start],
+    beside: Sequence[Concurrent],
+    policy: Policy,
+) -> Pair | None:
+    """Those of ``baseline`` that are ``beside``, and each start of ``after`` that has enough of their runs beside it.
 
-    One that moved unlike the others changed by itself, and is compared as those are that ended. Of two nobody knows
-    which one it was.
+    None where no start has.
     """
-    places = {start.boot: place for place, start in enumerate(baseline)}
-    if not any(each.during.boot in places for each in beside):
-        return {}
-    found = {}
-    for during in [each.during for each in _alike(beside, policy) if each.during.boot in places]:
-        for number, start in enumerate(after):
-            first = int(np.searchsorted(during.times, start.times[0]))
-            end = int(np.searchsorted(during.times, start.times[-1], "right"))
+    stays = _alike([each for each in beside if each.during.boot in baseline], policy)
+    found: dict[tuple[int, int], Start] = {}
+    for row, each in enumerate(stays):
+        for column, start in enumerate(after):
+            first = int(np.searchsorted(each.during.times, start.times[0]))
+            end = int(np.searchsorted(each.during.times, start.times[-1], "right"))
             if end - first >= policy.fewest_concurrent_runs:
-                found[places[during.boot], number] = during.part((first, end))
-    return found
+                found[row, column] = each.during.part((first, end))
+    if not found:
+        return None
+    rows, columns = (sorted(set(places)) for places in zip(*found, strict=True))
+    stayed = {(rows.index(row), columns.index(column)): start for (row, column), start in found.items()}
+    ran = [stays[row] for row in rows]
+    return Pair([each.before for each in ran], [after[column] for column in columns], ran, stayed)
 
 
-def _alike(beside: Sequence[Concurrent], policy: Policy) -> Sequence[Concurrent]:
-    """Those that moved as the one in the middle did, as far as their runs show; of one or two, all."""
-    if len(beside) < 3:
-        return beside
-    shifts = [moved(*(s.series(policy) for s in each), policy, policy.noise_df) for each in beside]
+def _alike(stays: Sequence[Concurrent], policy: Policy) -> Sequence[Concurrent]:
+    """Without those that moved unlike the one in the middle: they changed by themselves. Of two nobody knows which."""
+    if len(stays) < 3:
+        return stays
+    shifts = [moved(*(s.series(policy) for s in each), policy, policy.noise_df) for each in stays]
     middle = median(shift.log for shift in shifts)
     return [
         each
-        for each, shift in zip(beside, shifts, strict=True)
+        for each, shift in zip(stays, shifts, strict=True)
         if abs(shift.log - middle) <= max(policy.log_effect, policy.moved_sigmas * shift.se)
     ]
 

@@ -79,7 +79,7 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     )
     if decision.look is None or estimate.evidence is None:
         return Attribution(decision, known)
-    found = _explained(estimate.shift, estimate.evidence, estimate.runs.looks[-1], canary, known, policy)
+    found = _explained(estimate.shift, estimate.evidence, estimate.looks[-1].pairs, canary, known, policy)
     if decision.adjusted is not None:
         found = _without_host(found, decision, estimate.shift, policy)
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
@@ -100,7 +100,7 @@ def explain(
     Returns:
         All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
     """
-    before, after = (_in_time(getattr(pair, side) for pair in compared) for side in ("before", "after"))
+    before, after = (_in_time(getattr(pair, side) for pair in compared) for side in ("old", "after"))
     known = msgspec.structs.replace(
         immediate(before, after, canary), memory_kills=(memory_kills(before), memory_kills(after))
     )

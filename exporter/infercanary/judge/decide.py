@@ -55,7 +55,7 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
         if adjusted is not None and _is_agreed(estimate.adjusted, adjusted, estimate.shift, policy):
             found = estimate.adjusted
             return Decision(estimate, adjusted, found.looks[-1], found, found.pairs)
-    return Decision(estimate, state, estimate.looks[-1], None, estimate.runs.looks[-1])
+    return Decision(estimate, state, estimate.looks[-1], None, estimate.looks[-1].pairs)
 
 
 def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:

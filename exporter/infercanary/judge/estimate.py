@@ -32,7 +32,9 @@ class Look(NamedTuple):
     concurrent: int = 0
     """Replicas that stayed on the old image while the new one's starts ran."""
     moved: float | None = None
-    """What these moved by (a logarithm), which is taken off; None without any."""
+    """What these moved by (a logarithm), which is taken off; None where nothing is."""
+    pairs: Sequence[Pair] = ()
+    """What it compared."""
 
 
 class Adjusted(NamedTuple):
@@ -78,7 +80,7 @@ def estimate(runs: Runs, policy: Policy) -> Estimate:
     found = shifts(runs, policy)
     if not math.isfinite(found.shift.se):
         return found
-    return found._replace(evidence=evidence(runs.looks[-1], runs.beside, policy))
+    return found._replace(evidence=evidence(found.looks[-1].pairs, runs.beside, policy))
 
 
 def shifts(runs: Runs, policy: Policy) -> Estimate:
@@ -118,7 +120,8 @@ def _looks(
     So most judgements take one look, however many were reached.
     """
     found: list[Look] = []
-    for compared, runs in reversed([*zip(looks, policy.looks, strict=False)]):
+    for reached, runs in reversed([*zip(looks, policy.looks, strict=False)]):
+        compared = _surer(reached, restarts, policy)
         parts = _parts(compared, restarts, policy)
         if parts is None:
             break
@@ -129,11 +132,27 @@ def _looks(
             seen = seen._replace(verdict="confirming" if seen.verdict in CHANGED else "inconclusive")
         elif seen.verdict == "confirming":
             confirmed = confirmed_at(parts, runs, policy)
-        found.append(Look(parts.shift, seen, runs, confirmed, len(_by_container(compared)), parts.moved))
+        beside = len(_by_container(compared))
+        found.append(Look(parts.shift, seen, runs, confirmed, beside, parts.moved, compared))
         is_open = found[-1].seen.verdict == "confirming"
         if not is_open:
             break
     return found[::-1]
+
+
+def _surer(compared: Iterable[Pair], restarts: Restarts, policy: Policy) -> list[Pair]:
+    """Of each pair that has runs of the same minutes either these alone or all, whichever has the smaller error.
+
+    All are of more starts, and their error has what the host did before. The choice does not see the shift.
+    """
+    found = []
+    for pair in compared:
+        if pair.meanwhile is not None:
+            whole, alone = (_parts([each], restarts, policy) for each in (pair, pair.meanwhile))
+            if alone and (whole is None or alone.shift.se < whole.shift.se):
+                pair = pair.meanwhile
+        found.append(pair)
+    return found
 
 
 def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adjusted | None:
@@ -155,11 +174,11 @@ def _anew(
 ) -> Adjusted:
     """The looks at an ``upgrade`` of which only ``left`` is left of the service's starts."""
     restarts = restarts_of(teaching(left, upgrade, policy), policy)
-    compared = looks_of(upgrade, policy)
+    looks = _looks(looks_of(upgrade, policy), restarts, policy, slope_error)
     own = pairs(upgrade.own, upgrade.after, policy)
     return Adjusted(
-        compared[-1] if compared else (),
-        _looks(compared, restarts, policy, slope_error),
+        looks[-1].pairs if looks else (),
+        looks,
         restarts,
         siblings,
         _pooled(own, restarts, policy) if own else None,
@@ -207,7 +226,7 @@ def _adjusted(
         if single is not None:
             last = looks_of(single[1], policy)[-1:]
             known = restarts_of(teaching(single[0].starts, single[1], policy), policy)
-            alone.append(_pooled(last[0], known, policy).log if last else math.nan)
+            alone.append(_pooled(_surer(last[0], known, policy), known, policy).log if last else math.nan)
     return found._replace(alone=alone)
 
 

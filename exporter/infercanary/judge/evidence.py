@@ -59,7 +59,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     Returns:
         Shifts are logarithms, without what restarts do; that of a control with too few runs has an infinite error.
     """
-    both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
+    both = [_flat(getattr(pair, side) for pair in compared) for side in ("old", "after")]
     controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
     whole, waiting = _waiting(compared, policy)
     felt = [
@@ -69,7 +69,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         and math.isfinite((shift := _shift([pair], _median, policy)).se)
     ]
     received = _shift(compared, lambda s: _plus(s.received, policy.idle_segments), policy)
-    newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
+    newest = [_last(getattr(pair, side) for pair in compared) for side in ("old", "after")]
     single = all(threads(start.generation) == "1" for start in newest)
     siblings, clock = _beyond_concurrent(middle_of(felt), compared, policy), _clock(compared, policy)
     return Evidence(
@@ -99,7 +99,7 @@ def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) ->
     Returns:
         Resource → its share, the largest first.
     """
-    before, after = (_flat(getattr(pair, side) for pair in compared) for side in ("before", "after"))
+    before, after = (_flat(getattr(pair, side) for pair in compared) for side in ("old", "after"))
     beside = (moved_with.clock, moved_with.siblings)
     return bottlenecks(before, after, moved_with.controls, beside, policy)
 
@@ -194,7 +194,8 @@ def _gpu_users(both: Sequence[Sequence[Sample]], compared: Iterable[Pair]) -> fl
         before, after = _tags(sides).get(GPU_BUSY, (0.0, 0.0))
         return after - before
 
-    stayed = [grown((a.samples, b.samples)) for pair in compared for a, b in pair.concurrent]
+    taken_off = [pair for pair in compared if not pair.stayed]
+    stayed = [grown((a.samples, b.samples)) for pair in taken_off for a, b in pair.concurrent]
     return grown(both) - (median(stayed) if stayed else 0.0)
 
 
@@ -243,8 +244,12 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
 
 
 def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:
-    """What replicas moved by that stayed on the old image while the new one's starts ran; None without any."""
-    pairs = ([(a.series(policy), b.series(policy)) for a, b in pair.concurrent] for pair in compared)
+    """What replicas moved by that stayed on the old image, as far as it was taken off; None where it was not."""
+    pairs = (
+        [(a.series(policy), b.series(policy)) for a, b in pair.concurrent]
+        for pair in compared
+        if not pair.stayed
+    )
     each = [moved_beside(beside, policy, policy.noise_df) for beside in pairs]
     return middle_of([moved.whole for moved in each if moved is not None])
 
@@ -268,8 +273,14 @@ def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = L
 
 
 def _beyond_concurrent(siblings: Shift | None, compared: Iterable[Pair], policy: Policy) -> Shift | None:
-    """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too."""
+    """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too.
+
+    Nothing, where both images are compared in the same minutes: siblings were there at either.
+    """
+    compared = [*compared]
     moved = _concurrent_shift(compared, policy)
+    if siblings is not None and compared and all(pair.stayed for pair in compared):
+        return siblings._replace(log=0.0)
     if siblings is None or moved is None:
         return siblings
     return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))

@@ -226,7 +226,7 @@ def _judged(
         if state in CHANGED and not _is_memory(measure):
             beside = align(theirs, siblings, rules).beside
             state = "inconclusive" if _is_hosts(look.shift, pairs, beside, rules) else state
-        sides = [s for pair in pairs for s in pair.before], [s for pair in pairs for s in pair.after]
+        sides = [s for pair in pairs for s in pair.old], [s for pair in pairs for s in pair.after]
         found = _verdict(state, look.seen, measure, sides, due)
     return found
 

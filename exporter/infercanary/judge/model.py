@@ -402,9 +402,21 @@ class Pair(NamedTuple):
     before: Sequence[Start]
     after: Sequence[Start]
     concurrent: Sequence[Concurrent] = ()
-    """Other replicas that stayed on the old image: what they moved by is not the new image's."""
+    """Replicas that stayed on the old image."""
     stayed: Mapping[tuple[int, int], Start] = MappingProxyType({})
-    """Of a start before (its place) that ran on beside one after (its place): its runs of the same minutes."""
+    """By the place of a start before and of one after: the former's runs in the minutes of the latter. Where there are
+    any, these are compared, and nothing else is; else what ``concurrent`` moved by is taken off."""
+    meanwhile: Pair | None = None
+    """The same by runs of the same minutes alone, where some starts before ran on: it has fewer starts, and nothing of
+    what the host did before."""
+
+    @property
+    def old(self) -> Sequence[Start]:
+        """The runs of the old image that those after are compared with."""
+        if not self.stayed:
+            return self.before
+        ran = {start.boot for start in self.before}
+        return [each.during for each in self.concurrent if each.during.boot in ran]
 
 
 Changed = Literal["image", "model", "both"]
@@ -522,10 +534,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     upgraded_at: float | None = None
     newest_at: float | None = None
     """When the last start of the new image began: a rollout that was stopped may be started again."""
-    until: float = 0.0
+    until: float | None = None
     """Without an upgrade: when the last of ``runs`` began."""
     withdrawn_image: str = ""
-    """Without an upgrade: the last new image, whose containers are all gone."""
+    """The last new image, if its containers are all gone and others of the service go on."""
     shift: float | None = None
     low: float | None = None
     high: float | None = None

@@ -2,7 +2,8 @@
 
 A start is one replicate, whatever its number of runs. Where other replicas stayed on the old image, what they moved by
 meanwhile is taken off (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994): the host did
-that, nothing was restarted between, and what differs between replicas drops out.
+that, nothing was restarted between, and what differs between replicas drops out. Those that are the baseline themselves
+may be compared in the same minutes instead: then nothing is taken off, and noise before is no part of the error.
 """
 
 from __future__ import annotations
@@ -46,9 +47,8 @@ def pool(
         restarts: The restart variance.
         policy: The fewest runs of a start.
         concurrent: For each replica others that ran on: their latencies before, and meanwhile. What these moved by is
-            taken off.
-        stayed: For each replica the starts before that ran on themselves: nothing is taken off, and their latencies of
-            before do not count, since they are compared in the same minutes.
+            taken off, but where there is something ``stayed``.
+        stayed: For each replica the starts before that ran on themselves: where there are any, these are compared.
 
     Returns:
         The pooled shift; of infinite error where nothing can be compared.
@@ -56,8 +56,8 @@ def pool(
     each = []
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_runs)
-        beside = moved_beside(concurrent[place], policy) if concurrent else None
-        if pair := _replica(sides, beside, restarts, policy):
+        beside = moved_beside(concurrent[place], policy) if concurrent and not sides.stayed else None
+        if pair := _replica(sides, restarts, policy):
             each.append((pair, beside))
     if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
         return UNKNOWN
@@ -98,13 +98,11 @@ def pool_parts(
     lasting: tuple[list[Floats], ...] = ([], [], [])
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_new_runs)
-        around = concurrent[place] if concurrent else ()
-        beside = moved_beside(around, policy, policy.noise_df)
-        if pair := _replica(sides, beside, restarts, policy, policy.noise_df):
-            each.append((pair, beside))
+        if pair := _replica(sides, restarts, policy, policy.noise_df):
+            around = concurrent[place] if concurrent else ()
+            each.append((pair, None if sides.stayed else moved_beside(around, policy, policy.noise_df)))
             others = [Series.of(points, policy=policy) for both in around for points in both]
-            compared = [*sides.old, *sides.stayed.values()], sides.new, others if pair.taken_off else []
-            for found, side in zip(lasting, compared, strict=True):
+            for found, side in zip(lasting, (sides.old, sides.new, others), strict=True):
                 found.extend(series.deviations for series in side)
     if not each:
         return None
@@ -171,7 +169,7 @@ def moved(before: Points, during: Points, policy: Policy = LIVE, noise_df: float
     a, b = Series.of(before, policy=policy), Series.of(during, policy=policy)
     if not noise_df:
         return shift_of(a, b, policy)
-    return _with_noise_of(a, a, b, shift_of(a, b, policy, min(len(a), len(b))), noise_df)
+    return _with_noise_of(a, a, b, shift_of(a, b, policy, min(len(a), len(b))), noise_df, policy)
 
 
 def middle_of(each: Sequence[Shift]) -> Shift | None:
@@ -205,15 +203,14 @@ class _Part(NamedTuple):
     """Of one replica: its shift, and what variance runs and starts leave."""
 
     log: float
-    """Without what those beside it moved by."""
     sampling: float
     starting: float
     freedom: float
     """Degrees of freedom of what the runs leave."""
-    taken_off: float
-    """The share of that movement that was taken off: 0 where all are compared in the same minutes."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
+    is_meanwhile: bool = False
+    """Whether these are its baseline: nothing was taken off."""
 
 
 class _Sides(NamedTuple):
@@ -242,29 +239,29 @@ class _Sides(NamedTuple):
 
 
 def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
-    """With the error of what those beside each replica moved by. That much one without any may have moved, too."""
+    """Each replica without what those beside it moved by. That much a replica without any may have moved, too."""
     known = [beside.shift.log for _, beside in each if beside is not None]
     moved = math.fsum(log**2 for log in known) / len(known) if known else 0.0
     found = []
     for part, beside in each:
         if beside is None:
-            found.append(part._replace(starting=part.starting + moved))
+            found.append(part if part.is_meanwhile else part._replace(starting=part.starting + moved))
             continue
-        own, shared = part.sampling, (part.taken_off * beside.shift.se) ** 2 if part.taken_off else 0.0
+        own, shared = part.sampling, beside.shift.se**2
         freedom = (
             (own + shared) ** 2 / (own**2 / part.freedom + shared**2 / beside.shift.df)
             if own
             else part.freedom
         )
-        starting = part.starting + beside.apart
-        found.append(part._replace(starting=starting, freedom=freedom, shared=shared))
+        log, starting = part.log - beside.shift.log, part.starting + beside.apart
+        found.append(_Part(log, own, starting, freedom, shared))
     return found
 
 
 def _together(each: Sequence[_Part], restarts: Restarts) -> tuple[Shift, float, float, float]:
     """Of several replicas: the shift with the runs' error, the variance of their starts, its freedom, and by how much
     the replicas differ over what restarts and runs should make them differ by (a ratio of SDs)."""
-    logs, sampling, starting, freedom, _, shared = np.array(each).T
+    logs, sampling, starting, freedom, shared, _ = np.array(each).T
     total = sampling + shared + starting
     weights = 1 / total if total.all() else np.ones(len(each))
     weights /= weights.sum()
@@ -285,35 +282,60 @@ def _freedom(variances: Floats, freedom: Floats) -> float:
     return float(1 / (shares**2 @ (1 / freedom)))
 
 
-def _replica(
-    sides: _Sides, beside: Beside | None, restarts: Restarts, policy: Policy, noise_df: float = 0.0
-) -> _Part | None:
+def _replica(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float = 0.0) -> _Part | None:
     """Of one replica, or of all that have new names; None where a side has no start."""
     old, new, stayed = sides
     if not (old and new):
         return None
-    pairs = []
-    taken_off = np.full((len(old), len(new)), beside.shift.log if beside is not None else 0.0)
-    for row, a in enumerate(old):
-        for column, b in enumerate(new):
-            c = stayed.get((row, column), a)
-            if c is not a:
-                taken_off[row, column] = 0.0
-            between = shift_of(c, b, policy, min(len(c), len(b)) if noise_df or c is not a else None)
-            known = c if len(c) >= policy.fewest_runs else a  # of few runs the noise shows only before
-            pairs.append(_with_noise_of(known, c, b, between, noise_df) if noise_df else between)
-    logs = np.array([pair.log for pair in pairs]).reshape(taken_off.shape) - taken_off
+    if stayed:
+        return _meanwhile(sides, restarts, policy, noise_df)
+    pairs = [
+        _with_noise_of(a, a, b, shift_of(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
+        if noise_df
+        else shift_of(a, b, policy)
+        for a in old
+        for b in new
+    ]
+    logs = np.array([pair.log for pair in pairs]).reshape(len(old), len(new))
     # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
     # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
     noise = float(np.median([pair.se**2 for pair in pairs]))
     sampling, each = noise / min(len(old), len(new)), restarts.sd**2
     wider = _wider(logs, noise + each, restarts.df)
     starting = (sampling + each * (1 / len(old) + 1 / len(new))) * wider - sampling
-    freedom = min(pair.df for pair in pairs)
-    return _Part(float(logs.mean()), sampling, starting, freedom, 1 - len(stayed) / logs.size)
+    return _Part(float(logs.mean()), sampling, starting, min(pair.df for pair in pairs))
 
 
-def _wider(logs: Floats, variance: float, df: float) -> float:
+def _meanwhile(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float) -> _Part:
+    """Of starts whose baseline are others' runs of the same minutes.
+
+    How long their noise lasts, and what few runs do not show of it, is known from what the others did before: in so
+    few minutes a level that wanders looks like one that stands.
+    """
+    logs, levels = np.full((2, len(sides.old), len(sides.new)), math.nan)
+    each = []
+    for (row, column), ran in sides.stayed.items():
+        before, new = sides.old[row], sides.new[column]
+        between = shift_of(ran, new, policy, min(len(ran), len(new)), (before,))
+        if noise_df:
+            between = _with_noise_of(before, ran, new, between, noise_df, policy)
+        each.append(between)
+        logs[row, column] = between.log
+        levels[row, column] = variance_of(ran, before.inflation)
+    is_known = ~np.isnan(logs)
+    logs = logs[is_known.any(axis=1)][:, is_known.any(axis=0)]
+    fewest, columns = int((~np.isnan(logs)).sum(axis=0).min()), logs.shape[1]
+    noise, variance = float(np.median([one.se**2 for one in each])), restarts.sd**2
+    whole = noise / min(fewest, columns)
+    shared = min(float(np.nanmedian(levels)) / fewest, whole)
+    wider = _wider(logs, noise + variance, restarts.df, old_counts=True)
+    starting = (whole + variance * (1 / fewest + 1 / columns)) * wider - whole
+    log = float(np.nanmean(logs, axis=0).mean())
+    freedom = min(one.df for one in each)
+    return _Part(log, whole - shared, starting, freedom, shared, is_meanwhile=True)
+
+
+def _wider(logs: Floats, variance: float, df: float, *, old_counts: bool = False) -> float:
     """By how much the starts of a side differ over what restarts and runs should make them differ by, never below 1 (a
     ratio of variances).
 
@@ -324,18 +346,28 @@ def _wider(logs: Floats, variance: float, df: float) -> float:
         logs: The shift of each start of the old image (rows) to each of the new one (columns).
         variance: That is expected of a start.
         df: Degrees of freedom that restarts are known on.
+        old_counts: Whether the old image's starts count beside one new start, too: in the same minutes one of them may
+            have changed by itself. Else by how much they differ is learned, as restarts.
     """
-    if not variance or logs.shape[1] < 2:  # by how much the old image's differ is learned, as restarts
+    if not variance or (logs.shape[1] < 2 and not old_counts):
         return 1.0
-    sides = [side for side in (logs.mean(axis=0), logs.mean(axis=1)) if side.size > 1]  # new, old
+    means = np.nanmean(logs, axis=0), np.nanmean(logs - np.nanmean(logs, axis=0), axis=1)  # new, old
+    sides = [side for side in means if side.size > 1]
     free: int = sum(side.size - 1 for side in sides)
     squares = math.fsum(float(x) for side in sides for x in (side - side.mean()) ** 2) / variance
     return 1.0 + max(squares - free, 0.0) / (df + free)
 
 
-def _with_noise_of(known: Series, a: Series, b: Series, between: Shift, noise_df: float) -> Shift:
-    """The shift from ``a`` to ``b``; in its error the noise of ``known`` counts for so many degrees of freedom."""
+def _with_noise_of(
+    known: Series, a: Series, b: Series, between: Shift, noise_df: float, policy: Policy
+) -> Shift:
+    """The shift from ``a`` to ``b``; in its error the noise of ``known`` counts for so many degrees of freedom.
+
+    Where ``a`` is of other minutes and has enough runs, its scatter counts, and how long the noise of ``known`` lasts.
+    """
     noise = variance_of(known, known.inflation) * (len(known) / len(a) + len(known) / len(b))
+    if a is not known and len(a) >= policy.fewest_runs and known.scatter:
+        noise *= (a.scatter / known.scatter) ** 2
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
 

@@ -55,6 +55,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     upgrade, live = runs.selection.upgrade, runs.selection.live
     restarts = estimate.restarts
     settings, withdrawn = runs.selection.settings, runs.selection.withdrawn
+    gone = image_name(withdrawn.generation if withdrawn else None)
     edited: dict[str, Any] = (
         {"settings_changed_at": settings.at, "settings_with_upgrade": settings.with_upgrade}
         if settings is not None and decision.state == "no_baseline"
@@ -67,17 +68,18 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         return Judgement(
             state=decision.state,
             candidate_image=image_name(last.generation if last else None),
-            withdrawn_image=image_name(withdrawn.generation if withdrawn else None),
+            withdrawn_image=gone,
             restart_sd=restarts.sd,
             prior=policy.prior_number,
             runs=_count(same),
-            until=max((each.samples[-1].started_at for each in same if each.samples), default=0.0),
+            until=max((each.samples[-1].started_at for each in same if each.samples), default=None),
             **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
     judgement = Judgement(
         state=decision.state,
         upgraded_at=upgrade.at,
+        withdrawn_image=gone,
         newest_at=max(start.generation.started_at for start in upgrade.after),
         changed=upgrade.changed,
         by_reference=by_reference(upgrade.before, upgrade.after),
@@ -104,13 +106,13 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         return judgement
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
-    measured = runs.looks[-1]  # people are shown the runs as they are
+    measured = estimate.looks[-1].pairs  # people are shown the runs as they are
     return msgspec.structs.replace(
         judgement,
         shift=decision.look.seen.shift,
         low=decision.look.seen.low,
         high=decision.look.seen.high,
-        baseline_seconds=_level(start for pair in measured for start in pair.before),
+        baseline_seconds=_level(start for pair in measured for start in pair.old),
         current_seconds=_level(start for pair in measured for start in pair.after),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
@@ -123,7 +125,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         is_unwaited=adjusted is not None and not adjusted.siblings,
         own=_own(own, policy),
         medians=(
-            _picture(start for pair in measured for start in pair.before)[-_SHOWN:],
+            _picture(start for pair in measured for start in pair.old)[-_SHOWN:],
             _picture(upgrade.after)[:_SHOWN],
         ),
     )
@@ -268,8 +270,10 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
 def _no_baseline(judgement: Judgement) -> str:
     """Why there is nothing to compare with."""
     if judgement.settings_changed_at is None:
-        if judgement.withdrawn_image:
-            return f"no upgrade to judge: {judgement.withdrawn_image} was withdrawn"
+        if judgement.upgraded_at is None and judgement.withdrawn_image:
+            is_model = judgement.withdrawn_image == judgement.candidate_image
+            what = f"the new model in {judgement.withdrawn_image}" if is_model else judgement.withdrawn_image
+            return f"no upgrade to judge: {what} no longer runs"
         if judgement.upgraded_at is None:
             return "no upgrade to judge yet: no other image ran for long enough before the one that runs now"
         text = "no upgrade to judge yet: the image before has too few runs"

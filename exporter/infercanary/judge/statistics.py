@@ -245,7 +245,9 @@ def counting(starts: Iterable[Points], what: str, policy: Policy, fewest: int | 
     return [series for series in each if len(series) >= (fewest or policy.fewest_runs)]
 
 
-def shift_of(a: Series, b: Series, policy: Policy, fewest: int | None = None) -> Shift:
+def shift_of(
+    a: Series, b: Series, policy: Policy, fewest: int | None = None, alike: Sequence[Series] = ()
+) -> Shift:
     """As :func:`shift`, of series that are there.
 
     Args:
@@ -253,6 +255,7 @@ def shift_of(a: Series, b: Series, policy: Policy, fewest: int | None = None) ->
         b: The candidate.
         policy: The fewest runs of a side.
         fewest: In place of the policy's; None for that.
+        alike: Others whose noise lasts as long.
 
     Returns:
         The shift; of infinite error where a side has too few points.
@@ -261,7 +264,8 @@ def shift_of(a: Series, b: Series, policy: Policy, fewest: int | None = None) ->
         return UNKNOWN
     if min(len(a), len(b)) < (fewest or policy.fewest_runs):
         return Shift(ranks.shift(a.ordered, b.ordered), math.inf, 0.0)
-    one, other = (x / len(side) for x, side in zip(_inflations((a, b), policy), (a, b), strict=True))
+    inflations = _inflations((a, b, *alike), policy)
+    one, other = (x / len(side) for x, side in zip(inflations, (a, b), strict=False))
     # Welch and Satterthwaite's: of two sides of unequal length the shorter one says how they scatter.
     df = (one + other) ** 2 / (one**2 / (len(a) - 1) + other**2 / (len(b) - 1))
     quantile = float(stdtrit(df, (1 + policy.read_confidence) / 2))

@@ -23,7 +23,7 @@ class Selection(NamedTuple):
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
     withdrawn: Start | None = None
-    """The first start of the last new image, where all its containers are gone and others of the service go on."""
+    """Of the last new image, where all its containers are gone and others of the service go on."""
     settings: SettingsChange | None = None
     """Since when the canary has the settings of today; None where it had no others."""
 
@@ -87,7 +87,7 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
 
 
 def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Start | None]:
-    """The last upgrade, and the first start of the last one that was withdrawn since."""
+    """The last upgrade, and a start of the last new image if that was withdrawn since."""
     fewest = policy.fewest_runs
     left = {start.identity for start in live_starts(starts, policy)}
     first = next((i for i, start in enumerate(starts) if len(start.samples) >= fewest), len(starts))

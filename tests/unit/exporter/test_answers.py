@@ -51,8 +51,13 @@ def test_what_was_said_last_stands_and_a_withdrawn_upgrade_says_so() -> None:
     remember(store, "c", verdict("regressed"), 110)
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
     over = last, sentence(last)
-    [gone] = record(store, S, "c", verdict("no_baseline", None), "", 120, over=over)
-    assert (gone.withdrawn, gone.sentence) == (True, sentence(last))
+    edited = verdict("no_baseline", None)  # its settings, while it runs on
+    [stays] = record(store, S, "c", edited, "", 115, over=over)
+    assert (stays.withdrawn, stays.sentence) == (False, sentence(last))
+    alone = msgspec.structs.replace(edited, withdrawn_image="search:2")
+    [gone] = record(store, S, "c", alone, "", 120)
+    assert (gone.withdrawn, gone.sentence) == (True, sentence(last)), "also after a restart of the exporter"
+    assert record(store, S, "c", alone, "", 125) == (gone,)
     [again] = remember(store, "c", verdict("regressed"), 130)
     assert not again.withdrawn and again.upgraded_at == 100.0
     [replaced, _] = record(store, S, "c", verdict("improved", 500.0), "improved", 520, over=over)

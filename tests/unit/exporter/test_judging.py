@@ -331,7 +331,7 @@ def test_a_rollout_that_was_stopped_half_way_is_withdrawn_and_judged_again_if_it
     last = judging.findings[S].sentences["c"]
     judging.submit(generation(), [], went_on[359:360])
     assert state() == "no_baseline"
-    assert judging.findings[S].sentences["c"] == "no upgrade to judge: 2 was withdrawn"
+    assert judging.findings[S].sentences["c"] == "no upgrade to judge: 2 no longer runs"
     [past] = judging.findings[S].answers["c"]
     assert past.withdrawn and past.sentence == last
     judging.submit(beside, [], upgraded[48:72])

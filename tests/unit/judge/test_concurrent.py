@@ -139,6 +139,29 @@ def test_a_replica_that_stays_and_is_the_baseline_itself_counts_by_its_runs_of_t
     assert slower.low is not None and slower.low > 0.1
 
 
+def test_siblings_did_not_move_between_the_same_minutes() -> None:
+    """What the replicas that stay recovered from was taken off siblings, which then blamed the host."""
+    host = Host()
+    stay = [host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(2)]
+    disturbed = [
+        Start(
+            start.generation,
+            [
+                msgspec.structs.replace(s, median=1.5 * (s.median or 0.0)) if s.started_at < UPGRADE else s
+                for s in start.samples
+            ],
+        )
+        for start in stay
+    ]
+    siblings = [host.start(f"x{i}", "other", 8000.0 + i, 300, service=f"x{i}") for i in range(3)]
+    new = host.start("canary", "new", UPGRADE, 48, slower=0.5)
+    judgement = judge([*disturbed, new], siblings, "c")
+    assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.5, abs=0.02)
+    assert judgement.causes.cause == "image", sentence(judgement)
+    assert judgement.baseline_seconds == pytest.approx(0.02, rel=0.02), "of the same minutes"
+    assert judgement.current_seconds == pytest.approx(0.03, rel=0.02)
+
+
 def test_pods_that_ended_do_not_differ_from_those_that_stay_by_what_the_host_did() -> None:
     host = Host(0.2)
     ended = [host.start(f"e{i}", "old", 7000.0 + i, 100) for i in range(4)]
@@ -161,8 +184,9 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
     second = host.start("n1", "new", UPGRADE + 2000, 40, slower=0.1)
     judgement = judge([Start(stays.generation, noisy), first, second], [], "c")
     assert judgement.shift == pytest.approx(0.1, abs=0.01)
-    (pair,) = pairs([Start(stays.generation, noisy)], [first, second], LIVE)
-    assert sorted(pair.stayed) == [(0, 0), (0, 1)]
+    (whole,) = pairs([Start(stays.generation, noisy)], [first, second], LIVE)
+    pair = whole.meanwhile
+    assert pair is not None and sorted(pair.stayed) == [(0, 0), (0, 1)]
     assert all(len(each.samples) == 40 for each in pair.stayed.values())
     assert max(s.started_at for s in pair.stayed[0, 0].samples) < min(
         s.started_at for s in pair.stayed[0, 1].samples

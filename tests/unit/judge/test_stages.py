@@ -382,7 +382,7 @@ def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
     [*_, good, bad] = stopped()
     assert judgement_of([good, bad]).state == "no_baseline"
     assert judgement_of([good, bad]).candidate_image == "resnet:latest (good)"
-    assert sentence(judgement_of([good, bad])) == "no upgrade to judge: resnet:latest (bad) was withdrawn"
+    assert sentence(judgement_of([good, bad])) == "no upgrade to judge: resnet:latest (bad) no longer runs"
     assert judgement_of([good]).withdrawn_image == ""
     assert judgement_of([good]).until == judgement_of([good, bad]).until == good.samples[-1].started_at
     runs = [judgement_of(each).runs for each in ([good], [good, bad])]

@@ -143,6 +143,7 @@ def _container(listed: ListedContainer, docker: _Docker) -> Container:
     if url is not None and (writers := _writers(url, listed, docker.own, docker.listing)) - {name}:
         several = ", ".join(map(label_text, sorted(writers)))
         url, missing = None, f"its socket's volume is writable for {several}; give each its own"
+        failure = "label"
     watched: ListedContainer | None = listed
     if server := labels.get(WATCHES_LABEL):
         running = next((each for each in docker.listing if _name(each) == server), None)

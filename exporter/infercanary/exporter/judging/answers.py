@@ -79,8 +79,17 @@ def record(
             answers[answer.upgraded_at, answer.measure] = answer
     if over is not None and over[0].upgraded_at is not None and over[0].state not in _OPEN:
         before, words = over
-        withdrawn = judgement.upgraded_at is None or judgement.upgraded_at < before.upgraded_at
-        _keep(store, service, canary, answers, _answer(before, before.state, words, now, withdrawn=withdrawn))
+        _keep(store, service, canary, answers, _answer(before, before.state, words, now))
+    of_latency = [answer for answer in answers.values() if not answer.measure]
+    last = max(of_latency, key=lambda answer: answer.upgraded_at, default=None)
+    if (
+        last is not None
+        and judgement.withdrawn_image
+        and last.candidate_image == judgement.withdrawn_image
+        and last.upgraded_at != judgement.upgraded_at
+        and not last.withdrawn
+    ):
+        _keep(store, service, canary, answers, msgspec.structs.replace(last, answered_at=now, withdrawn=True))
     if judgement.upgraded_at is None:
         return _in_order(answers)
     new = {"": (judgement.state, sentence)} | {
@@ -96,9 +105,7 @@ def record(
     return _in_order(answers)
 
 
-def _answer(
-    judgement: Judgement, state: State, words: str, now: float, measure: str = "", *, withdrawn: bool = False
-) -> PastVerdict:
+def _answer(judgement: Judgement, state: State, words: str, now: float, measure: str = "") -> PastVerdict:
     return PastVerdict(
         answered_at=now,
         upgraded_at=judgement.upgraded_at or 0.0,
@@ -108,7 +115,6 @@ def _answer(
         candidate_image=judgement.candidate_image,
         prior=judgement.prior,
         measure=measure,
-        withdrawn=withdrawn,
     )
 
 

@@ -389,8 +389,9 @@ class Judging:
                 said = measure_words(name, measures[name])
                 log.info("verdict on a measure", service=str(service), canary=canary, verdict=said)
             if is_new or changed or canary not in before.measures:  # then one may take back what is recorded
-                is_over = known is not None and known.upgraded_at != judgement.upgraded_at
-                over = (known, before.sentences[canary]) if known is not None and is_over else None
+                over = None
+                if known is not None and known.upgraded_at != judgement.upgraded_at:
+                    over = known, before.sentences[canary]
                 answers = record(store, service, canary, judgement, words, time.time(), measures, over)
                 after = after.answered(canary, answers)
             body = encoded(after, canary)
