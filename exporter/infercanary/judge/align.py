@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from infercanary.judge.host import undisturbed
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
-from infercanary.judge.pooling import moved
 from infercanary.judge.upgrade import Selection
 
 
@@ -164,47 +162,40 @@ def _pair(
     ):
         return None
     left = [found[start.boot].before if start.boot in enough else start for start in baseline]
-    meanwhile = _meanwhile({start.boot for start in baseline}, after, beside, policy)
+    meanwhile = _same_minutes({start.boot for start in baseline}, after, beside, policy)
     return Pair([start.latest(policy.baseline_runs) for start in left], after, beside, meanwhile=meanwhile)
 
 
-def _meanwhile(
+def _same_minutes(
     baseline: Collection[tuple[str, str]],
     after: Sequence[Start],
     beside: Sequence[Concurrent],
     policy: Policy,
 ) -> Pair | None:
-    """Those of ``baseline`` that are ``beside``, and each start of ``after`` that has enough of their runs beside it.
+    """Those of ``baseline`` that are ``beside``, and of each start of ``after`` its runs up to their last one.
 
-    None where no start has.
+    None where fewer than half of ``after`` have enough runs on both sides: a few would then stand for all. None, too,
+    of more starts than a verdict has time for.
     """
-    stays = _alike([each for each in beside if each.during.boot in baseline], policy)
+    stays = [each for each in beside if each.during.boot in baseline]
+    if not stays or len(after) > policy.concurrent_starts:
+        return None
+    last = max(each.during.times[-1] for each in stays)
+    new = [start.first(int(np.searchsorted(start.times, last, "right"))) for start in after]
+    new = [start for start in new if len(start.samples) >= policy.fewest_new_runs]
     found: dict[tuple[int, int], Start] = {}
     for row, each in enumerate(stays):
-        for column, start in enumerate(after):
+        for column, start in enumerate(new):
             first = int(np.searchsorted(each.during.times, start.times[0]))
             end = int(np.searchsorted(each.during.times, start.times[-1], "right"))
             if end - first >= policy.fewest_concurrent_runs:
                 found[row, column] = each.during.part((first, end))
-    if not found:
+    rows, columns = (sorted({places[side] for places in found}) for side in (0, 1))
+    if 2 * len(columns) < len(after):
         return None
-    rows, columns = (sorted(set(places)) for places in zip(*found, strict=True))
     stayed = {(rows.index(row), columns.index(column)): start for (row, column), start in found.items()}
     ran = [stays[row] for row in rows]
-    return Pair([each.before for each in ran], [after[column] for column in columns], ran, stayed)
-
-
-def _alike(stays: Sequence[Concurrent], policy: Policy) -> Sequence[Concurrent]:
-    """Without those that moved unlike the one in the middle: they changed by themselves. Of two nobody knows which."""
-    if len(stays) < 3:
-        return stays
-    shifts = [moved(*(s.series(policy) for s in each), policy, policy.noise_df) for each in stays]
-    middle = median(shift.log for shift in shifts)
-    return [
-        each
-        for each, shift in zip(stays, shifts, strict=True)
-        if abs(shift.log - middle) <= max(policy.log_effect, policy.moved_sigmas * shift.se)
-    ]
+    return Pair([each.before for each in ran], [new[column] for column in columns], ran, stayed)
 
 
 def _awaited(start: Start, found: Concurrent, after: Sequence[Start], policy: Policy) -> bool:

@@ -80,6 +80,9 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     if decision.look is None or estimate.evidence is None:
         return Attribution(decision, known)
     found = _explained(estimate.shift, estimate.evidence, estimate.looks[-1].pairs, canary, known, policy)
+    # A cold start is of no minutes: all starts count.
+    cold = slower_starts(estimate.runs.looks[-1], canary, policy)
+    found = msgspec.structs.replace(found, cold_start=cold)
     if decision.adjusted is not None:
         found = _without_host(found, decision, estimate.shift, policy)
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
@@ -106,6 +109,7 @@ def explain(
     )
     moved_with = evidence(compared, beside, policy)
     found = _explained(shift, moved_with, compared, canary, known, policy)
+    found = msgspec.structs.replace(found, cold_start=slower_starts(compared, canary, policy))
     return _beside_gpu_users(found, shift, moved_with, policy)
 
 
@@ -373,7 +377,6 @@ def _explained(
         siblings=_part(moved_with.siblings, policy),
         clock=_part(moved_with.clock, policy),
         tags=tags,
-        cold_start=slower_starts(compared, canary, policy),
         inside=crowd.cores if is_crowded and crowd is not None else None,
         operators=_operators(shift, compared, canary, policy),
         unknown_waiting=waits and crowd is None,

@@ -105,9 +105,10 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
     if math.isfinite(found.shift.se) and looks[-1].seen.verdict not in (*CHANGED, "equivalent"):
         unwaited = _unwaited(starts, upgrade, policy)
         is_answer = unwaited is not None and unwaited.looks and unwaited.looks[-1].seen.verdict in CHANGED
-        found = found._replace(
-            adjusted=unwaited if is_answer else _adjusted(starts, runs.siblings, upgrade, policy)
-        )
+        if is_answer:
+            found = found._replace(adjusted=unwaited)
+        elif not all(pair.stayed for pair in looks[-1].pairs):  # siblings say nothing of the same minutes
+            found = found._replace(adjusted=_adjusted(starts, runs.siblings, upgrade, policy))
     return found
 
 

@@ -63,7 +63,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
     whole, waiting = _waiting(compared, policy)
     felt = [
-        shift
+        (pair.before[0].generation.host, shift)
         for pair in beside
         if not _disturbed_itself(pair, policy)
         and math.isfinite((shift := _shift([pair], _median, policy)).se)
@@ -71,7 +71,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     received = _shift(compared, lambda s: _plus(s.received, policy.idle_segments), policy)
     newest = [_last(getattr(pair, side) for pair in compared) for side in ("old", "after")]
     single = all(threads(start.generation) == "1" for start in newest)
-    siblings, clock = _beyond_concurrent(middle_of(felt), compared, policy), _clock(compared, policy)
+    siblings, clock = _beyond_concurrent(felt, compared, policy), _clock(compared, policy)
     return Evidence(
         controls=controls,
         siblings=siblings,
@@ -233,7 +233,10 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
     each = [[(points(one.before), points(one.during)) for one in pair.concurrent] for pair in compared]
     stays = [{places: points(start) for places, start in pair.stayed.items()} for pair in compared]
     enough = policy.fewest_concurrent_runs
-    beside = [[(old, now) for old, now in several if len(old) and len(now) >= enough] for several in each]
+    beside = [
+        [(old, now) for old, now in several if len(old) >= policy.fewest_runs and len(now) >= enough]
+        for several in each
+    ]
     stayed = [{places: now for places, now in several.items() if len(now) >= enough} for several in stays]
     found = pool(both, NO_RESTART, policy, beside, stayed)
     few = None if math.isfinite(found.se) else pool_parts(both, NO_RESTART, policy, beside, stayed)
@@ -244,12 +247,8 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
 
 
 def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:
-    """What replicas moved by that stayed on the old image, as far as it was taken off; None where it was not."""
-    pairs = (
-        [(a.series(policy), b.series(policy)) for a, b in pair.concurrent]
-        for pair in compared
-        if not pair.stayed
-    )
+    """What replicas moved by that stayed on the old image while the new one's starts ran; None without any."""
+    pairs = ([(a.series(policy), b.series(policy)) for a, b in pair.concurrent] for pair in compared)
     each = [moved_beside(beside, policy, policy.noise_df) for beside in pairs]
     return middle_of([moved.whole for moved in each if moved is not None])
 
@@ -272,15 +271,31 @@ def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = L
     return False
 
 
-def _beyond_concurrent(siblings: Shift | None, compared: Iterable[Pair], policy: Policy) -> Shift | None:
+def _beyond_concurrent(
+    felt: Sequence[tuple[str, Shift]], compared: Sequence[Pair], policy: Policy
+) -> Shift | None:
     """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too.
 
-    Nothing, where both images are compared in the same minutes: siblings were there at either.
+    Where both images are compared in the same minutes, siblings on a host of the old one moved neither.
+
+    Args:
+        felt: Host and shift of each sibling.
+        compared: For each replica its starts before and after.
+        policy: The fewest runs of a start.
+
+    Returns:
+        That of the one in the middle; None without siblings.
     """
-    compared = [*compared]
     moved = _concurrent_shift(compared, policy)
-    if siblings is not None and compared and all(pair.stayed for pair in compared):
-        return siblings._replace(log=0.0)
+    shifts = [shift for _, shift in felt]
+    if compared and all(pair.stayed for pair in compared):
+        there = {start.generation.host for pair in compared for start in pair.old}
+        shifts = [
+            shift._replace(log=0.0 if host in there else shift.log - (moved.log if moved else 0.0))
+            for host, shift in felt
+        ]
+        return middle_of(shifts)
+    siblings = middle_of(shifts)
     if siblings is None or moved is None:
         return siblings
     return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))

@@ -405,7 +405,7 @@ class Pair(NamedTuple):
     """Replicas that stayed on the old image."""
     stayed: Mapping[tuple[int, int], Start] = MappingProxyType({})
     """By the place of a start before and of one after: the former's runs in the minutes of the latter. Where there are
-    any, these are compared, and nothing else is; else what ``concurrent`` moved by is taken off."""
+    any, these are compared, and ``concurrent`` are those before; else what ``concurrent`` moved by is taken off."""
     meanwhile: Pair | None = None
     """The same by runs of the same minutes alone, where some starts before ran on: it has fewer starts, and nothing of
     what the host did before."""
@@ -413,10 +413,7 @@ class Pair(NamedTuple):
     @property
     def old(self) -> Sequence[Start]:
         """The runs of the old image that those after are compared with."""
-        if not self.stayed:
-            return self.before
-        ran = {start.boot for start in self.before}
-        return [each.during for each in self.concurrent if each.during.boot in ran]
+        return [each.during for each in self.concurrent] if self.stayed else self.before
 
 
 Changed = Literal["image", "model", "both"]

@@ -491,9 +491,12 @@ class Policy:
 
         Returns:
             Of an effect that counts there, with fewer looks, and without what a store's latencies taught of restarts.
+            No start is compared with what others had in the same minutes: the host does not change memory, and theirs
+            is older.
         """
         return replace(
             self,
+            concurrent_starts=0,
             smallest_effect=max(self.smallest_effect, self.measure_effect),
             looks=tuple(sorted({*self.looks[:: self.measure_looks], self.looks[-1]})),
             prior_restart_sd=Policy.prior_restart_sd if self.prior_number else self.prior_restart_sd,
@@ -508,7 +511,10 @@ class Policy:
             With what is assumed of restarts there.
         """
         return replace(
-            self.for_measures(), prior_restart_sd=self.load_restart_sd, prior_restart_df=self.load_restart_df
+            self.for_measures(),
+            concurrent_starts=self.concurrent_starts,
+            prior_restart_sd=self.load_restart_sd,
+            prior_restart_df=self.load_restart_df,
         )
 
     # As logarithms, such that a verdict holds in ratios of either direction.

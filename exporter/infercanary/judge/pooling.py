@@ -209,7 +209,7 @@ class _Part(NamedTuple):
     """Degrees of freedom of what the runs leave."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
-    is_meanwhile: bool = False
+    is_beside: bool = False
     """Whether these are its baseline: nothing was taken off."""
 
 
@@ -229,11 +229,15 @@ class _Sides(NamedTuple):
                 replica, ("baseline", "candidate"), (policy.fewest_runs, fewest_new), strict=True
             )
         )
+        known = {(i, j) for i, _ in old for j, _ in new if (i, j) in stayed}
+        if known:  # the others are compared with nothing
+            rows, columns = (set(places) for places in zip(*known, strict=True))
+            old, new = [each for each in old if each[0] in rows], [each for each in new if each[0] in columns]
         same = {
             (row, column): Series.of(stayed[i, j], policy=policy)
             for row, (i, _) in enumerate(old)
             for column, (j, _) in enumerate(new)
-            if (i, j) in stayed
+            if (i, j) in known
         }
         return cls([s for _, s in old], [s for _, s in new], same)
 
@@ -245,7 +249,7 @@ def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
     found = []
     for part, beside in each:
         if beside is None:
-            found.append(part if part.is_meanwhile else part._replace(starting=part.starting + moved))
+            found.append(part if part.is_beside else part._replace(starting=part.starting + moved))
             continue
         own, shared = part.sampling, beside.shift.se**2
         freedom = (
@@ -288,7 +292,7 @@ def _replica(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float 
     if not (old and new):
         return None
     if stayed:
-        return _meanwhile(sides, restarts, policy, noise_df)
+        return _same_minutes(sides, restarts, policy, noise_df)
     pairs = [
         _with_noise_of(a, a, b, shift_of(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
         if noise_df
@@ -301,16 +305,19 @@ def _replica(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float 
     # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
     noise = float(np.median([pair.se**2 for pair in pairs]))
     sampling, each = noise / min(len(old), len(new)), restarts.sd**2
-    wider = _wider(logs, noise + each, restarts.df)
+    # By how much the old image's differ is learned, as restarts.
+    levels = (logs.mean(axis=0), logs.mean(axis=1)) if len(new) > 1 else ()
+    wider = _wider(levels, noise + each, restarts.df)
     starting = (sampling + each * (1 / len(old) + 1 / len(new))) * wider - sampling
     return _Part(float(logs.mean()), sampling, starting, min(pair.df for pair in pairs))
 
 
-def _meanwhile(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float) -> _Part:
-    """Of starts whose baseline are others' runs of the same minutes.
+def _same_minutes(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float) -> _Part:
+    """Of starts that are compared with what others did in the same minutes.
 
-    How long their noise lasts, and what few runs do not show of it, is known from what the others did before: in so
-    few minutes a level that wanders looks like one that stands.
+    Each new start is compared with the others' middle: any of these may have changed by itself, and what they differ by
+    beyond restarts is no smaller for all the restarts that there were. How long noise lasts is known from what the
+    others did before, too: in a few minutes a level that wanders looks like one that stands.
     """
     logs, levels = np.full((2, len(sides.old), len(sides.new)), math.nan)
     each = []
@@ -321,21 +328,26 @@ def _meanwhile(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: floa
             between = _with_noise_of(before, ran, new, between, noise_df, policy)
         each.append(between)
         logs[row, column] = between.log
-        levels[row, column] = variance_of(ran, before.inflation)
-    is_known = ~np.isnan(logs)
-    logs = logs[is_known.any(axis=1)][:, is_known.any(axis=0)]
-    fewest, columns = int((~np.isnan(logs)).sum(axis=0).min()), logs.shape[1]
-    noise, variance = float(np.median([one.se**2 for one in each])), restarts.sd**2
-    whole = noise / min(fewest, columns)
-    shared = min(float(np.nanmedian(levels)) / fewest, whole)
-    wider = _wider(logs, noise + variance, restarts.df, old_counts=True)
-    starting = (whole + variance * (1 / fewest + 1 / columns)) * wider - whole
-    log = float(np.nanmean(logs, axis=0).mean())
+        levels[row, column] = variance_of(ran, max(ran.inflation, before.inflation))
+    middle = np.nanmedian(logs, axis=0)
+    beyond = np.nanmean(logs - middle, axis=1)
+    fewest, columns = int((~np.isnan(logs)).sum(axis=0).min()), middle.size
+    noise, level, variance = (
+        float(np.median([one.se**2 for one in each])),
+        float(np.nanmedian(levels)),
+        restarts.sd**2,
+    )
+    apart = max(float(beyond.var(ddof=1)) - level - variance, 0.0) if beyond.size > 1 else 0.0
+    of_middle = (math.pi / 2 if fewest > 2 else 1.0) / fewest  # a median's variance over a single one's
+    sampling = noise * max(of_middle, 1 / columns)
+    shared = min(level * of_middle, sampling)
+    wider = _wider([middle], noise + variance, restarts.df)
+    starting = (sampling + variance * (of_middle + 1 / columns)) * wider - sampling + apart * of_middle
     freedom = min(one.df for one in each)
-    return _Part(log, whole - shared, starting, freedom, shared, is_meanwhile=True)
+    return _Part(float(middle.mean()), sampling - shared, starting, freedom, shared, is_beside=True)
 
 
-def _wider(logs: Floats, variance: float, df: float, *, old_counts: bool = False) -> float:
+def _wider(sides: Iterable[Floats], variance: float, df: float) -> float:
     """By how much the starts of a side differ over what restarts and runs should make them differ by, never below 1 (a
     ratio of variances).
 
@@ -343,18 +355,15 @@ def _wider(logs: Floats, variance: float, df: float, *, old_counts: bool = False
     Replicas that keep their names are compared one by one, and :func:`_together` sees that they differ.
 
     Args:
-        logs: The shift of each start of the old image (rows) to each of the new one (columns).
+        sides: Of each side the levels of its starts (logarithms).
         variance: That is expected of a start.
         df: Degrees of freedom that restarts are known on.
-        old_counts: Whether the old image's starts count beside one new start, too: in the same minutes one of them may
-            have changed by itself. Else by how much they differ is learned, as restarts.
     """
-    if not variance or (logs.shape[1] < 2 and not old_counts):
+    several = [side for side in sides if side.size > 1]
+    if not variance or not several:
         return 1.0
-    means = np.nanmean(logs, axis=0), np.nanmean(logs - np.nanmean(logs, axis=0), axis=1)  # new, old
-    sides = [side for side in means if side.size > 1]
-    free: int = sum(side.size - 1 for side in sides)
-    squares = math.fsum(float(x) for side in sides for x in (side - side.mean()) ** 2) / variance
+    free: int = sum(side.size - 1 for side in several)
+    squares = math.fsum(float(x) for side in several for x in (side - side.mean()) ** 2) / variance
     return 1.0 + max(squares - free, 0.0) / (df + free)
 
 
@@ -363,11 +372,11 @@ def _with_noise_of(
 ) -> Shift:
     """The shift from ``a`` to ``b``; in its error the noise of ``known`` counts for so many degrees of freedom.
 
-    Where ``a`` is of other minutes and has enough runs, its scatter counts, and how long the noise of ``known`` lasts.
+    Where ``a`` has enough runs it scatters as that does: ``known`` may be of other minutes. It lasts as long as that of
+    either.
     """
-    noise = variance_of(known, known.inflation) * (len(known) / len(a) + len(known) / len(b))
-    if a is not known and len(a) >= policy.fewest_runs and known.scatter:
-        noise *= (a.scatter / known.scatter) ** 2
+    side = a if len(a) >= policy.fewest_runs else known
+    noise = variance_of(side, max(side.inflation, known.inflation)) * len(side) * (1 / len(a) + 1 / len(b))
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
 

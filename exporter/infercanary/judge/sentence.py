@@ -126,7 +126,10 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         own=_own(own, policy),
         medians=(
             _picture(start for pair in measured for start in pair.old)[-_SHOWN:],
-            _picture(upgrade.after)[:_SHOWN],
+            # Beside the old image's runs of the same minutes: those that are compared.
+            _picture(start for pair in measured for start in pair.after)[:_SHOWN]
+            if any(pair.stayed for pair in measured)
+            else _picture(upgrade.after)[:_SHOWN],
         ),
     )
 

@@ -255,7 +255,7 @@ def shift_of(
         b: The candidate.
         policy: The fewest runs of a side.
         fewest: In place of the policy's; None for that.
-        alike: Others whose noise lasts as long.
+        alike: Others whose noise may show that it lasts longer than these show.
 
     Returns:
         The shift; of infinite error where a side has too few points.
@@ -264,8 +264,12 @@ def shift_of(
         return UNKNOWN
     if min(len(a), len(b)) < (fewest or policy.fewest_runs):
         return Shift(ranks.shift(a.ordered, b.ordered), math.inf, 0.0)
-    inflations = _inflations((a, b, *alike), policy)
-    one, other = (x / len(side) for x, side in zip(inflations, (a, b), strict=False))
+    inflations = _inflations((a, b), policy)
+    if alike:
+        inflations = [
+            max(both) for both in zip(inflations, _inflations((a, b, *alike), policy), strict=False)
+        ]
+    one, other = (x / len(side) for x, side in zip(inflations, (a, b), strict=True))
     # Welch and Satterthwaite's: of two sides of unequal length the shorter one says how they scatter.
     df = (one + other) ** 2 / (one**2 / (len(a) - 1) + other**2 / (len(b) - 1))
     quantile = float(stdtrit(df, (1 + policy.read_confidence) / 2))

@@ -14,6 +14,7 @@ from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import pool_parts
 from infercanary.judge.sentence import sentence
+from infercanary.judge.sequential import is_beyond_doubt
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
@@ -160,6 +161,66 @@ def test_siblings_did_not_move_between_the_same_minutes() -> None:
     assert judgement.causes.cause == "image", sentence(judgement)
     assert judgement.baseline_seconds == pytest.approx(0.02, rel=0.02), "of the same minutes"
     assert judgement.current_seconds == pytest.approx(0.03, rel=0.02)
+
+
+def test_siblings_beside_the_new_image_on_another_host_show_that_host() -> None:
+    """Three replicas stay on host A; the new one is on host B, where three siblings became slower, too."""
+    host = Host()
+
+    def on(name: str, start: Start) -> Start:
+        return Start(msgspec.structs.replace(start.generation, host=name), start.samples)
+
+    stay = [
+        on("A", s) for s in restless([host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(3)], 0.3)
+    ]
+    siblings = [
+        on("B", host.start(f"x{i}", "other", 8000.0 + i, 300, service=f"x{i}", later=0.3)) for i in range(3)
+    ]
+    new = on("B", host.start("canary", "new", UPGRADE, 48, slower=0.3))
+    judgement = judge([*stay, new], siblings, "c")
+    assert judgement.state == "regressed" and judgement.causes.cause == "host", sentence(judgement)
+
+
+@pytest.mark.parametrize("stay", [2, 3, 4])
+@pytest.mark.parametrize("moved", [-0.1, -0.3])
+def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay: int, moved: float) -> None:
+    rng = np.random.default_rng(3)
+    before, new = ([np.exp(rng.normal(0, 0.005, 96)) for _ in range(count)] for count in (stay, 1))
+    during = [np.exp(rng.normal(moved if not i else 0, 0.005, 96)) for i in range(stay)]
+    cells = {(i, 0): ran for i, ran in enumerate(during)}
+    found = pool_parts([(before, new)], Restarts(0.005, 60.0), LIVE, stayed=[cells])
+    assert found is not None and abs(found.log) < 2.6 * found.restart_se + 0.005
+    assert not is_beyond_doubt(found, 96, LIVE)
+
+
+def test_a_few_new_starts_do_not_stand_for_all() -> None:
+    host = Host()
+    stays = restless([host.start("r0", "old", 8000.0, 260)], 0.3)
+    beside, later = (
+        [host.start(f"{name}{i}", "new", at, 48) for i in range(count)]
+        for name, at, count in (("n", UPGRADE, 1), ("m", UPGRADE + 2000, 3))
+    )
+    for new, is_there in (([*beside, *later], False), ([*beside, *later[:1]], True)):
+        (pair,) = pairs(stays, new, LIVE)
+        assert (pair.meanwhile is not None) == is_there
+    assert pair.meanwhile is not None and len(pair.meanwhile.after) == 1
+
+
+def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
+    """Of a rolling update, in whose minutes pulls and loads of models make the host slower."""
+    host = Host()
+    stays = [host.start("r0", "old", 8000.0, 206)]  # a minute beside it
+    (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 96)], LIVE)
+    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 6
+
+
+def test_memory_is_compared_with_nobodys_same_minutes() -> None:
+    assert LIVE.for_measures().concurrent_starts == 0
+    assert LIVE.for_loads().concurrent_starts == LIVE.concurrent_starts
+    host = Host()
+    stays = [host.start(f"r{i}", "old", 9000.0, 200) for i in range(2)]
+    (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 48)], LIVE.for_measures())
+    assert not pair.concurrent and pair.meanwhile is None
 
 
 def test_pods_that_ended_do_not_differ_from_those_that_stay_by_what_the_host_did() -> None:
