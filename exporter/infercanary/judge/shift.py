@@ -60,9 +60,9 @@ class Pooled(NamedTuple):
     """Of the old image's starts, and of the new one's, how far each run lies from its start's level (logarithms):
     noise that lasts for a whole start moves it by as much as it moved some run."""
     beside: Sequence[Floats] = ()
-    """The same of replicas that stayed on the old image, whose shift was taken off."""
+    """The same of replicas that stayed on the old image."""
     moved: float | None = None
-    """That shift (a logarithm); None without such replicas."""
+    """What these moved by (a logarithm), which was taken off; None where nothing was."""
 
     @property
     def shift(self) -> Shift:
