@@ -23,6 +23,7 @@ from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Causes, Generation, Judgement, ServiceKey
 from infercanary.judge.operators import MOST, Operators, OperatorShift
+from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import FIRST, KEPT, merged, of_runs, pack, unpacked
 
 S = ServiceKey("", "s")
@@ -66,7 +67,7 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
     [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
     [point] = family.points
     assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
-    page = _verdict(found.judgements["c"], found.sentences["c"])
+    page = _verdict(found.judgements["c"], found.sentences["c"], [], LIVE)
     assert "aten::conv2d: slower, 18 → 38 ms" in page
 
 
