@@ -423,7 +423,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "An early verdict rests on {first_look} runs or a few more",
         "its verdict follows after {first_look} runs or more",
         "Over {waiting} % of the latency of {waiting_minutes} minutes' runs",
-        "gone: {gone_minutes} minutes without a run of it",
+        "it takes {gone_minutes} minutes without a run of it",
         "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
