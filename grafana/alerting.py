@@ -65,6 +65,7 @@ _IMAGES = re.compile(
     r"(?:\$labels\.\w+ )+\| query \}\}"
     r'(?P<text>[^{]*)\{\{ \. \| first \| label "baseline_image" \}\}'
     r'(?P<arrow>[^{]*)\{\{ \. \| first \| label "candidate_image" \}\}'
+    r'\{\{ with \. \| first \| label "candidate_containers" \}\}'
 )
 """And the images of its upgrade."""
 _SINCE = re.compile(
@@ -216,7 +217,8 @@ def template(text: str, name: str) -> str:
     text = _LINK.sub(r"{{ with $values.L }}{{ .Labels.\g<name> }}", text)
     text = _SENTENCE.sub("{{ with $values.S }}{{ .Labels.sentence }}", text)
     text = _IMAGES.sub(
-        r"{{- with $values.I }}\g<text>{{ .Labels.baseline_image }}\g<arrow>{{ .Labels.candidate_image }}",
+        r"{{- with $values.I }}\g<text>{{ .Labels.baseline_image }}\g<arrow>{{ .Labels.candidate_image }}"
+        "{{ with .Labels.candidate_containers }}",
         text,
     )
     text = _SINCE.sub('{{ with $values.T }}&from={{ printf "%.0f" .Value }}', text)
@@ -235,7 +237,9 @@ def _data(expression: str, texts: Mapping[str, str]) -> Iterator[Rule]:
     if found := _SENTENCE.search(every):
         yield _query("S", labelled(expression, found, "sentence"))
     if found := _IMAGES.search(every):
-        yield _query("I", labelled(expression, found, "baseline_image, candidate_image"))
+        yield _query(
+            "I", labelled(expression, found, "baseline_image, candidate_image, candidate_containers")
+        )
     if times := {found[0]: found for found in _SINCE.finditer(every)}:
         yield _query("T", since(expression, [*times.values()]))
 

@@ -7,6 +7,7 @@ from infercanary.contract.report import Family
 from infercanary.exporter.expose import write
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import STATES, Causes, Change, Changed, Judgement, State
@@ -51,8 +52,21 @@ def test_what_was_exchanged_is_a_label(changed: Changed) -> None:
     )
     shown = exported(judgement)
     (upgrade,) = shown["infercanary_upgrade_info"].points
-    assert upgrade.labels == ("c", "x:1", "x:2", changed)
+    assert upgrade.labels == ("c", "x:1", "x:2", changed, "")
     assert {point.labels[2] for point in shown["infercanary_shift_cause"].points} == {changed}
+
+
+@pytest.mark.parametrize(
+    ("count", "named"), [(0, ""), (2, "s-0, s-1"), (3, "s-0, s-1, s-2"), (9, "s-0, s-1, s-2 and 6 more")]
+)
+def test_who_runs_the_new_image_is_named(count: int, named: str) -> None:
+    new = frozenset((f"s-{i}", f"boot-{i}") for i in range(count))
+    found = Findings(
+        judgements={"c": Judgement(state="settling", upgraded_at=9.0)}, sides={"c": Sides(new=new)}
+    )
+    shown = {family.name: family for family in metrics.families(found, "a")}
+    (upgrade,) = shown["infercanary_upgrade_info"].points
+    assert upgrade.labels[-1] == named
 
 
 def test_the_judges_own_trial_is_shown_by_canary() -> None:

@@ -21,6 +21,7 @@ from infercanary.judge.shift import CHANGED
 
 
 _CANARY = ("canary",)
+_NAMED = 3  # containers of a service: an alert is read on a phone
 _DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_blocks)
 VERDICT = Metric(
     "infercanary_verdict",
@@ -44,9 +45,9 @@ VERDICT_INFO = Metric(
 UPGRADE = Metric(
     "infercanary_upgrade_info",
     "gauge",
-    "Always 1; the two images that are compared (the one before the last upgrade, and the one since then), and what "
-    "was exchanged: image, model or both.",
-    ("canary", "baseline_image", "candidate_image", "changed"),
+    "Always 1; the two images that are compared (the one before the last upgrade, and the one since then), what was "
+    "exchanged (image, model or both), and which containers run the new one.",
+    ("canary", "baseline_image", "candidate_image", "changed", "candidate_containers"),
     reading="Each image has the first digits of its id, which differ if two images have one tag. If `changed` is "
     "`model`, both images are the same: the weights are new, and the sentence has their digests. Missing before the "
     "first upgrade.",
@@ -328,6 +329,14 @@ METRICS = (
 )
 
 
+def _with_new(found: Findings, canary: str) -> str:
+    """The first containers that run what the verdict is about, and how many others do."""
+    side = found.sides.get(canary)
+    names = sorted({container for container, _ in side.new}) if side is not None else []
+    more = len(names) - _NAMED
+    return label_text(", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else ""))
+
+
 def families(found: Findings, container: str, *, publishes: bool = True) -> list[Family]:
     """What is known of a service, as one of its containers shows it: by canary the verdict on its service, the drift in
     this container, the A/A trials on the service's restarts, and the verdicts on its measures.
@@ -350,7 +359,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
         VERDICT_INFO.family({(c, label_text(words)): 1.0 for c, words in found.sentences.items()}),
         UPGRADE.family(
             {
-                (c, j.baseline_image, j.candidate_image, j.changed): 1.0
+                (c, j.baseline_image, j.candidate_image, j.changed, _with_new(found, c)): 1.0
                 for c, j in judgements.items()
                 if j.upgraded_at
             }
