@@ -9,6 +9,7 @@ import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
+from infercanary.exporter.card_verdicts import drift_since, verdict_on
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -18,7 +19,6 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.operator_metrics import SECONDS
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _drift, _verdict
 from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Causes, Generation, Judgement, ServiceKey
@@ -67,7 +67,7 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
     [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
     [point] = family.points
     assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
-    page = _verdict(found.judgements["c"], found.sentences["c"], [], LIVE)
+    page = verdict_on(found.judgements["c"], found.sentences["c"], [], LIVE)
     assert "aten::conv2d: slower, 18 → 38 ms" in page
 
 
@@ -141,7 +141,7 @@ def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
     ]
     [point] = family.points
     assert point.labels == ("c", "conv2d 10 → 20 ms (100 % of the change)")
-    assert "aten::conv2d: slower, 10 → 20 ms" in _drift(drift)
+    assert "aten::conv2d: slower, 10 → 20 ms" in drift_since(drift)
 
 
 def test_of_a_report_that_is_full_of_profiles_few_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:

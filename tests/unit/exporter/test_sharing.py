@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter import collect, polled
+from infercanary.exporter.card import card
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -34,7 +35,6 @@ from infercanary.exporter.sharing import (
     shared_cpus,
     shared_gpus,
 )
-from infercanary.exporter.status import card
 from infercanary.judge.causes import immediate
 from infercanary.judge.model import Generation, Judgement, Start
 from infercanary.judge.sentence import sentence

@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from infercanary.contract.report import Family, Point
-from infercanary.exporter import status
+from infercanary.exporter import card, status
+from infercanary.exporter.card_verdicts import earlier_upgrades, measures_of, verdict_on
 from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.drawing import before_and_after, sparkline
@@ -22,7 +23,6 @@ from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _earlier, _measures, _verdict
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, Judgement, State
@@ -39,7 +39,7 @@ def shown(state: State, next_look: int | None) -> str:
         state=state, upgraded_at=1.0, shift=1.5, low=0.5, high=3.0, baseline_image="a:1", candidate_image="a:2",
         next_look=next_look,
     )  # fmt: skip
-    return _verdict(judgement, "inconclusive", [], LIVE)
+    return verdict_on(judgement, "inconclusive", [], LIVE)
 
 
 def test_what_is_open_says_when_it_looks_again() -> None:
@@ -50,8 +50,8 @@ def test_what_is_open_says_when_it_looks_again() -> None:
 
 def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
     settling = Judgement(state="settling", upgraded_at=1.0, runs=7, next_look=12)
-    assert "collecting: 7 of 12 runs</small>" in _verdict(settling, "settling", [], LIVE)
-    assert "collecting: 7 of 12 runs, about 50 s left" in _verdict(settling, "settling", runs(4), LIVE)
+    assert "collecting: 7 of 12 runs</small>" in verdict_on(settling, "settling", [], LIVE)
+    assert "collecting: 7 of 12 runs, about 50 s left" in verdict_on(settling, "settling", runs(4), LIVE)
 
 
 def test_a_rollout_that_was_started_again_says_when() -> None:
@@ -61,8 +61,8 @@ def test_a_rollout_that_was_started_again_says_when() -> None:
         state="settling", upgraded_at=at, newest_at=at + 60, baseline_image="a:1", candidate_image="a:2"
     )
     again = msgspec.structs.replace(first, newest_at=at + 7000)
-    assert "a:1 → a:2, 2 h ago<" in _verdict(first, "settling", [], LIVE)
-    assert "a:1 → a:2, 2 h ago, last start 3 min ago<" in _verdict(again, "settling", [], LIVE)
+    assert "a:1 → a:2, 2 h ago<" in verdict_on(first, "settling", [], LIVE)
+    assert "a:1 → a:2, 2 h ago, last start 3 min ago<" in verdict_on(again, "settling", [], LIVE)
 
 
 def test_an_earlier_upgrade_that_was_withdrawn_says_so() -> None:
@@ -70,9 +70,9 @@ def test_an_earlier_upgrade_that_was_withdrawn_says_so() -> None:
         answered_at=2.0, upgraded_at=1.0, state="regressed", sentence="regressed +10 %", baseline_image="a:1",
         candidate_image="a:2", withdrawn=True,
     )  # fmt: skip
-    assert "a:1 → a:2: regressed +10 %; then withdrawn</li>" in _earlier([past], None, "s/c")
+    assert "a:1 → a:2: regressed +10 %; then withdrawn</li>" in earlier_upgrades([past], None, "s/c")
     stood = msgspec.structs.replace(past, withdrawn=False)
-    assert "regressed +10 %</li>" in _earlier([stood], None, "s/c")
+    assert "regressed +10 %</li>" in earlier_upgrades([stood], None, "s/c")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_new_model_is_in_the_same_image(image: str, same: str) -> None:
     judgement = Judgement(
         state="regressed", upgraded_at=1.0, changed="model", baseline_image=image, candidate_image=image
     )
-    found = _verdict(judgement, "regressed", [], LIVE)
+    found = verdict_on(judgement, "regressed", [], LIVE)
     assert same in found and "→" not in found
 
 
@@ -101,23 +101,25 @@ def test_an_upgrade_links_to_its_commits_and_what_labels_say_is_escaped() -> Non
         baseline_origin=Origin("1a2b3c4d5e6f", source, "1.4"),
         candidate_origin=Origin("9f8e7d6c5b4a", source, "<script>"),
     )  # fmt: skip
-    found = _verdict(judgement, "regressed", [], LIVE)
+    found = verdict_on(judgement, "regressed", [], LIVE)
     assert (
         '<a href="https://github.com/acme/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a" rel="noopener noreferrer">'
         "version 1.4 → &lt;script&gt;, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a</a>"
     ) in found
-    assert "<a " not in _verdict(Judgement(state="equivalent", upgraded_at=1.0), "equivalent", [], LIVE)
+    assert "<a " not in verdict_on(Judgement(state="equivalent", upgraded_at=1.0), "equivalent", [], LIVE)
 
 
 def test_measures_have_one_line_with_what_changed_first() -> None:
     same = MeasureVerdict(state="equivalent", shift=0.001, low=-0.02, high=0.02)
     less = MeasureVerdict(state="regressed", shift=-0.2, low=-0.25, high=-0.15)
-    found = _measures({"host_memory": same, "throughput@8x1": less, "<b>": MeasureVerdict(state="settling")})
+    found = measures_of(
+        {"host_memory": same, "throughput@8x1": less, "<b>": MeasureVerdict(state="settling")}
+    )
     assert found == (
         '<div class="verdict regressed"><small>throughput at batch 8 regressed -20.0 % [-25.0, -15.0]; '
         "host memory equivalent +0.1 % [-2.0, +2.0]; &lt;b&gt; settling</small></div>"
     )
-    assert _measures({}) == ""
+    assert measures_of({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_the_page_says_how_far_the_baseline_is_and_what_labels_are_wrong() -> No
     assert '<p class="note">label infercanary.sevice: &lt;b&gt;</p>' in shown
 
 
-@pytest.mark.parametrize("where", ["card", "_state", "conditions"])
+@pytest.mark.parametrize("where", ["card", "state_of", "conditions"])
 def test_what_is_wrong_with_one_card_costs_no_other(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no page shows a part of it as if that were all, and the log has it once, however often somebody asks."""
 
@@ -285,7 +287,7 @@ def test_a_page_is_bound_in_bytes_and_builds_nothing_that_it_leaves_out(
         drawn.append(len(runs))
         return sparkline(runs)
 
-    monkeypatch.setattr(status, "sparkline", counted)
+    monkeypatch.setattr(card, "sparkline", counted)
     monkeypatch.setattr(status, "_MOST_BYTES", 10 * status._LEAST_CARD_BYTES)
     probes = [
         PolledProbe(Container(service="s", name=f"wide-{n}", url="http://127.0.0.1:1")) for n in range(10)
