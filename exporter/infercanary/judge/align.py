@@ -172,35 +172,46 @@ def _same_minutes(
     beside: Sequence[Concurrent],
     policy: Policy,
 ) -> Pair | None:
-    """Those of ``baseline`` that are ``beside``, and of each start of ``after`` its runs up to their last one.
+    """Those of ``baseline`` that are ``beside``, and the first starts of ``after`` while one of them goes on.
 
-    None where fewer than half of ``after`` have enough runs on both sides: a few would then stand for all. None, too,
-    of more starts than a verdict has time for.
+    A start that ended long before a new one did is not of its minutes. None where no new start has enough runs on both
+    sides. The first ones are as many as a verdict has time for, and stay the same when others begin.
     """
     stays = [each for each in beside if each.during.boot in baseline]
-    if not stays or len(after) > policy.concurrent_starts:
-        return None
-    last = max(each.during.times[-1] for each in stays)
-    new = [start.first(int(np.searchsorted(start.times, last, "right"))) for start in after]
-    new = [start for start in new if len(start.samples) >= policy.fewest_new_runs]
+    # Until its next run would be late, a start goes on.
+    ends = [each.during.times[-1] + policy.gone_runs * _every(each.before) for each in stays]
     found: dict[tuple[int, int], Start] = {}
-    for row, each in enumerate(stays):
-        for column, start in enumerate(new):
-            first = int(np.searchsorted(each.during.times, start.times[0]))
-            end = int(np.searchsorted(each.during.times, start.times[-1], "right"))
-            if end - first >= policy.fewest_concurrent_runs:
-                found[row, column] = each.during.part((first, end))
-    rows, columns = (sorted({places[side] for places in found}) for side in (0, 1))
-    if 2 * len(columns) < len(after):
+    new: list[Start] = []
+    for start in after if stays else ():
+        cut = start.first(int(np.searchsorted(start.times, max(ends), "right")))
+        if len(cut.samples) < policy.fewest_new_runs or len(new) == policy.concurrent_starts:
+            continue
+        began, until = cut.times[0], cut.times[-1]
+        ran = {}
+        for row, each in enumerate(stays):
+            first = int(np.searchsorted(each.during.times, began))
+            end = int(np.searchsorted(each.during.times, until, "right"))
+            is_there = min(ends[row], until) - began >= policy.whole_share * (until - began)
+            if is_there and end - first >= policy.fewest_concurrent_runs:
+                ran[row] = each.during.part((first, end))
+        found |= {(row, len(new)): start for row, start in ran.items()}
+        new += [cut] if ran else []
+    if not found:
         return None
-    stayed = {(rows.index(row), columns.index(column)): start for (row, column), start in found.items()}
-    ran = [stays[row] for row in rows]
-    return Pair([each.before for each in ran], [new[column] for column in columns], ran, stayed)
+    rows = sorted({row for row, _ in found})
+    stayed = {(rows.index(row), column): start for (row, column), start in found.items()}
+    there = [stays[row] for row in rows]
+    return Pair([each.before for each in there], new, there, stayed)
+
+
+def _every(start: Start) -> float:
+    """Seconds between its runs, on average."""
+    return float(np.ptp(start.times)) / (start.times.size - 1)
 
 
 def _awaited(start: Start, found: Concurrent, after: Sequence[Start], policy: Policy) -> bool:
     """Whether ``start`` goes on beside ``after``, and will soon have enough runs."""
-    every = float(np.ptp(found.before.times)) / (found.before.times.size - 1)
+    every = _every(found.before)
     goes_on = start.times[-1] + policy.gone_runs * every >= max(s.samples[-1].started_at for s in after)
     return bool(goes_on) and every <= policy.concurrent_seconds
 

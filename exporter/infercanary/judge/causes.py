@@ -117,7 +117,7 @@ def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Poli
     """What profiled repeats of both sides say; None where there is no change to explain."""
     if abs(shift.log) < policy.log_effect:
         return None
-    sides = [[start for pair in compared for start in getattr(pair, side)] for side in ("before", "after")]
+    sides = [[start for pair in compared for start in getattr(pair, side)] for side in ("old", "after")]
     boots = [{start.boot for start in side} for side in sides]
     if not boots[0].isdisjoint(boots[1]):
         return None  # of one start that drifted: drift.py takes its profiles by their times

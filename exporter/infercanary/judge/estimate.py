@@ -105,10 +105,9 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
     if math.isfinite(found.shift.se) and looks[-1].seen.verdict not in (*CHANGED, "equivalent"):
         unwaited = _unwaited(starts, upgrade, policy)
         is_answer = unwaited is not None and unwaited.looks and unwaited.looks[-1].seen.verdict in CHANGED
-        if is_answer:
-            found = found._replace(adjusted=unwaited)
-        elif not all(pair.stayed for pair in looks[-1].pairs):  # siblings say nothing of the same minutes
-            found = found._replace(adjusted=_adjusted(starts, runs.siblings, upgrade, policy))
+        found = found._replace(
+            adjusted=unwaited if is_answer else _adjusted(starts, runs.siblings, upgrade, policy)
+        )
     return found
 
 
@@ -122,14 +121,17 @@ def _looks(
     """
     found: list[Look] = []
     for reached, runs in reversed([*zip(looks, policy.looks, strict=False)]):
-        compared = _surer(reached, restarts, policy)
-        parts = _parts(compared, restarts, policy)
+        whole = _parts(reached, restarts, policy)
+        compared, parts = _surer(reached, whole, restarts, policy)
         if parts is None:
             break
         parts = parts._replace(runs_se=math.hypot(parts.runs_se, slope_error))
         seen = assess_look(parts, runs, policy)
         confirmed = None
-        if not _is_seen_as_it_is(seen, parts, compared, restarts, policy):
+        if not (
+            _is_seen_as_it_is(seen, parts, compared, restarts, policy)
+            and _is_seen_by_all(seen, parts, compared, whole, reached, policy)
+        ):
             seen = seen._replace(verdict="confirming" if seen.verdict in CHANGED else "inconclusive")
         elif seen.verdict == "confirming":
             confirmed = confirmed_at(parts, runs, policy)
@@ -141,19 +143,37 @@ def _looks(
     return found[::-1]
 
 
-def _surer(compared: Iterable[Pair], restarts: Restarts, policy: Policy) -> list[Pair]:
-    """Of each pair that has runs of the same minutes either these alone or all, whichever has the smaller error.
+def _surer(
+    reached: Sequence[Pair], whole: Pooled | None, restarts: Restarts, policy: Policy
+) -> tuple[Sequence[Pair], Pooled | None]:
+    """All runs, or those of the same minutes alone where each pair has some, whichever have the smaller error.
 
     All are of more starts, and their error has what the host did before. The choice does not see the shift.
     """
-    found = []
-    for pair in compared:
-        if pair.meanwhile is not None:
-            whole, alone = (_parts([each], restarts, policy) for each in (pair, pair.meanwhile))
-            if alone and (whole is None or alone.shift.se < whole.shift.se):
-                pair = pair.meanwhile
-        found.append(pair)
-    return found
+    alone = [pair.meanwhile for pair in reached if pair.meanwhile is not None]
+    if alone and len(alone) == len(reached):
+        parts = _parts(alone, restarts, policy)
+        if parts is not None and (whole is None or parts.shift.se < whole.shift.se):
+            return alone, parts
+    return reached, whole
+
+
+def _is_seen_by_all(
+    seen: Comparison,
+    parts: Pooled,
+    compared: Sequence[Pair],
+    whole: Pooled | None,
+    reached: Sequence[Pair],
+    policy: Policy,
+) -> bool:
+    """Whether a few new starts, which alone have runs of the same minutes, may answer for all.
+
+    They are never enough for `equivalent`; and all of them must have moved about as far.
+    """
+    few = 2 * sum(len(pair.after) for pair in compared) < sum(len(pair.after) for pair in reached)
+    if not few or seen.verdict not in (*CHANGED, "equivalent"):
+        return True
+    return seen.verdict in CHANGED and whole is not None and whole.log / parts.log >= policy.concurrent_alone
 
 
 def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adjusted | None:
@@ -227,7 +247,9 @@ def _adjusted(
         if single is not None:
             last = looks_of(single[1], policy)[-1:]
             known = restarts_of(teaching(single[0].starts, single[1], policy), policy)
-            alone.append(_pooled(_surer(last[0], known, policy), known, policy).log if last else math.nan)
+            if last:
+                _, parts = _surer(last[0], _parts(last[0], known, policy), known, policy)
+            alone.append(parts.log if last and parts is not None else math.nan)
     return found._replace(alone=alone)
 
 
@@ -269,7 +291,17 @@ def _is_seen_as_it_is(
 
 
 def _is_alone(compared: Sequence[Pair], policy: Policy) -> bool:
-    """Whether what moved beside rests on one replica: there is no other, or the other's noise says little."""
+    """Whether what moved beside rests on one replica: there is no other, or the other's noise says little.
+
+    Of the same minutes, that is so where most new starts have one beside them.
+    """
+    columns = [
+        sum(column == number for _, column in pair.stayed)
+        for pair in compared
+        for number in range(len(pair.after) if pair.stayed else 0)
+    ]
+    if 2 * sum(count < 2 for count in columns) > len(columns):
+        return True
     count = len(_by_container(compared))
     if count != 2:
         return count == 1

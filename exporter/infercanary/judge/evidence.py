@@ -276,26 +276,30 @@ def _beyond_concurrent(
 ) -> Shift | None:
     """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too.
 
-    Where both images are compared in the same minutes, siblings on a host of the old one moved neither.
+    Where both images are compared in the same minutes, siblings on a host of the old one moved neither. Of those on
+    another host what they moved by counts, but if the old one's replicas moved, too, nobody knows whether they were
+    unusual before or are now: that is an error of theirs.
 
     Args:
         felt: Host and shift of each sibling.
         compared: For each replica its starts before and after.
-        policy: The fewest runs of a start.
+        policy: The fewest runs of a start, and when a replica has moved.
 
     Returns:
         That of the one in the middle; None without siblings.
     """
     moved = _concurrent_shift(compared, policy)
-    shifts = [shift for _, shift in felt]
     if compared and all(pair.stayed for pair in compared):
         there = {start.generation.host for pair in compared for start in pair.old}
-        shifts = [
-            shift._replace(log=0.0 if host in there else shift.log - (moved.log if moved else 0.0))
-            for host, shift in felt
-        ]
-        return middle_of(shifts)
-    siblings = middle_of(shifts)
+        has_moved = moved is not None and abs(moved.log) > policy.moved_sigmas * moved.se
+        error = moved.log if moved is not None and has_moved else 0.0
+        return middle_of(
+            [
+                shift._replace(log=0.0) if host in there else shift._replace(se=math.hypot(shift.se, error))
+                for host, shift in felt
+            ]
+        )
+    siblings = middle_of([shift for _, shift in felt])
     if siblings is None or moved is None:
         return siblings
     return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))

@@ -330,7 +330,10 @@ def _same_minutes(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: f
         logs[row, column] = between.log
         levels[row, column] = variance_of(ran, max(ran.inflation, before.inflation))
     middle = np.nanmedian(logs, axis=0)
-    beyond = np.nanmean(logs - middle, axis=1)
+    several = (logs - middle)[
+        :, (~np.isnan(logs)).sum(axis=0) > 1
+    ]  # of one alone nobody knows by how much it differs
+    beyond = np.nanmean(several[(~np.isnan(several)).any(axis=1)], axis=1) if several.size else np.zeros(0)
     fewest, columns = int((~np.isnan(logs)).sum(axis=0).min()), middle.size
     noise, level, variance = (
         float(np.median([one.se**2 for one in each])),

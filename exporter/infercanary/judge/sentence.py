@@ -16,7 +16,7 @@ from infercanary.judge import operator_words, origin
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
-from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start
+from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Shift, ratio
@@ -124,14 +124,16 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         siblings=0 if adjusted is None else adjusted.siblings,
         is_unwaited=adjusted is not None and not adjusted.siblings,
         own=_own(own, policy),
-        medians=(
-            _picture(start for pair in measured for start in pair.old)[-_SHOWN:],
-            # Beside the old image's runs of the same minutes: those that are compared.
-            _picture(start for pair in measured for start in pair.after)[:_SHOWN]
-            if any(pair.stayed for pair in measured)
-            else _picture(upgrade.after)[:_SHOWN],
-        ),
+        medians=_pictures(measured, upgrade),
     )
+
+
+def _pictures(measured: Sequence[Pair], upgrade: Upgrade) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The last runs before and the first ones after; where both are of the same minutes, the first ones of both."""
+    old = _picture(start for pair in measured for start in pair.old)
+    if any(pair.stayed for pair in measured):
+        return old[:_SHOWN], _picture(start for pair in measured for start in pair.after)[:_SHOWN]
+    return old[-_SHOWN:], _picture(upgrade.after)[:_SHOWN]
 
 
 def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image") -> str:

@@ -57,7 +57,7 @@ def test_what_was_exchanged_is_a_label(changed: Changed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "named"), [(0, ""), (2, "s-0, s-1"), (3, "s-0, s-1, s-2"), (9, "s-0, s-1, s-2 and 6 more")]
+    ("count", "named"), [(0, ""), (2, "s-0, s-1"), (3, "s-0, s-1, s-2"), (9, "more than 3 containers")]
 )
 def test_who_runs_the_new_image_is_named(count: int, named: str) -> None:
     new = frozenset((f"s-{i}", f"boot-{i}") for i in range(count))

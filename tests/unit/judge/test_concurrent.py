@@ -193,25 +193,98 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay: i
     assert not is_beyond_doubt(found, 96, LIVE)
 
 
-def test_a_few_new_starts_do_not_stand_for_all() -> None:
+@pytest.mark.parametrize(("others", "is_called"), [(0.3, True), (0.0, False)])
+def test_a_few_new_starts_answer_for_all_if_these_do_not_contradict(others: float, is_called: bool) -> None:
+    """A canary beside the old image, and then the rest of the rollout, when the old one is gone."""
     host = Host()
-    stays = restless([host.start("r0", "old", 8000.0, 260)], 0.3)
-    beside, later = (
-        [host.start(f"{name}{i}", "new", at, 48) for i in range(count)]
-        for name, at, count in (("n", UPGRADE, 1), ("m", UPGRADE + 2000, 3))
-    )
-    for new, is_there in (([*beside, *later], False), ([*beside, *later[:1]], True)):
-        (pair,) = pairs(stays, new, LIVE)
-        assert (pair.meanwhile is not None) == is_there
+    stays = restless([host.start(f"r{i}", "old", 8000.0, 260) for i in range(2)], 0.1)
+    canary = host.start("n0", "new", UPGRADE, 48, slower=0.3)
+    rest = [host.start(f"m{i}", "new", UPGRADE + 2000, 48, slower=others) for i in range(2)]
+    assert (judge([*stays, canary, *rest], [], "c").state == "regressed") == is_called
+    (pair,) = pairs(stays, [canary, *rest], LIVE)
     assert pair.meanwhile is not None and len(pair.meanwhile.after) == 1
+
+
+def test_a_few_new_starts_are_never_enough_for_equivalent() -> None:
+    host = Host()
+    stays = restless([host.start(f"r{i}", "old", 5000.0, 560) for i in range(2)], 0.3)
+    earlier = [host.start(f"e{i}", "old", 100.0 * i, 60) for i in range(8)]
+    canary = host.start("n0", "new", UPGRADE, 48)
+    rest = [host.start(f"m{i}", "new", UPGRADE + 2000, 48) for i in range(2)]
+    policy = replace(LIVE, smallest_effect=0.05)
+    assert judge([*earlier, *stays, canary], [], "c", policy).state == "equivalent"
+    assert judge([*earlier, *stays, canary, *rest], [], "c", policy).state == "inconclusive"
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 7.0])
+def test_the_first_look_has_the_same_minutes_whatever_the_phase(offset: float) -> None:
+    host = Host()
+    stays = [host.start("r0", "old", 8000.0 + offset, 300)]
+    (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 5)], LIVE)
+    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 5
+
+
+@pytest.mark.parametrize("count", [16, 17])
+def test_the_first_16_new_starts_count(count: int) -> None:
+    host = Host()
+    stays = restless([host.start(f"r{i}", "old", 8000.0, 240) for i in range(2)], 0.3)
+    new = [host.start(f"n{i}", "new", UPGRADE + i, 24, slower=0.3) for i in range(count)]
+    found = judge([*stays, *new], [], "c")
+    assert found.state == "regressed" and found.low is not None and found.low > 0.2
+    (pair,) = pairs(stays, new, LIVE)
+    assert pair.meanwhile is not None and len(pair.meanwhile.after) == 16
+
+
+@pytest.mark.parametrize("later", [-0.23, -0.33])
+def test_a_replica_beside_one_of_many_new_starts_confirms_nothing(later: float) -> None:
+    """Two stay beside the first new start; then one of them ends, and the other one becomes faster by itself."""
+    host = Host()
+    a, b = restless([host.start("a", "old", 8000.0, 230), host.start("b", "old", 8000.0, 600)], 0.1)
+    faster = [
+        msgspec.structs.replace(
+            s, median=(s.median or 0.0) * (1 + (later if s.started_at > UPGRADE + 900 else 0))
+        )
+        for s in b.samples
+    ]
+    earlier = [host.start(f"e{i}", "old", 100.0 * i, 60) for i in range(16)]
+    first = host.start("n1", "new", UPGRADE, 30)
+    second = [host.start(f"n{i}", "new", UPGRADE + 1500 + i, 48) for i in range(2, 10)]
+    assert judge([*earlier, a, Start(b.generation, faster), first, *second], [], "c").state not in CHANGED
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
     """Of a rolling update, in whose minutes pulls and loads of models make the host slower."""
     host = Host()
-    stays = [host.start("r0", "old", 8000.0, 206)]  # a minute beside it
+    stays = [
+        host.start("r0", "old", 8000.0, 206),
+        host.start("r1", "old", 8000.0, 240),
+    ]  # one and six minutes
     (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 96)], LIVE)
-    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 6
+    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 43
+    assert [start.generation.container for start in pair.meanwhile.old] == ["r1"]
+
+
+def test_the_picture_of_the_same_minutes_has_the_same_minutes() -> None:
+    host = Host()
+    stays = restless([host.start(f"r{i}", "old", 8000.0, 400) for i in range(2)], 0.3)
+    noisy = [
+        Start(
+            s.generation,
+            [
+                msgspec.structs.replace(x, median=1.5 * (x.median or 0)) if x.started_at > 11_000 else x
+                for x in s.samples
+            ],
+        )
+        for s in stays
+    ]
+    new = host.start("n0", "new", UPGRADE, 192, slower=0.1)
+    loud = [
+        msgspec.structs.replace(x, median=1.5 * (x.median or 0)) if x.started_at > 11_000 else x
+        for x in new.samples
+    ]
+    found = judge([*noisy, Start(new.generation, loud)], [], "c")
+    before, after = (float(np.median(side)) for side in found.medians)
+    assert after / before == pytest.approx(1.1, abs=0.05)
 
 
 def test_memory_is_compared_with_nobodys_same_minutes() -> None:

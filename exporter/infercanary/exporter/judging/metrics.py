@@ -330,11 +330,10 @@ METRICS = (
 
 
 def _with_new(found: Findings, canary: str) -> str:
-    """The first containers that run what the verdict is about, and how many others do."""
+    """The containers that run what the verdict is about; of many that there are: each name would be a new series."""
     side = found.sides.get(canary)
     names = sorted({container for container, _ in side.new}) if side is not None else []
-    more = len(names) - _NAMED
-    return label_text(", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else ""))
+    return label_text(", ".join(names) if len(names) <= _NAMED else f"more than {_NAMED} containers")
 
 
 def families(found: Findings, container: str, *, publishes: bool = True) -> list[Family]:
