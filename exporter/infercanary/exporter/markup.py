@@ -8,10 +8,13 @@ from infercanary.contract.text import REPLACEMENT, printable, shortened
 
 
 def duration(seconds: float) -> str:
-    """Such as ``3 h``, in the largest unit of which there are two.
+    """A time in the largest unit of which there are two.
 
     Args:
         seconds: 0 or more.
+
+    Returns:
+        Such as ``3 h``.
     """
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
