@@ -131,7 +131,7 @@ def service(verdicts: Mapping[str, State], candidate: str, *images: str) -> list
         found += lines(INFO.family({(image, image[-13:-1], "", name): 1.0}), name, {})
         for canary, verdict in verdicts.items():
             found += lines(VERDICT.family({(canary, s): float(s == verdict) for s in STATES}), name, {})
-            found += lines(UPGRADE.family({(canary, V1, candidate, "image"): 1.0}), name, {})
+            found += lines(UPGRADE.family({(canary, V1, candidate, "image", ""): 1.0}), name, {})
     return found
 
 
