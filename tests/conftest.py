@@ -82,8 +82,13 @@ def pytest_collection(session: pytest.Session) -> None:
     files = sorted((session.config.rootpath / "tests").rglob("test_*.py"))
     first = len(files) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
     for path in files[first:] + files[:first]:
-        with suppress(Exception, pytest.skip.Exception):  # is reported when it is collected
+        try:
             _ = pytest.Module.from_parent(session, path=path).obj
+        except (Exception, pytest.skip.Exception):
+            # It is reported when it is collected. By importlib half of it stays, and would be taken for the whole.
+            for name, module in [*sys.modules.items()]:
+                if getattr(module, "__file__", None) == str(path):
+                    del sys.modules[name]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -61,16 +62,30 @@ def test_frugal_after_it():
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *options: str, settings: str = "", paths: Sequence[str] = ("tests",)
+) -> subprocess.CompletedProcess[str]:
     """The tests of a folder, as a suite of its own."""
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    quiet\n    takes\n")
+    (folder / "pytest.ini").write_text(f"[pytest]\n{settings}markers =\n    quiet\n    takes\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, "tests"], cwd=folder, timeout=60,
+        [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, *paths], cwd=folder, timeout=60,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         capture_output=True, text=True, check=False,
         # In the background of a shell it is ignored, and a worker is to end by it.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
+
+
+def test_a_file_that_cannot_be_imported_fails(tmp_path: Path) -> None:
+    """Half of such a file was taken for the whole: 115 tests after the error were missing, and nothing said so."""
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text(CONFTEST.read_text())
+    (tests / "test_half.py").write_text("def test_good():\n    pass\n\nraise ValueError('half')\n")
+    (tests / "test_whole.py").write_text("def test_good():\n    pass\n")
+    settings = "testpaths = tests\naddopts = --import-mode=importlib\n"
+    done = run(tmp_path, "--numprocesses=2", settings=settings, paths=())
+    assert done.returncode != 0 and "ValueError: half" in done.stdout, done.stdout
 
 
 def test_a_test_that_takes_too_much_memory_fails(tmp_path: Path) -> None:
