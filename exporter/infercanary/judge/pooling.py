@@ -330,16 +330,11 @@ def _same_minutes(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: f
         logs[row, column] = between.log
         levels[row, column] = variance_of(ran, max(ran.inflation, before.inflation))
     middle = np.nanmedian(logs, axis=0)
-    several = (logs - middle)[
-        :, (~np.isnan(logs)).sum(axis=0) > 1
-    ]  # of one alone nobody knows by how much it differs
+    counts = (~np.isnan(logs)).sum(axis=0)
+    several = (logs - middle)[:, counts > 1]  # of one alone nobody knows by how much it differs
     beyond = np.nanmean(several[(~np.isnan(several)).any(axis=1)], axis=1) if several.size else np.zeros(0)
-    fewest, columns = int((~np.isnan(logs)).sum(axis=0).min()), middle.size
-    noise, level, variance = (
-        float(np.median([one.se**2 for one in each])),
-        float(np.nanmedian(levels)),
-        restarts.sd**2,
-    )
+    fewest, columns, variance = int(counts.min()), middle.size, restarts.sd**2
+    noise, level = float(np.median([one.se**2 for one in each])), float(np.nanmedian(levels))
     apart = max(float(beyond.var(ddof=1)) - level - variance, 0.0) if beyond.size > 1 else 0.0
     of_middle = (math.pi / 2 if fewest > 2 else 1.0) / fewest  # a median's variance over a single one's
     sampling = noise * max(of_middle, 1 / columns)
