@@ -178,13 +178,15 @@ def _same_minutes(
     sides. The first ones are as many as a verdict has time for, and stay the same when others begin.
     """
     stays = [each for each in beside if each.during.boot in baseline]
+    if not stays:
+        return None
     # Until its next run would be late, a start goes on.
     ends = [each.during.times[-1] + policy.gone_runs * _every(each.before) for each in stays]
     found: dict[tuple[int, int], Start] = {}
     new: list[Start] = []
-    for start in after if stays else ():
+    for start in after:
         cut = start.first(int(np.searchsorted(start.times, max(ends), "right")))
-        if len(cut.samples) < policy.fewest_new_runs or len(new) == policy.concurrent_starts:
+        if len(cut.samples) < policy.fewest_new_runs:
             continue
         began, until = cut.times[0], cut.times[-1]
         ran = {}
@@ -194,12 +196,15 @@ def _same_minutes(
             is_there = min(ends[row], until) - began >= policy.whole_share * (until - began)
             if is_there and end - first >= policy.fewest_concurrent_runs:
                 ran[row] = each.during.part((first, end))
-        found |= {(row, len(new)): start for row, start in ran.items()}
-        new += [cut] if ran else []
-    if not found:
+        if ran:
+            found |= {(row, len(new)): during for row, during in ran.items()}
+            new.append(cut)
+        if len(new) == policy.concurrent_starts:
+            break
+    if not new:
         return None
     rows = sorted({row for row, _ in found})
-    stayed = {(rows.index(row), column): start for (row, column), start in found.items()}
+    stayed = {(rows.index(row), column): during for (row, column), during in found.items()}
     there = [stays[row] for row in rows]
     return Pair([each.before for each in there], new, there, stayed)
 

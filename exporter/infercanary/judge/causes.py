@@ -79,10 +79,10 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     )
     if decision.look is None or estimate.evidence is None:
         return Attribution(decision, known)
-    found = _explained(estimate.shift, estimate.evidence, estimate.looks[-1].pairs, canary, known, policy)
     # A cold start is of no minutes: all starts count.
     cold = slower_starts(estimate.runs.looks[-1], canary, policy)
-    found = msgspec.structs.replace(found, cold_start=cold)
+    known = msgspec.structs.replace(known, cold_start=cold)
+    found = _explained(estimate.shift, estimate.evidence, estimate.looks[-1].pairs, canary, known, policy)
     if decision.adjusted is not None:
         found = _without_host(found, decision, estimate.shift, policy)
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
@@ -105,11 +105,12 @@ def explain(
     """
     before, after = (_in_time(getattr(pair, side) for pair in compared) for side in ("old", "after"))
     known = msgspec.structs.replace(
-        immediate(before, after, canary), memory_kills=(memory_kills(before), memory_kills(after))
+        immediate(before, after, canary),
+        memory_kills=(memory_kills(before), memory_kills(after)),
+        cold_start=slower_starts(compared, canary, policy),
     )
     moved_with = evidence(compared, beside, policy)
     found = _explained(shift, moved_with, compared, canary, known, policy)
-    found = msgspec.structs.replace(found, cold_start=slower_starts(compared, canary, policy))
     return _beside_gpu_users(found, shift, moved_with, policy)
 
 

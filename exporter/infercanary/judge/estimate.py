@@ -247,9 +247,8 @@ def _adjusted(
         if single is not None:
             last = looks_of(single[1], policy)[-1:]
             known = restarts_of(teaching(single[0].starts, single[1], policy), policy)
-            if last:
-                _, parts = _surer(last[0], _parts(last[0], known, policy), known, policy)
-            alone.append(parts.log if last and parts is not None else math.nan)
+            parts = _surer(last[0], _parts(last[0], known, policy), known, policy)[1] if last else None
+            alone.append(math.nan if parts is None else parts.log)
     return found._replace(alone=alone)
 
 
