@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
+from docker.utils.build import exclude_paths
 
 from infercanary.command.settings import UsageError
 from release import links, pin, sbom
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+EXPORTER_IMAGE = (ROOT / "exporter/Dockerfile").read_text(encoding="utf-8")
 RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
 DIGEST = "sha256:" + "a" * 64
 MOST_EXPOSED = 3.0
@@ -41,6 +43,19 @@ def test_the_bill_names_each_dependency_with_its_extra() -> None:
     assert {"name": "infercanary:versions", "value": ">=8.1,<9"} in click["properties"]
     assert (isal["name"], isal["scope"]) == ("isal", "optional")
     assert {"name": "infercanary:marker", "value": "platform_machine == 'x86_64'"} in isal["properties"]
+
+
+def test_a_setting_that_is_mounted_is_in_no_image() -> None:
+    """Else an edited setting makes another image at the next `up --build`, which counts as an upgrade."""
+    patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    inside = exclude_paths(str(ROOT), [line for line in patterns if line and not line.startswith("#")])
+    mounts = [mount for service in COMPOSE["services"].values() for mount in service.get("volumes", ())]
+    mounted = {mount.removeprefix("./").split(":")[0] for mount in mounts if mount.startswith("./")}
+    assert {"exporter/exporter.yaml", "examples/broken/wheel.yaml"} <= mounted and len(inside) > 100
+    assert not mounted & inside
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", EXPORTER_IMAGE, re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    assert all(any(f"{path}/".startswith(f"{source}/") for path in inside) for source in sources), sources
 
 
 def test_the_overlay_names_every_image_by_its_digest() -> None:
