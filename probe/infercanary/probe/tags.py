@@ -5,9 +5,12 @@ A tagged run is kept: dropping it would hide an image that causes its own thrott
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from infercanary.contract.bottleneck import QUEUED
 from infercanary.contract.report import OUTPUT_TOLERANCE, Family
 from infercanary.contract.vocabulary import (
     BESIDE_OPENING,
@@ -89,16 +92,25 @@ class Window(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """Seconds of the latency that were waiting for CPUs that others had; None where unknown.
-
-        The kernel counts a thread that its quota holds back as waiting too, and does not keep the two apart.
-        """
-        return None if _throttled(self) > 0 else self.done.waited
+        """Seconds of the latency that were waiting for CPUs that others had; None where unknown."""
+        return self._not_held_back(self.done.waited)
 
     @property
     def crowded(self) -> float | None:
         """The same of others inside the container."""
-        return None if _throttled(self) > 0 else self.done.crowded
+        return self._not_held_back(self.done.crowded)
+
+    def _not_held_back(self, waited: float | None) -> float | None:
+        """Waiting as it was measured, or None where a quota may have made it.
+
+        The kernel counts a thread that its quota holds back as waiting too, and does not keep the two apart. Where both
+        together are next to nothing, so is each.
+        """
+        if waited is None or _throttled(self) <= 0:
+            return waited
+        queued = self.done.idle.get(QUEUED, math.inf)
+        is_little = bool(self.done.timings) and queued <= _LITTLE * statistics.median(self.done.latencies)
+        return 0.0 if is_little else None
 
     @property
     def received(self) -> float | None:
@@ -180,6 +192,7 @@ def state_tags(state: CanaryState, *, beside_opening: bool, beside_sweep: bool) 
 _LATE_SECONDS = 0.25
 _SHARE = 0.05  # of the run, from which on waiting or collecting garbage counts
 _LEAST_SECONDS = 0.002
+_LITTLE = 0.03  # of the latency: the smallest effect that the judge counts
 _GPU_BUSY = 0.1
 _CLOCK_LOW = 0.75  # of the highest: what nvbench discards (docs of its --throttle-threshold)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
+from infercanary.contract.bottleneck import QUEUED
 from infercanary.contract.report import LADDER, HistogramValue, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS
 from infercanary.probe import samplers
@@ -377,3 +378,29 @@ def test_waiting_for_others_is_not_known_where_a_quota_held_the_thread_back() ->
     unknown = window._replace(done=window.done._replace(waits=[0.0, None, 0.0]))
     assert unknown.waited is None
     assert around({}, {}).waited is None, "it did not run"
+
+
+@pytest.mark.parametrize(
+    ("queued", "known"),
+    [
+        ([0.0, 0.0, 0.02], 0.0),  # the median run was not held back
+        ([0.001, 0.001, 0.001], 0.0),  # 1 ms of 40
+        ([0.002, 0.002, 0.002], None),
+    ],
+)
+def test_waiting_that_a_quota_may_have_made_is_none_where_there_is_next_to_none(
+    queued: list[float], known: float | None
+) -> None:
+    """A slow model that reaches its quota in each run would else never be compared without its neighbours."""
+    window = around({THROTTLED: 1.0}, {THROTTLED: 1.1})
+    done = window.done._replace(
+        timings=[Timing(0.04, {}) for _ in queued],
+        waits=queued,
+        crowds=[0.0 for _ in queued],
+        off_cpu=[{QUEUED: seconds} for seconds in queued],
+    )
+    window = window._replace(done=done)
+    assert (window.waited, window.crowded) == (known, known)
+    unsplit = window._replace(done=done._replace(crowds=[None for _ in queued]))
+    assert (unsplit.waited, unsplit.crowded) == (known, None)
+    assert window._replace(done=done._replace(off_cpu=())).waited is None, "the kernel does not count it"
