@@ -280,6 +280,8 @@ def slower_starts(
 ) -> dict[str, tuple[float, float]]:
     """Steps of the cold start that took much longer than ever before, by more than waiting for a CPU explains.
 
+    One start says little: the files of a new image are in no cache yet, and what was upgraded with it starts beside it.
+
     Returns:
         Step → medians of the starts before and after, in seconds.
     """
@@ -296,7 +298,7 @@ def slower_starts(
     for step in sorted({step for steps, _ in (*old, *new) for step in steps}):
         before = [steps[step] for steps, _ in old if step in steps]
         after = [(steps[step], share) for steps, share in new if step in steps]
-        if before and after:
+        if before and len(after) >= policy.cold_starts:
             most, least = max(before), min(seconds * (1 - share) for seconds, share in after)
             if least > policy.cold_start_ratio * most and least - most > policy.cold_start_seconds:
                 found[step] = (median(before), median(seconds for seconds, _ in after))

@@ -17,7 +17,7 @@ from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import moved, pool_parts
 from infercanary.judge.restarts import restarts_of
-from infercanary.judge.sequential import assess_look, confirmed_at
+from infercanary.judge.sequential import assess_look, confirmed_at, starts_needed
 from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Pooled, Restarts, Shift
 
 
@@ -29,6 +29,8 @@ class Look(NamedTuple):
     runs: int
     confirmed_at: int | None = None
     """Of a change that is not called yet: the look that would call it if it stays as it is; None if none would."""
+    starts_needed: int | None = None
+    """Of a change that no look would call: how many more starts would; None where that is not known."""
     concurrent: int = 0
     """Replicas that stayed on the old image while the new one's starts ran."""
     moved: float | None = None
@@ -127,7 +129,7 @@ def _looks(
             break
         parts = parts._replace(runs_se=math.hypot(parts.runs_se, slope_error))
         seen = assess_look(parts, runs, policy)
-        confirmed = None
+        confirmed = needed = None
         if not (
             _is_seen_as_it_is(seen, parts, compared, restarts, policy)
             and _is_seen_by_all(seen, parts, compared, whole, reached, policy)
@@ -135,12 +137,19 @@ def _looks(
             seen = seen._replace(verdict="confirming" if seen.verdict in CHANGED else "inconclusive")
         elif seen.verdict == "confirming":
             confirmed = confirmed_at(parts, runs, policy)
+            if confirmed is None:
+                needed = starts_needed(parts, runs, _starts(compared), policy)
         beside = len(_by_container(compared))
-        found.append(Look(parts.shift, seen, runs, confirmed, beside, parts.moved, compared))
+        found.append(Look(parts.shift, seen, runs, confirmed, needed, beside, parts.moved, compared))
         is_open = found[-1].seen.verdict == "confirming"
         if not is_open:
             break
     return found[::-1]
+
+
+def _starts(compared: Sequence[Pair]) -> tuple[int, int]:
+    """How many are compared, before and after."""
+    return sum(len(pair.old) for pair in compared), sum(len(pair.after) for pair in compared)
 
 
 def _surer(

@@ -588,5 +588,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     confirmed_at: int | None = None
     """Of a change that is being confirmed: at how many runs of a start it is called if it stays as it is; None where
     more runs will not do."""
+    starts_needed: int | None = None
+    """How many more starts will, then; None where that is not known, or more than anybody would wait for."""
     medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """Seconds, before and after, in order of time: what a picture shows."""

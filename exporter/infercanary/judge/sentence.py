@@ -100,6 +100,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         next_look=next((look for look in policy.looks if look > runs.reached), None),
         look=decision.look.runs if decision.look is not None else 0,
         confirmed_at=decision.look.confirmed_at if decision.look is not None else None,
+        starts_needed=decision.look.starts_needed if decision.look is not None else None,
         **edited,
     )
     if decision.look is None:
@@ -305,7 +306,11 @@ def _confirming(judgement: Judgement) -> str:
         return f"{how}, being confirmed ({judgement.look} of {judgement.confirmed_at} runs)"
     if not judgement.look:
         return f"{how}, being confirmed"
-    return f"{how}, being confirmed: more runs alone will not do, another start or replica will"
+    more = judgement.starts_needed
+    starts = "another start or replica" if more == 1 else "more starts or replicas"
+    if more is not None and more > 1:
+        starts = f"about {more} {starts}"
+    return f"{how}, being confirmed: more runs alone will not do, {starts} will"
 
 
 def _share(causes: Causes, subject: str) -> str:

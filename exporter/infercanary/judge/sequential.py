@@ -29,6 +29,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 from infercanary.judge.policy import Policy
 from infercanary.judge.shift import Comparison, Floats, Pooled, Verdict, ratio
 
+MOST_STARTS = 8  # that anybody would wait for
 _MODES = 60  # runs of a side that stand for all of them, as the judging thread can afford
 
 
@@ -182,4 +183,27 @@ def confirmed_at(between: Pooled, runs: int, policy: Policy) -> int | None:
         then = between._replace(runs_se=between.runs_se * fewer, runs_df=between.runs_df / fewer**2)
         if later > runs and is_beyond_doubt(then, later, policy):
             return later
+    return None
+
+
+def starts_needed(between: Pooled, runs: int, starts: tuple[int, int], policy: Policy) -> int | None:
+    """How many more starts of the new image would call a shift that stays as it is, where more runs alone do not.
+
+    Each adds one degree of freedom to what is known of restarts, and makes their part of the error smaller.
+
+    Args:
+        between: The shift now, with both parts of its error.
+        runs: Runs of a start at this look.
+        starts: That are compared, of the old image and of the new one, above 0.
+        policy: The looks, and what counts as a change.
+
+    Returns:
+        At most :data:`MOST_STARTS`; None where as many would not do.
+    """
+    old, new = starts
+    for more in range(1, MOST_STARTS + 1):
+        smaller = math.sqrt((1 / old + 1 / (new + more)) / (1 / old + 1 / new))
+        then = between._replace(restart_se=between.restart_se * smaller, restart_df=between.restart_df + more)
+        if is_beyond_doubt(then, runs, policy) or confirmed_at(then, runs, policy) is not None:
+            return more
     return None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from infercanary.judge.sequential import (
     half_width,
     is_beyond_doubt,
     is_within,
+    starts_needed,
 )
 from infercanary.judge.shift import CHANGED, Pooled
 from infercanary.judge.stages import judge
@@ -165,7 +167,25 @@ def test_a_change_that_is_being_confirmed_says_what_it_waits_for() -> None:
     assert sentence(judgement) == "confirming +10.0 % [+2.0, +20.0]: slower, being confirmed (11 of 12 runs)"
     assert progress(judgement) == "next look at 12 runs"
     faster = Judgement(state="confirming", shift=-0.1, low=-0.2, high=-0.02, look=192)
-    assert "faster, being confirmed: more runs alone will not do" in sentence(faster)
+    alone = "faster, being confirmed: more runs alone will not do, "
+    assert f"{alone}more starts or replicas will" in sentence(faster)
+    one, three = (msgspec.structs.replace(faster, starts_needed=number) for number in (1, 3))
+    assert f"{alone}another start or replica will" in sentence(one)
+    assert f"{alone}about 3 more starts or replicas will" in sentence(three)
+
+
+def test_how_many_starts_a_change_waits_for_is_how_many_call_it() -> None:
+    """At an upgrade after which starts of one image differ by 4 %, each new start being as slow as the first."""
+    between = Pooled(0.2, 0.005, 100.0, 0.056, 6.0)
+    needed = starts_needed(between, 24, (4, 1), LIVE)
+    assert needed is not None and needed > 1
+
+    def then(starts: int) -> Pooled:
+        error = 0.056 * math.sqrt((1 / 4 + 1 / (1 + starts)) / (1 / 4 + 1))
+        return between._replace(restart_se=error, restart_df=6.0 + starts)
+
+    assert is_beyond_doubt(then(needed), 192, LIVE) and not is_beyond_doubt(then(needed - 1), 192, LIVE)
+    assert starts_needed(between._replace(log=0.05), 24, (4, 1), LIVE) is None, "no number of them"
 
 
 def test_a_large_change_is_called_within_a_minute_without_any_history() -> None:

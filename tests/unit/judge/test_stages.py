@@ -86,6 +86,16 @@ def test_a_start_is_slower_where_waiting_for_a_cpu_does_not_explain_it(share: fl
     assert found == ({"load": (2.0, 9.0)} if called else {})
 
 
+def test_a_start_is_slower_where_a_second_one_says_it() -> None:
+    """The first one of a new image reads its files from the disk, and what was upgraded with it starts beside it."""
+    old = history("old", containers="a", cold_start={"load": 2.0})
+    new = [start("a", "new", HOUR + i * 600, cold_start={"load": 9.0}) for i in range(2)]
+    assert judgement_of([*old, new[0]]).causes.cold_start == {}
+    assert judgement_of([*old, *new]).causes.cold_start == {"load": (2.0, 9.0)}
+    quick = start("a", "new", HOUR + 600, cold_start={"load": 2.1})
+    assert judgement_of([*old, new[0], quick]).causes.cold_start == {}
+
+
 def ended(start: Start, *times: float) -> Start:
     """``start``, which the kernel ended for memory at these times."""
     return Start(msgspec.structs.replace(start.generation, memory_kills=times), start.samples)
