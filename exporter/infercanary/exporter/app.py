@@ -254,6 +254,7 @@ class Exporter:
             silent=[discovery.source for discovery in self.discoveries.values() if not discovery.up],
             version=VERSION,
             ended=self.collector.kills.last(),
+            left=self.collector.departed.recent(time.monotonic()),
             impaired=self.impaired(),
             policy=self.live.current.judge.policy(),
         )

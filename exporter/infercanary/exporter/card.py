@@ -22,6 +22,7 @@ Ended = tuple[int, float, str]
 
 
 _MOST_STATES = 8  # of canaries before their first run
+_SOON_SECONDS = 20.0
 
 
 def card(
@@ -183,22 +184,27 @@ def condition_line(condition: Condition) -> str:
     return f'<p class="condition {condition.severity}">{link}</p>'
 
 
-_DUE = {"steady": "warm, and its first run is due"}
-"""What a state of a canary is called before its first run."""
-
-
 def _no_run(probe: PolledProbe) -> str:
     """What a start does before its first run: a model may take minutes to load."""
     if not probe.up:
         return ""
     states = probe.reported.rows("infercanary_canary_state")
+    due = {"steady": _due(probe)}
     now = [
-        f"{escaped(labels['canary'], 120)} is {_DUE.get(labels['state'], escaped(labels['state']))}"
+        f"{escaped(labels['canary'], 120)} is {due.get(labels['state'], escaped(labels['state']))}"
         for labels, on in states
         if on
     ]
     what = ", ".join(now[:_MOST_STATES]) or "it reports no canary"
     return _note(f"no run yet: {what}")
+
+
+def _due(probe: PolledProbe) -> str:
+    """When a canary that is ready runs first: a duty cap of 1 % keeps a large model waiting for minutes."""
+    every = next((value for _, value in probe.reported.rows("infercanary_interval_seconds")), 0.0)
+    if every < _SOON_SECONDS:
+        return "warm, and its first run is due"
+    return f"warm, and its first run comes within about {duration(every)}: its duty cap allows no more"
 
 
 def _canary(

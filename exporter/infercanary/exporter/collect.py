@@ -24,6 +24,7 @@ from infercanary.client.wire import CPU_SECONDS
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.departed import Departed
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
 from infercanary.exporter.expose import Exposition, Lines, write
@@ -86,6 +87,7 @@ class Collector:
         """The same by service."""
         self.shares = Shares(memory)
         self.kills = KillCounts()
+        self.departed = Departed()
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -113,6 +115,7 @@ class Collector:
                 if (start := known.gone(time.time())) is not None:
                     self.judging.submit(*start, ())
                 del self.probes[key]
+                log.info("container is gone", **known.identity)
                 self.shares.forget(key)
                 self._shares_changed = True
                 replaced.add(key)
@@ -149,6 +152,8 @@ class Collector:
             if probe.container.is_asked:  # another's label must not make a service wait for it
                 services[probe.container.service_key].append(probe)
         self.services = dict(services)
+        last = {service: probes[-1].container.replica for service, probes in services.items()}
+        self.departed.follow(last, time.monotonic())
 
     def note_end(self, kill: MemoryKill) -> None:
         """Count a container that the kernel ended for memory, and let the judge know which start it was.

@@ -16,8 +16,9 @@ import structlog
 
 from infercanary.exporter.card import IN_TROUBLE, STATES, Ended, card, condition_line, how_it_ended, state_of
 from infercanary.exporter.conditions import Condition
+from infercanary.exporter.departed import Left
 from infercanary.exporter.discovery.base import Key
-from infercanary.exporter.markup import escaped
+from infercanary.exporter.markup import duration, escaped
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.replicas import apart, replica
 from infercanary.judge.model import ServiceKey
@@ -49,6 +50,7 @@ _LINKS = (
 _SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
 _IMPAIRED = '<div class="note">{}</div>'
 _GONE = '<p class="note"><span class="trouble">{} ({}) does not run: {}.</span></p>'
+_LEFT = '<p class="note">{}: its last container, {}, ended {} ago. What is stopped sends no alert.</p>'
 _BROKEN = (
     '<article class="down"><h2>{}</h2><p class="trouble">It cannot be shown: the log says why.</p></article>'
 )
@@ -69,6 +71,7 @@ async def page(
     silent: Iterable[str],
     version: str,
     ended: Mapping[Key, Ended] | None = None,
+    left: Iterable[Left] = (),
     impaired: Iterable[Condition] = (),
     policy: Policy = LIVE,
 ) -> bytes:
@@ -79,6 +82,7 @@ async def page(
         silent: The discoveries that do not answer now, by their names.
         version: The exporter's.
         ended: Of each container that the kernel ended for memory, also of one that is gone.
+        left: Services without a container.
         impaired: What is wrong with the exporter itself.
         policy: The numbers by which conditions of alerts hold.
 
@@ -109,6 +113,10 @@ async def page(
         _GONE.format(escaped(name), escaped(str(ServiceKey(namespace, service))), how_it_ended(how))
         for (namespace, service, name), how in sorted(ended.items())
         if (namespace, service, name) not in here
+    ]
+    parts += [
+        _LEFT.format(escaped(str(each.service)), escaped(each.container), duration(each.seconds))
+        for each in left
     ]
     most = max(_LEAST_CARD_BYTES, min(_MOST_CARD_BYTES, _MOST_BYTES // max(1, len(ordered))))
     cards: list[bytes] = []

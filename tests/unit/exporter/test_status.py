@@ -16,6 +16,7 @@ from infercanary.contract.report import Family, Point
 from infercanary.exporter import card, status
 from infercanary.exporter.card_verdicts import earlier_upgrades, measures_of, verdict_on
 from infercanary.exporter.conditions import Condition
+from infercanary.exporter.departed import Left
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.drawing import before_and_after, sparkline
 from infercanary.exporter.history import RunSummary, baseline
@@ -25,7 +26,7 @@ from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Generation, Judgement, State
+from infercanary.judge.model import Generation, Judgement, ServiceKey, State
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
 
@@ -153,8 +154,8 @@ class Reported:
         return page([self.probe])
 
 
-def family(name: str, **labels: str) -> Family:
-    return Family(name, "gauge", "", tuple(labels), (Point(tuple(labels.values()), 1.0),))
+def family(name: str, value: float = 1.0, **labels: str) -> Family:
+    return Family(name, "gauge", "", tuple(labels), (Point(tuple(labels.values()), value),))
 
 
 def test_what_pages_is_red_and_leads_to_its_runbook() -> None:
@@ -215,6 +216,11 @@ def test_a_pod_is_shown_with_its_namespace() -> None:
     text = page([PolledProbe(running)], ended={gone: (1, 1.0, "app:1")})
     assert '<h2>search-7d9-a/server</h2><span class="soft">prod/search</span>' in text
     assert "search-5c4-a/server (test/search) does not run" in text
+
+
+def test_a_service_that_was_stopped_leaves_a_line() -> None:
+    text = page([], left=[Left(ServiceKey("", "<b>"), "search-1", 300.0)])
+    assert "&lt;b&gt;: its last container, search-1, ended 5 min ago. What is stopped sends no alert." in text
 
 
 def runs(count: int, every: float = 10.0) -> list[RunSummary]:
@@ -437,6 +443,11 @@ def test_a_start_without_a_run_says_what_its_canaries_do() -> None:
     assert "no run yet: &lt;b&gt; is opening" in shown
     steady = Reported(family("infercanary_canary_state", canary="c", state="steady")).page()
     assert "no run yet: c is warm, and its first run is due" in steady
+    seldom = Reported(
+        family("infercanary_canary_state", canary="c", state="steady"),
+        family("infercanary_interval_seconds", value=509.0),
+    ).page()
+    assert "c is warm, and its first run comes within about 8 min: its duty cap allows no more" in seldom
     assert "no run yet: it reports no canary" in Reported().page()
     down = Reported().probe
     down.up, down.trouble = False, "connection refused"
