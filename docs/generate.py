@@ -397,6 +397,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         ),
     ),
     "prometheus/rules/alerts.yml": (
+        "In each start of the new image, {cold_starts} or more, this step took longer "
         "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s or more",
     ),
     "README.md": ("`equivalent` (the change is within ±{effect} %)",),
@@ -424,6 +425,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "its verdict follows after {first_look} runs or more",
         "Over {waiting} % of the latency of {waiting_minutes} minutes' runs",
         "it takes {gone_minutes} minutes without a run of it",
+        "or each start of the new image, {cold_starts} or more, took longer "
         "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
@@ -462,6 +464,7 @@ def numbers(policy: Policy) -> dict[str, str]:
         "cold_start_ratio": f"{policy.cold_start_ratio - 1:g}",
         "cold_start": f"{100 * (policy.cold_start_ratio - 1):g}",
         "cold_start_seconds": f"{policy.cold_start_seconds:g}",
+        "cold_starts": _WORDS[policy.cold_starts],
         "waiting_ratio": f"{policy.waiting_share:g}",
         "waiting": f"{100 * policy.waiting_share:g}",
         "waiting_minutes": f"{policy.waiting_seconds / 60:g}",

@@ -159,6 +159,7 @@ async def serve(
         log.info(
             "listening",
             url=f"{'https' if secured.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
+            config=str(path) if path else "",
         )
         for remark in remarks(config):
             log.warning(remark)

@@ -50,7 +50,8 @@ def card(
     )
     digest = container.image_digest or container.image_id
     image = " · ".join(_short(reference) for reference in (container.image, digest) if reference)
-    trouble = f'<p class="trouble">{escaped(probe.trouble, 400)}</p>' if probe.trouble else ""
+    at = f" ({container.url})" if container.url and not probe.up else ""
+    trouble = f'<p class="trouble">{escaped(f"{probe.trouble}{at}", 800)}</p>' if probe.trouble else ""
     if ended is not None:
         trouble += f'<p class="trouble">{how_it_ended(ended)}</p>'
     holding = [*_to_show(conditions, ended)]

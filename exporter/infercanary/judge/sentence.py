@@ -154,8 +154,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
     if judgement.state == "no_baseline":
         return "; ".join([_no_baseline(judgement), *_alarming(judgement)])
     if judgement.shift is None or judgement.low is None or judgement.high is None:
-        has = "have" if judgement.changed == "both" else "has"
-        start = f"settling: the new {_UPGRADED[judgement.changed]} {has} too few runs yet"
+        what = _UPGRADED[judgement.changed] if judgement.rollback else f"new {_UPGRADED[judgement.changed]}"
+        start = f"settling: the {what} {'have' if judgement.changed == 'both' else 'has'} too few runs yet"
         return "; ".join([start, *_alarming(judgement)])
     start = f"{judgement.state} {interval(judgement.shift, judgement.low, judgement.high)}"
     start += _SINCE[judgement.changed]
@@ -197,7 +197,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
             if judgement.own is not None
             else ""
         )
-        found.append(f"a rollback{own}")
+        found.append(f"an image that ran before{own}")
     text = start + (": " + "; ".join(found) if found else "")
     if judgement.state not in CHANGED or judgement.causes.cause in ("host", "load"):
         return text

@@ -134,7 +134,7 @@ def test_a_new_image_with_another_model_names_both() -> None:
 def test_the_old_weights_again_are_a_rollback() -> None:
     models = ["file:1", "file:1", "file:2", "file:1"]
     found, words = judged(*(start(i * HOUR, model) for i, model in enumerate(models)))
-    assert found.changed == "model" and found.rollback and "a rollback" in words
+    assert found.changed == "model" and found.rollback and "an image that ran before" in words
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])

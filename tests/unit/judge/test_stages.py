@@ -467,7 +467,7 @@ def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
     found = judgement_of(starts)
     assert found.rollback and found.state == "improved"
     assert found.own is not None and found.own.shift == pytest.approx(0, abs=0.01)
-    assert "a rollback, against its own history" in sentence(found)
+    assert "an image that ran before, against its own history" in sentence(found)
 
 
 def false_alarms(starts: list[Start]) -> tuple[int, int]:
