@@ -12,7 +12,7 @@ KEPT_SECONDS = 3600.0
 _MOST = 32  # that are kept
 
 
-class Left(NamedTuple):
+class Gone(NamedTuple):
     """A service without a container."""
 
     service: ServiceKey
@@ -44,11 +44,14 @@ class Departed:
         self._left = dict([*recent.items()][-_MOST:])
         self._running = running
 
-    def recent(self, now: float) -> list[Left]:
-        """Those of the last hour, the one that ended last first.
+    def recent(self, now: float) -> list[Gone]:
+        """Which ended within the last hour.
 
         Args:
             now: Seconds, monotonic.
+
+        Returns:
+            The one that ended last first.
         """
-        left = (Left(service, name, now - at) for service, (name, at) in self._left.items())
+        left = (Gone(service, name, now - at) for service, (name, at) in self._left.items())
         return sorted((each for each in left if each.seconds < KEPT_SECONDS), key=lambda each: each.seconds)

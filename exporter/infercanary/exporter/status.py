@@ -16,7 +16,7 @@ import structlog
 
 from infercanary.exporter.card import IN_TROUBLE, STATES, Ended, card, condition_line, how_it_ended, state_of
 from infercanary.exporter.conditions import Condition
-from infercanary.exporter.departed import Left
+from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.markup import duration, escaped
 from infercanary.exporter.polled import PolledProbe
@@ -71,7 +71,7 @@ async def page(
     silent: Iterable[str],
     version: str,
     ended: Mapping[Key, Ended] | None = None,
-    left: Iterable[Left] = (),
+    left: Iterable[Gone] = (),
     impaired: Iterable[Condition] = (),
     policy: Policy = LIVE,
 ) -> bytes:

@@ -6,7 +6,7 @@ import time
 
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.departed import KEPT_SECONDS, Departed, Left
+from infercanary.exporter.departed import KEPT_SECONDS, Departed, Gone
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
@@ -20,9 +20,9 @@ def test_a_service_ends_with_its_last_container() -> None:
     departed.follow({A: "a-1", B: "b-1"}, 10.0)
     assert departed.recent(10.0) == [], "nothing ended"
     departed.follow({A: "a-2"}, 20.0)  # another container of the same service
-    assert departed.recent(25.0) == [Left(B, "b-1", 5.0)]
+    assert departed.recent(25.0) == [Gone(B, "b-1", 5.0)]
     departed.follow({}, 30.0)
-    assert departed.recent(31.0) == [Left(A, "a-2", 1.0), Left(B, "b-1", 11.0)]
+    assert departed.recent(31.0) == [Gone(A, "a-2", 1.0), Gone(B, "b-1", 11.0)]
 
 
 def test_one_that_is_back_or_that_ended_long_ago_is_not_named() -> None:
@@ -30,7 +30,7 @@ def test_one_that_is_back_or_that_ended_long_ago_is_not_named() -> None:
     departed.follow({A: "a-1", B: "b-1"}, 0.0)
     departed.follow({}, 1.0)
     departed.follow({A: "a-1"}, 2.0)
-    assert departed.recent(2.0) == [Left(B, "b-1", 1.0)]
+    assert departed.recent(2.0) == [Gone(B, "b-1", 1.0)]
     assert departed.recent(1.0 + KEPT_SECONDS) == []
     departed.follow({A: "a-1"}, 2 * KEPT_SECONDS)
     assert departed._left == {}, "they take no memory"

@@ -16,7 +16,7 @@ from infercanary.contract.report import Family, Point
 from infercanary.exporter import card, status
 from infercanary.exporter.card_verdicts import earlier_upgrades, measures_of, verdict_on
 from infercanary.exporter.conditions import Condition
-from infercanary.exporter.departed import Left
+from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.drawing import before_and_after, sparkline
 from infercanary.exporter.history import RunSummary, baseline
@@ -219,7 +219,7 @@ def test_a_pod_is_shown_with_its_namespace() -> None:
 
 
 def test_a_service_that_was_stopped_leaves_a_line() -> None:
-    text = page([], left=[Left(ServiceKey("", "<b>"), "search-1", 300.0)])
+    text = page([], left=[Gone(ServiceKey("", "<b>"), "search-1", 300.0)])
     assert "&lt;b&gt;: its last container, search-1, ended 5 min ago. What is stopped sends no alert." in text
 
 
