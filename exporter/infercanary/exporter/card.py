@@ -205,7 +205,7 @@ def _due(probe: PolledProbe) -> str:
     every = next((value for _, value in probe.reported.rows("infercanary_interval_seconds")), 0.0)
     if every < _SOON_SECONDS:
         return "warm, and its first run is due"
-    return f"warm, and its first run comes within about {duration(every)}: its duty cap allows no more"
+    return f"warm, and its first run comes within about {duration(every)}"
 
 
 def _canary(

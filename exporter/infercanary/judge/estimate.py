@@ -137,7 +137,7 @@ def _looks(
             seen = seen._replace(verdict="confirming" if seen.verdict in CHANGED else "inconclusive")
         elif seen.verdict == "confirming":
             confirmed = confirmed_at(parts, runs, policy)
-            if confirmed is None:
+            if confirmed is None and not found:  # of the last look alone: it takes time
                 needed = starts_needed(parts, runs, _starts(compared), policy)
         beside = len(_by_container(compared))
         found.append(Look(parts.shift, seen, runs, confirmed, needed, beside, parts.moved, compared))

@@ -124,7 +124,7 @@ def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | 
     scheduler takes its CPU away.
     """
     running = _shift(compared, _running, policy)
-    # Of the same runs, and weighted alike: those that a quota held back are in neither.
+    # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
     whole = _shift(compared, lambda sample: sample.median if _running(sample) is not None else None, policy)
     if not math.isfinite(running.se):
         return None, None

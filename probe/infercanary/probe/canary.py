@@ -331,9 +331,7 @@ class Canary:
         }
         self._record.pools(pools)
         self.compute_threads = pools["intra_op"]
-        # The fastest: what starts beside it slows its warm-up, and would put off the first run by minutes. The budget
-        # books what that one takes.
-        self._costs.append(min(opened.latencies))
+        self._costs.append(statistics.median(opened.latencies))
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies, opened.aside)
         self._recover()
