@@ -216,7 +216,8 @@ def _canary(
     judgement, drift = findings.judgements.get(name), findings.drifts.get((probe.container.replica, name))
     side = probe.side(name)
     if judgement is None:
-        verdict = _note(baseline(runs, policy))
+        # What the judge knows of earlier starts is shown once it looked: to count from 1 would look like a loss.
+        verdict = _note(f"not judged yet: {_counted(sum(run.outcome == 'ok' for run in runs))} of this start")
     elif side == "old":
         what = "model" if judgement.changed == "model" else "image"
         verdict = _note(f"runs the old {what}; the verdict is about containers with the new one")
@@ -242,6 +243,10 @@ def _canary(
         f"<span><small>max </small>{milliseconds(shown.high)}</span></span>{sparkline(runs)}{trouble}"
         f"{verdict}{drift_since(drift) if drift is not None else ''}</div>"
     )
+
+
+def _counted(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 def _note(words: str) -> str:

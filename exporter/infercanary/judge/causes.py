@@ -34,6 +34,7 @@ from infercanary.contract.vocabulary import (
     MODEL,
     PREEMPTED,
     SETTINGS,
+    THROTTLED,
     Cause,
     is_given,
     is_of_canary,
@@ -84,9 +85,10 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     known = msgspec.structs.replace(known, cold_start=cold)
     found = _explained(estimate.shift, estimate.evidence, estimate.looks[-1].pairs, canary, known, policy)
     if decision.adjusted is not None:
-        found = _without_host(found, decision, estimate.shift, policy)
+        controls = _of_others(estimate.evidence, found.tags, found.changes, policy)
+        found = _without_host(found, controls, decision, estimate.shift, policy)
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
-            shares = resources(decision.pairs, estimate.evidence, policy)
+            shares = resources(decision.pairs, estimate.evidence._replace(controls=controls), policy)
             found = msgspec.structs.replace(found, bottlenecks=shares)
     return Attribution(decision, _beside_gpu_users(found, estimate.shift, estimate.evidence, policy))
 
@@ -361,7 +363,10 @@ def _explained(
     """All causes; ``known`` is what needs no look."""
     controls, crowd = moved_with.controls, moved_with.crowding
     tags = {tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.tag_share}
-    parts = _parts(shift, moved_with, in_step(known.changes), tags, policy)
+    controls_of_others = _of_others(moved_with, tags, known.changes, policy)
+    parts = _parts(
+        shift, moved_with._replace(controls=controls_of_others), in_step(known.changes), tags, policy
+    )
     waits = _waits(shift, moved_with, policy)
     is_crowded = CROWDED_INSIDE in tags or (
         waits and crowd is not None and crowd.inside > 1 - policy.whole_share
@@ -385,6 +390,25 @@ def _explained(
         unknown_waiting=waits and crowd is None,
         unknown_load=parts.may_be_load,
     )
+
+
+def _of_others(
+    moved_with: Evidence,
+    tags: Mapping[str, tuple[float, float]],
+    changed: Iterable[Change],
+    policy: Policy,
+) -> Mapping[str, Shift]:
+    """The controls, of which those stand still that the container slowed itself.
+
+    It reaches its quota more often, which nobody changed: a control runs right after the canary, and waits for the next
+    period. A neighbour that makes a canary compute for longer brings it there, too; so others on the host must show
+    that they are not slower, or clearly less than the control.
+    """
+    siblings = moved_with.siblings
+    if siblings is None or THROTTLED not in tags or "cpu_quota" in {each.component for each in changed}:
+        return moved_with.controls
+    most = max(0.0, siblings.log + policy.moved_sigmas * siblings.se)
+    return {name: s._replace(log=0.0) if s.log > most else s for name, s in moved_with.controls.items()}
 
 
 def _parts(
@@ -454,7 +478,9 @@ def _may_be_load(shift: Shift, moved_with: Evidence, waits: bool, load: Shift | 
     return more * shift.log > 0 and min(most, abs(shift.log)) - seen > small
 
 
-def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy) -> Causes:
+def _without_host(
+    causes: Causes, controls: Mapping[str, Shift], decision: Decision, raw: Shift, policy: Policy
+) -> Causes:
     """The causes where the host's variation was taken out: that is its part, and what is left is the image's.
 
     But for what a control of the container's own moved by beyond that: no sibling feels a quota, or other cores.
@@ -463,7 +489,7 @@ def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy
     adjusted = decision.look.shift
     left, felt = adjusted.log, raw.log - adjusted.log
     of_host = in_step(causes.changes) if causes.inside is None else frozenset()
-    moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in of_host]
+    moved = [s.log for name, s in controls.items() if name in of_host and _has_moved(s, policy)]
     # What a control shares with the siblings is the host's variation, all of it where they felt more.
     beyond = [
         math.copysign(max(0.0, abs(log) - (abs(felt) if log * felt > 0 else 0.0)), log) for log in moved

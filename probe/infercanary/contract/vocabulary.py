@@ -105,6 +105,7 @@ BESIDE_OPENING: Final = "beside_opening"
 BESIDE_SWEEP: Final = "beside_sweep"
 PREEMPTED: Final = "preempted"
 CROWDED_INSIDE: Final = "crowded_inside"
+THROTTLED: Final = "cgroup_throttled"
 GPU_BUSY: Final = "gpu_busy"
 
 
@@ -145,9 +146,7 @@ TAGS: Mapping[str, Tag] = _table(
             CROWDED_INSIDE,
             "ready to run, it waited for a CPU that others in its container had; look for what runs beside the server",
         ),
-        _itself(
-            "cgroup_throttled", "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"
-        ),
+        _itself(THROTTLED, "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"),
         _itself("cpuset_changed", "the container got other CPUs; compare runs on the same ones only"),
         _itself(
             "memory_limit", "memory was at its limit, and had to be freed first; raise the limit (--memory)"

@@ -509,6 +509,30 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
     assert value(judging, "infercanary_store_errors_total") == 1
 
 
+def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judging: Judging) -> None:
+    def at(first: int, count: int, seconds: float, control: float) -> list[Run]:
+        return [
+            msgspec.structs.replace(run, controls={"cpu_spin": control * (1 + run.sequence % 3 / 1000)})
+            for run in runs(count, first, seconds)
+        ]
+
+    def logged() -> list[str]:
+        with capture_logs() as lines:
+            judging.turn()
+        return [line["verdict"] for line in lines if line["event"] == "verdict"]
+
+    judging.submit(generation(), [], at(0, 192, 0.02, 0.001))
+    new = generation("b2", "sha256:2")
+    judging.submit(new, [], at(0, 24, 0.04, 0.001))
+    first = logged()
+    assert first[-1].startswith("regressed") and ": image" in first[-1]
+    judging.submit(new, [], at(24, 24, 0.04, 0.001))
+    assert logged() == [], "nothing else is said"
+    judging.submit(new, [], at(48, 144, 0.04, 0.002))
+    [moved] = logged()
+    assert moved.startswith("regressed") and ": host" in moved
+
+
 def test_a_boot_id_for_each_run_is_one_line(judging: Judging) -> None:
     for number in range(500):
         judging.submit_found(S, "a", f"b{number}", runs(1))

@@ -256,7 +256,7 @@ def test_the_page_says_how_far_the_baseline_is_and_what_labels_are_wrong() -> No
     probe = PolledProbe(noted)
     probe.history.take(runs(11))
     shown = page([probe])
-    assert "baseline 11 of 24 runs, about 2 min left" in shown
+    assert "not judged yet: 11 runs of this start" in shown, "there may be more of earlier starts"
     assert '<p class="note">label infercanary.sevice: &lt;b&gt;</p>' in shown
 
 

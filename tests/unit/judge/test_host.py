@@ -133,9 +133,9 @@ def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
     calm = judge(own, siblings, "c").causes
     assert calm.cause == "image" and calm.image is not None
     for control in (0.97, 1.0, 1.03):
-        raw = Causes(controls={"cpu_spin": control - 1} if control != 1 else {})
+        moved = {"cpu_spin": Shift(math.log(control), 0.002, 20)}
         felt = math.copysign(0.07, control - 1)
-        found = _without_host(raw, decision(0.2), Shift(0.2 + felt, 0.01, 20), LIVE)
+        found = _without_host(Causes(), moved, decision(0.2), Shift(0.2 + felt, 0.01, 20), LIVE)
         assert found.cause == "image" and found.image is not None
         assert found.image.shift == pytest.approx(math.expm1(0.2))
     # What people are shown is what was measured.

@@ -96,6 +96,34 @@ def test_a_start_is_slower_where_a_second_one_says_it() -> None:
     assert judgement_of([*old, new[0], quick]).causes.cold_start == {}
 
 
+@pytest.mark.parametrize(
+    ("beside", "quota", "tags", "cause"),
+    [
+        (1.0, ("1", "1"), ("cgroup_throttled",), "image"),
+        (1.0, ("1", "1"), (), "both"),  # it did not reach its quota
+        (1.0, ("1", "0.5"), ("cgroup_throttled",), "both"),  # somebody lowered it
+        (None, ("1", "1"), ("cgroup_throttled",), "both"),  # nobody on the host says that it is quiet
+        (1.6, ("1", "1"), ("cgroup_throttled",), "both"),  # the host is slower
+    ],
+)
+def test_a_control_that_waits_for_the_quota_that_the_image_used_up_is_no_host(
+    beside: float | None, quota: tuple[str, str], tags: tuple[str, ...], cause: str
+) -> None:
+    """A model twice as slow, on a limit of one CPU: its controls took 49 % longer, and everybody else as long."""
+    facts = [{"torch": "2.7.0", "cpu_quota": cores} for cores in quota]
+    old = [start(name, "old", i, environment=facts[0]) for i, name in enumerate("ab")]
+    new = [
+        start(name, "new", HOUR + i, 0.040, control=0.0006, tags=tags, environment=facts[1])
+        for i, name in enumerate("ab")
+    ]
+    siblings = [
+        from_then_on(start(name, "same", 0, service=name, runs=600), HOUR, beside or 1.0) for name in "st"
+    ]
+    found = judgement_of([*old, *new], siblings if beside else [])
+    assert found.state == "regressed" and found.causes.cause == cause
+    assert found.causes.controls["cpu_spin"] == pytest.approx(0.5, abs=0.02), "it is shown in any case"
+
+
 def ended(start: Start, *times: float) -> Start:
     """``start``, which the kernel ended for memory at these times."""
     return Start(msgspec.structs.replace(start.generation, memory_kills=times), start.samples)

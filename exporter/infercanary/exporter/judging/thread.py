@@ -45,6 +45,7 @@ from infercanary.judge.measures import measure_words
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
+from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import last_upgrade
 from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
 from infercanary.store.kinds import open_store
@@ -382,7 +383,13 @@ class Judging:
             known, measures = view.judgement, after.measures[canary]
             was = (known.state, known.upgraded_at) if known is not None else None
             is_new = was != (judgement.state, judgement.upgraded_at)
-            if is_new:
+            # Who reads the log at night must see that the host is blamed now, too.
+            is_moved = (
+                judgement.state in CHANGED
+                and known is not None
+                and known.causes.cause != judgement.causes.cause
+            )
+            if is_new or is_moved:
                 log.info("verdict", service=str(service), canary=canary, verdict=words)
             changed = changed_calls(before.measures.get(canary, {}), measures)
             for name in changed:
