@@ -49,7 +49,9 @@ def card(
         "no report yet" if probe.reported_at is None else f"reported {duration(now - probe.reported_at)} ago"
     )
     digest = container.image_digest or container.image_id
-    image = " · ".join(_short(reference) for reference in (container.image, digest) if reference)
+    # Docker shows the id in place of a tag that moved.
+    name = "" if digest.removeprefix("sha256:").startswith(container.image) else container.image
+    image = " · ".join(_short(reference) for reference in (name, digest) if reference)
     at = f" ({container.url})" if container.url and not probe.up else ""
     trouble = f'<p class="trouble">{escaped(f"{probe.trouble}{at}", 800)}</p>' if probe.trouble else ""
     if ended is not None:

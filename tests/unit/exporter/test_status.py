@@ -218,6 +218,14 @@ def test_a_pod_is_shown_with_its_namespace() -> None:
     assert "search-5c4-a/server (test/search) does not run" in text
 
 
+def test_an_image_whose_tag_moved_is_named_once() -> None:
+    moved = Container(service="s", name="a", image="fa3e587c72e7", image_id="sha256:fa3e587c72e7" + "0" * 52)
+    assert page([PolledProbe(moved)]).count(">fa3e587c72e7<") == 1
+    named = msgspec.structs.replace(moved, image="search:2")
+    shown = page([PolledProbe(named)])
+    assert ">search:2<" in shown and ">fa3e587c72e7<" in shown
+
+
 def test_a_service_that_was_stopped_leaves_a_line() -> None:
     text = page([], left=[Gone(ServiceKey("", "<b>"), "search-1", 300.0)])
     assert "&lt;b&gt;: its last container, search-1, ended 5 min ago. What is stopped sends no alert." in text
