@@ -83,12 +83,13 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     # A cold start is of no minutes: all starts count.
     cold = slower_starts(estimate.runs.looks[-1], canary, policy)
     known = msgspec.structs.replace(known, cold_start=cold)
-    found = _explained(estimate.shift, estimate.evidence, estimate.looks[-1].pairs, canary, known, policy)
+    of_others = _of_others(estimate.evidence, known.changes, policy)
+    compared = estimate.looks[-1].pairs
+    found = _explained(estimate.shift, estimate.evidence, of_others, compared, canary, known, policy)
     if decision.adjusted is not None:
-        controls = _of_others(estimate.evidence, found.tags, found.changes, policy)
-        found = _without_host(found, controls, decision, estimate.shift, policy)
+        found = _without_host(found, of_others.controls, decision, estimate.shift, policy)
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
-            shares = resources(decision.pairs, estimate.evidence._replace(controls=controls), policy)
+            shares = resources(decision.pairs, of_others, policy)
             found = msgspec.structs.replace(found, bottlenecks=shares)
     return Attribution(decision, _beside_gpu_users(found, estimate.shift, estimate.evidence, policy))
 
@@ -112,7 +113,8 @@ def explain(
         cold_start=slower_starts(compared, canary, policy),
     )
     moved_with = evidence(compared, beside, policy)
-    found = _explained(shift, moved_with, compared, canary, known, policy)
+    of_others = _of_others(moved_with, known.changes, policy)
+    found = _explained(shift, moved_with, of_others, compared, canary, known, policy)
     return _beside_gpu_users(found, shift, moved_with, policy)
 
 
@@ -358,15 +360,18 @@ class _Parts(NamedTuple):
 
 
 def _explained(
-    shift: Shift, moved_with: Evidence, compared: Sequence[Pair], canary: str, known: Causes, policy: Policy
+    shift: Shift,
+    moved_with: Evidence,
+    of_others: Evidence,
+    compared: Sequence[Pair],
+    canary: str,
+    known: Causes,
+    policy: Policy,
 ) -> Causes:
-    """All causes; ``known`` is what needs no look."""
+    """All causes; ``known`` is what needs no look, and ``of_others`` what the container did not do itself."""
     controls, crowd = moved_with.controls, moved_with.crowding
     tags = {tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.tag_share}
-    controls_of_others = _of_others(moved_with, tags, known.changes, policy)
-    parts = _parts(
-        shift, moved_with._replace(controls=controls_of_others), in_step(known.changes), tags, policy
-    )
+    parts = _parts(shift, of_others, in_step(known.changes), tags, policy)
     waits = _waits(shift, moved_with, policy)
     is_crowded = CROWDED_INSIDE in tags or (
         waits and crowd is not None and crowd.inside > 1 - policy.whole_share
@@ -392,23 +397,21 @@ def _explained(
     )
 
 
-def _of_others(
-    moved_with: Evidence,
-    tags: Mapping[str, tuple[float, float]],
-    changed: Iterable[Change],
-    policy: Policy,
-) -> Mapping[str, Shift]:
-    """The controls, of which those stand still that the container slowed itself.
+def _of_others(moved_with: Evidence, changed: Iterable[Change], policy: Policy) -> Evidence:
+    """The evidence, in which those controls stand still that the container slowed itself.
 
     It reaches its quota more often, which nobody changed: a control runs right after the canary, and waits for the next
     period. A neighbour that makes a canary compute for longer brings it there, too; so others on the host must show
     that they are not slower, or clearly less than the control.
     """
     siblings = moved_with.siblings
-    if siblings is None or THROTTLED not in tags or "cpu_quota" in {each.component for each in changed}:
-        return moved_with.controls
+    before, after = moved_with.tags.get(THROTTLED, (0.0, 0.0))
+    is_lowered = any(each.component == "cpu_quota" for each in changed)
+    if siblings is None or after - before < policy.tag_share or is_lowered:
+        return moved_with
     most = max(0.0, siblings.log + policy.moved_sigmas * siblings.se)
-    return {name: s._replace(log=0.0) if s.log > most else s for name, s in moved_with.controls.items()}
+    controls = {name: s._replace(log=0.0) if s.log > most else s for name, s in moved_with.controls.items()}
+    return moved_with._replace(controls=controls)
 
 
 def _parts(

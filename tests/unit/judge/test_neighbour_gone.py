@@ -7,31 +7,20 @@ in most of them. Since then a probe knows it where there was next to none (`infe
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import msgspec
 import pytest
+import recorded
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.judge.model import Judgement, Sample, ServiceKey, Start
+from infercanary.judge.model import Judgement, Sample, Start
 from infercanary.judge.stages import judge
-from infercanary.store.sqlite import SqliteStore
-
-RECORDED = Path(__file__).parents[2] / "golden/neighbour_gone.sqlite.gz"
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> dict[str, list[Start]]:
-    path = tmp_path / "judge.sqlite"
-    path.write_bytes(gzip.decompress(RECORDED.read_bytes()))
-    store = SqliteStore.open(path)
-    starts = {
-        service: [Start(*each) for each in store.generations(ServiceKey("", service), "resnet18")]
-        for service in ("classify", "moderate")
-    }
-    store.close()
-    return starts
+def stack(tmp_path: Path) -> dict[str, list[Start]]:
+    return recorded.starts("neighbour_gone", tmp_path)
 
 
 def as_reported_since(start: Start) -> Start:
@@ -48,26 +37,24 @@ def judged(starts: dict[str, list[Start]], runs: int) -> Judgement:
     return judge([*before, last.first(runs)], starts["moderate"], "resnet18")
 
 
-def test_the_neighbours_noise_hid_it(recorded: dict[str, list[Start]]) -> None:
-    found = judged(recorded, 28)
+def test_the_neighbours_noise_hid_it(stack: dict[str, list[Start]]) -> None:
+    found = judged(stack, 28)
     assert found.state == "inconclusive" and not found.is_unwaited
 
 
 @pytest.mark.parametrize("runs", [5, 12, 28])
-def test_it_is_called_without_what_its_runs_waited(recorded: dict[str, list[Start]], runs: int) -> None:
-    found = judged({name: [as_reported_since(s) for s in each] for name, each in recorded.items()}, runs)
+def test_it_is_called_without_what_its_runs_waited(stack: dict[str, list[Start]], runs: int) -> None:
+    found = judged({name: [as_reported_since(s) for s in each] for name, each in stack.items()}, runs)
     assert found.state == "regressed" and found.is_unwaited and found.causes.cause == "image"
     assert found.low is not None and found.high is not None
     assert found.low > 0.3 and found.low < 1.0 < found.high, "the forward pass is run twice"
 
 
-def test_a_start_beside_five_others_is_no_slow_start(recorded: dict[str, list[Start]]) -> None:
+def test_a_start_beside_five_others_is_no_slow_start(stack: dict[str, list[Start]]) -> None:
     """The settings of the exporter were in the image: an identical rebuild started while all else did, on two cores."""
     for service in ("classify", "moderate"):
         rebuilt = [
-            s
-            for s in recorded[service]
-            if s.generation.started_at < recorded["classify"][1].samples[-1].started_at
+            s for s in stack[service] if s.generation.started_at < stack["classify"][1].samples[-1].started_at
         ]
         rebuilt = [s for s in rebuilt if "slow" not in s.generation.image]
         assert len(rebuilt) == 2 and judge(rebuilt, [], "resnet18").causes.cold_start == {}

@@ -6,28 +6,18 @@ the old replica before made the interval reach from -6.8 to +460 %, and the aler
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
+import recorded
 
-from infercanary.judge.model import Judgement, ServiceKey, Start
+from infercanary.judge.model import Judgement
 from infercanary.judge.stages import judge
-from infercanary.store.sqlite import SqliteStore
-
-RECORDED = Path(__file__).parents[2] / "golden/second_rollout.sqlite.gz"
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Judgement:
-    path = tmp_path / "judge.sqlite"
-    path.write_bytes(gzip.decompress(RECORDED.read_bytes()))
-    store = SqliteStore.open(path)
-    starts = {
-        service: [Start(*each) for each in store.generations(ServiceKey("", service), "resnet18")]
-        for service in ("classify", "moderate")
-    }
-    store.close()
+    starts = recorded.starts("second_rollout", tmp_path)
     return judge(starts["classify"], starts["moderate"], "resnet18")
 
 
