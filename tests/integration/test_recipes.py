@@ -40,8 +40,6 @@ STRUCTURE = (
     "tests/unit/probe/test_samplers.py",
     "tests/unit/probe/test_targets.py",
     "tests/unit/test_docs.py",
-    "tests/unit/test_docstrings.py",
-    "tests/unit/test_words.py",
 )
 """Tests of the suite that a new file can break."""
 pytestmark = pytest.mark.takes(60)

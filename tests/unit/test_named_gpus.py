@@ -1,0 +1,47 @@
+"""Pages, messages and files of containers name the GPU that a canary measures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked() -> list[Path]:
+    """The files that git knows."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("git does not know this folder")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+EVERY_GPU = re.compile(
+    r"--gpus[ =,\"']*(?:all\b|\d)|^[ -]*count: *(?:all|\d+)$|NVIDIA_VISIBLE_DEVICES[ =:\"']*all\b"
+)
+"""All GPUs of a host, or some that Docker chooses. A canary measures one device: the container names it."""
+
+
+def test_gpus_are_named() -> None:
+    """In pages, messages and files of containers; that `ab` refuses the rest is tested with its options."""
+    refused = "tests/unit/ab/test_conditions.py", "tests/unit/test_named_gpus.py", "benchmarks/results/"
+    found = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for path in tracked()
+        if not (name := str(path.relative_to(ROOT))).startswith(refused)
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if EVERY_GPU.search(line)
+    ]
+    assert not found, "\n".join(["name the GPU, as in --gpus device=0:", *found])
+
+
+@pytest.mark.parametrize("text", ["--gpus all", "--gpus=all", '"--gpus", "all"', "--gpus 1", "count: all"])
+def test_what_names_no_gpu(text: str) -> None:
+    assert EVERY_GPU.search(text)
+    assert not EVERY_GPU.search("--gpus device=0,1")
