@@ -202,11 +202,13 @@ def test_a_release_calls_what_there_is(job: Mapping[str, Any]) -> None:
             assert re.fullmatch(r"[\w-]+/[\w./-]+@[\w./-]+", step["uses"])
         for line in step.get("run", "").splitlines():
             match shlex.split(line):
+                case ["python", "-m", "pip", "install", "--require-hashes", "-r", file]:
+                    assert _checks_out(job)
+                    installed |= {*re.findall(r"^([\w-]+)==", (ROOT / file).read_text("utf-8"), re.MULTILINE)}
                 case ["python", "-m", "pip", "install", *packages]:
-                    files = [package for package in packages if "/" in package]
-                    assert files in ([], ["dist/*.whl"]) and ("." not in packages or _checks_out(job))
-                    installed |= {re.split("[=<>]", package)[0] for package in packages}
-                case ["python", "-m", module]:
+                    assert packages == ["dist/*.whl"], "a tool of the release is installed by its hashes"
+                    installed |= {*packages}
+                case ["python", "-m", module, *_]:
                     path = ROOT / module.replace(".", "/")
                     assert module in installed or (path.with_suffix(".py").is_file() and _checks_out(job))
                 case ["python", "-c", code]:

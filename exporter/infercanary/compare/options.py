@@ -17,6 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import claim, measured, text
 from infercanary.compare.schemas import VERSION
 from infercanary.compare.terminal import say, width
+from infercanary.contract.text import printable
 from infercanary.judge.policy import Policy
 
 GATED = "Memory, energy and the throughput of a load count too, unless --gate latency or --expect is given."
@@ -337,4 +338,24 @@ def answer(results: Sequence[Mapping[str, Any]], notes: Sequence[str], **more: A
         "notes": [*first["notes"], *notes],
         "canaries": results,
     }
-    return json.dumps(whole) + "\n"
+    return json_line(whole)
+
+
+def json_line(document: object) -> str:
+    """Return ``document`` as one line of JSON in ASCII. Its texts are printable, since `jq -r` prints them raw.
+
+    Args:
+        document: What :mod:`json` can write.
+    """
+    return json.dumps(_printable(document)) + "\n"
+
+
+def _printable(value: object) -> object:
+    match value:
+        case str():
+            return printable(value)
+        case Mapping():
+            return {_printable(key): _printable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_printable(each) for each in value]
+    return value

@@ -6,6 +6,7 @@ Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import deque
@@ -78,7 +79,12 @@ class Journal:
             complaint = f"hangs: {error}"
             self.lost += len(runs)
         except OSError as error:
-            complaint = f"cannot be written: {error.strerror or error}"
+            why = (
+                "it is a symbolic link; name the file itself"
+                if error.errno == errno.ELOOP
+                else error.strerror
+            )
+            complaint = f"cannot be written: {why or error}"
             self.lost += len(runs)
         except BaseException as error:
             complaint = one_line(error)
@@ -115,7 +121,7 @@ class Journal:
             )
             entries.insert(0, said)
         lines = b"".join(encode(entry) for entry in entries)
-        with self._path.open("ab") as file:
+        with open(self._path, "ab", opener=_follow_no_link) as file:
             # A process that was killed in the middle of a line must not spoil the next one.
             if size and not _ends_with_newline(self._path):
                 lines = b"\n" + lines
@@ -167,6 +173,11 @@ def last_runs(path: Path, limit: int) -> list[Run]:
 
 def _older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
+
+
+def _follow_no_link(path: str, flags: int) -> int:
+    """In a folder that others can write to, a link could have the probe append to any file."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -119,6 +119,7 @@ def test_convert_without_a_place() -> None:
 
 def test_a_mistake_is_one_line_whatever_is_in_it() -> None:
     assert str(UsageError("two\nlines \t of  text")) == "two lines of text"
+    assert "\x1b" not in str(UsageError("unknown key `\x1b[2J`"))
 
 
 def test_a_huge_value_leaves_room_for_the_place_and_the_fix() -> None:

@@ -249,6 +249,14 @@ def test_one_json_object(run, write, numbers, journal):
     assert json.loads(run("compare", "a", write("c", [0.01, 0.02]), "--json", code=3))["shift"] is None
 
 
+def test_no_text_of_a_journal_acts_on_a_terminal(run, journal):
+    """`jq -r` prints a JSON text as it is."""
+    journal("old", [0.02, 0.0201], canaries=("x\x1b[2J",), torch="2.12.0")
+    journal("new", [0.024, 0.0241], canaries=("x\x1b[2J",), torch="2.13.0\x9b1A")
+    out = run("compare", "old", "new", "--json", code=1)
+    assert "\\u001b" not in out and "\\u009b" not in out and "2.13.0" in out
+
+
 def test_several_canaries_are_judged_each_and_the_worst_is_the_exit_code(run, journal):
     journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
     journal("new", [0.024, 0.0241, 0.024], canaries=("x",))

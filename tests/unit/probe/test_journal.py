@@ -112,13 +112,14 @@ def test_a_full_disk_is_said_once_counted_and_recovered_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    path = tmp_path / "journal"
-    path.symlink_to("/dev/full")
+    folder, path = tmp_path / "folder", tmp_path / "folder" / "full"
+    folder.symlink_to("/dev")
     journal = Journal(path, "boot-1")
     for _ in range(3):
         journal.append([run(1)], ENVIRONMENT)
     assert journal.lost == 3
-    path.unlink()
+    folder.unlink()
+    folder.mkdir()
     journal.append([run(4)], ENVIRONMENT)
     assert journal.lost == 3
     assert journal.close(5)
@@ -126,3 +127,17 @@ def test_a_full_disk_is_said_once_counted_and_recovered_from(
     assert len(messages) == 2
     assert "No space left on device" in messages[0] and "works again" in messages[1]
     assert [entry.run.sequence for entry in read(path) if entry.run] == [4]
+
+
+def test_a_link_in_a_folder_that_others_write_to_is_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept\n")
+    path = tmp_path / "journal"
+    path.symlink_to(victim)
+    journal = Journal(path, "boot-1")
+    journal.append([run(1)], ENVIRONMENT)
+    assert journal.close(5)
+    assert victim.read_text() == "kept\n" and journal.lost == 1
+    assert "symbolic link; name the file itself" in caplog.text

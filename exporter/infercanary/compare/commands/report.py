@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -102,7 +101,7 @@ def command(
         title = "Latency across images, engines, devices and hosts"
         page.write(report, page.page(title, [page.overview(kinds)], []))
     if form == "json":
-        say(json.dumps(msgspec.to_builtins(kinds)) + "\n")
+        say(options.json_line(msgspec.to_builtins(kinds)))
     elif form == "csv":
         _say_all(spreadsheet.lines(_COLUMNS, map(cells, kinds)))
     else:
