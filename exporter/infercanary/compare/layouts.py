@@ -11,8 +11,9 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from infercanary.command.settings import UsageError
+from infercanary.compare.cells import PER_SECOND
 from infercanary.compare.recording import listed
-from infercanary.compare.rows import PER_SECOND, Layout, Row
+from infercanary.compare.rows import Layout, Row
 
 Document: TypeAlias = "Mapping[str, Any]"
 _REQUESTS = ("http_req_duration", "grpc_req_duration")
@@ -300,6 +301,7 @@ _SUMMARIES: Sequence[tuple[str, Sequence[str], str]] = (
     ("ab's percentiles", ("Percentage served", "Time in ms"), "let `ab -g FILE` write each request"),
     ("pytest-benchmark's statistics", ("name", "stddev", "iqr"),
      "let `pytest --benchmark-json FILE` write each round"),
+    ("an error of Prometheus", ("status", "errorType"), "mend the query"),
     ("an answer of Prometheus about one moment", ("data.resultType",), "ask /api/v1/query_range"),
 )  # fmt: skip
 _LOCUST = (
@@ -367,49 +369,21 @@ def _refuse(place: str, what: str, advice: str) -> None:
     raise UsageError(f"{place}: {what}, without single runs; {advice}")
 
 
-class FoundArray(NamedTuple):
-    """An array in a JSON document."""
-
-    name: str
-    entries: list[Any]
-    key: str
-    """Of an array of objects: the key of the numbers."""
+_STATISTIC = re.compile(r"p\(?\d+|\d+(\.\d+)?(th|%|$)|(avg|average|mean|median|stddev|std)$")
 
 
-def arrays(document: Document, under: str = "", depth: int = 0) -> Iterator[FoundArray]:
-    """Yield the arrays of numbers in a document, and the numbers in its arrays of objects."""
-    for key, value in document.items():
-        if isinstance(value, dict) and depth < 20:
-            yield from arrays(value, f"{under}{key}.", depth + 1)
-        elif isinstance(value, list) and value:
-            if all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in value if x is not None):
-                yield FoundArray(f"{under}{key}", value, "")
-            elif all(isinstance(x, dict) for x in value):
-                for name, x in value[0].items():
-                    if isinstance(x, (int, float)) and not isinstance(x, bool):
-                        yield FoundArray(f"{under}{key}.{name}", value, name)
-
-
-def array_of(place: str, document: Document, column: str) -> FoundArray | None:
-    """Return the array to read from a document of unknown layout; None if it holds none.
+def refuse_statistics(place: str, names: Iterable[str]) -> None:
+    """Refuse a document of averages and percentiles whose tool is not known.
 
     Args:
         place: The file's name, for messages.
-        document: One JSON object.
-        column: As ``FoundArray.name`` has it; empty if none is picked.
+        names: Its keys; the last part counts.
 
     Raises:
-        UsageError: There are several, or not this one.
+        UsageError: Two or more of them are statistics.
     """
-    found = [*arrays(document)]
-    if column:
-        picked = [each for each in found if column in (each.name, each.key)]
-        if found and not picked:
-            raise UsageError(
-                f"{place}: no array `{column[:60]}`; there are: {listed(each.name for each in found)}"
-            )
-        return picked[0] if picked else None
-    if len(found) > 1:
-        sizes = (f"{each.name} ({len(each.entries):,})" for each in found)
-        raise UsageError(f"{place}: several arrays, which one? Give --column one of: {listed(sizes)}")
-    return found[0] if found else None
+    statistics = [name for name in names if _STATISTIC.match(name.rpartition(".")[2].lower())]
+    if len(statistics) > 1:
+        _refuse(
+            place, f"a summary ({listed(statistics, 4)})", "let its tool write each request, with its time"
+        )

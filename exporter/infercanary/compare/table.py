@@ -16,19 +16,10 @@ import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
+from infercanary.compare.arrays import array_of
+from infercanary.compare.cells import as_text, duration, plain_number
 from infercanary.compare.recording import RecordedRuns, listed, shown
-from infercanary.compare.rows import (
-    MAX_POINTS,
-    Choice,
-    Layout,
-    Row,
-    as_text,
-    duration,
-    flat,
-    pick_column,
-    plain_number,
-    read_rows,
-)
+from infercanary.compare.rows import MAX_POINTS, Choice, Layout, Row, flat, pick_column, read_rows
 
 Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
 """Runs by column (an empty name if there is one), and notes for the reader."""
@@ -190,9 +181,16 @@ def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 
     """Read the runs in one JSON object."""
     if known := layouts.document_of(place, document):
         return _known(place, known, choice)
-    array = layouts.array_of(place, document, choice.column)
+    array = array_of(place, document, choice.column)
     if array is None:
-        return _records(place, iter([(f"{place}:{line}", dict(flat(document)))]), choice)
+        row = dict(flat(document))
+        layouts.refuse_statistics(place, row)
+        if nested := [name for name, value in row.items() if isinstance(value, list) and value]:
+            raise UsageError(
+                f"{place}: one JSON object, whose arrays ({listed(nested, 4)}) hold no numbers that --column could "
+                "name; give an array of numbers, or one object on each line"
+            )
+        return _records(place, iter([(f"{place}:{line}", row)]), choice)
     return _entries(place, array.entries, choice._replace(column=array.key))
 
 
@@ -239,13 +237,7 @@ def _refuse_nan(where: str, text: bytes) -> None:
 
 
 def _table(place: str, data: bytes, choice: Choice) -> Series:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise UsageError(
-            f"{place}: a binary file, or not in UTF-8; give a journal, or numbers as text"
-        ) from None
-    lines = (line.strip() for line in io.StringIO(text, newline=""))
+    lines = (line.strip() for line in _text(place, data))
     comment = header = separator = ""
     at = 0
     for at, line in enumerate(lines, 1):  # noqa: B007 - the header's
@@ -266,7 +258,7 @@ def _table(place: str, data: bytes, choice: Choice) -> Series:
         names = beside if any(map(_is_number, first)) else ()
     if not names and first.count(choice.column) > 1:
         pick_column(f"{place}:{at}", first, choice.column)
-    rows = _rows(place, text, delimiter, [*names])
+    rows = _rows(place, _text(place, data), delimiter, [*names])
     head = [*islice(rows, 1)]
     names = [*head[0][1]] if head else [*names] or first
     layout = layouts.table_of(names)
@@ -276,6 +268,16 @@ def _table(place: str, data: bytes, choice: Choice) -> Series:
     if not head:
         raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
     return read_rows(place, chain(head, rows), choice, layout, header=f"{place}:{at}", decimal_comma=comma)
+
+
+def _text(place: str, data: bytes) -> Iterator[str]:
+    """Yield the lines with their ends, decoded one by one: the text as a whole may take four times its bytes."""
+    try:
+        yield from io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{place}: a binary file, or not in UTF-8; give a journal, or numbers as text"
+        ) from None
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -295,12 +297,12 @@ def _all_numbers(cells: Sequence[str]) -> bool:
 
 
 def _rows(
-    place: str, text: str, delimiter: str, names: list[str]
+    place: str, lines: Iterator[str], delimiter: str, names: list[str]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the rows; without ``names`` the first one is the header."""
     kept = (
         "\n" if line.lstrip().startswith("#") or re.fullmatch(r'"?(?i:sep=.)"?', line.strip()) else line
-        for line in io.StringIO(text, newline="")
+        for line in lines
     )
     rows = csv.reader(kept, delimiter=delimiter, skipinitialspace=True)
     try:
@@ -312,8 +314,9 @@ def _rows(
                 names = _header(where, [cell.strip() for cell in row])
                 continue
             if len(row) != len(names):
+                comma = "; if it is a decimal comma, write a point" * (len(row) == 2 and len(names) == 1)
                 raise UsageError(
-                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line"
+                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line{comma}"
                 )
             yield where, dict(zip(names, map(str.strip, row), strict=True))
     except csv.Error as error:

@@ -394,7 +394,7 @@ def test_labels_with_several_values_give_one_short_note(run: Run, write: Any, nu
     ]
     write("t", table_of(rows, "ms,url,label,method"))
     result = json.loads(run("scan", "t", "--column", "ms", "--json", code=0))
-    assert len(result["notes"]) == 1 and "--where url=VALUE" in result["notes"][0]
+    assert len(result["notes"]) == 1 and "--where label=VALUE" in result["notes"][0]
     assert (
         "infer" in result["notes"][0] and "method" not in result["notes"][0] and len(result["notes"][0]) < 500
     )
