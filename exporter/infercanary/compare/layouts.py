@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import PER_SECOND
-from infercanary.compare.recording import listed
-from infercanary.compare.rows import Layout, Row
+from infercanary.compare.recording import listed, shown
+from infercanary.compare.rows import WRONG, Layout, Row
 
 Document: TypeAlias = "Mapping[str, Any]"
 _REQUESTS = ("http_req_duration", "grpc_req_duration")
@@ -203,7 +203,7 @@ def _ghz(document: Document) -> Iterator[Row]:
 class _DocumentLayout(NamedTuple):
     needs: Callable[[Document], bool]
     rows: Callable[[Document], Iterator[Row]]
-    layout: Layout
+    layout: Callable[[Document], Layout]
 
 
 def _first(document: Document, key: str) -> Mapping[str, Any]:
@@ -215,30 +215,39 @@ def _result(document: Document) -> str:
     return str(data.get("resultType")) if isinstance(data, dict) and "result" in data else ""
 
 
+def _labels(document: Document) -> list[str]:
+    metrics = (series.get("metric") for series in _objects(document["data"]["result"]))
+    return sorted({name for metric in metrics if isinstance(metric, dict) for name in metric})
+
+
 DOCUMENTS: Sequence[_DocumentLayout] = (
     _DocumentLayout(
         lambda d: "command" in _first(d, "results"), _hyperfine,
-        Layout("hyperfine", ["times"], series=("command",)),
+        lambda _: Layout("hyperfine", ["times"], series=("command",)),
     ),
     _DocumentLayout(
         lambda d: isinstance(_first(d, "benchmarks").get("stats"), dict), _pytest_benchmark,
-        Layout("pytest-benchmark", ["data"], series=("name", "fullname")),
+        lambda _: Layout("pytest-benchmark", ["data"], series=("name", "fullname")),
     ),
     _DocumentLayout(
         lambda d: "context" in d and {"name", "run_type"} & {*_first(d, "benchmarks")} != set(), _google_benchmark,
-        Layout("Google Benchmark", ["real_time"], _google_row, series=("name",)),
+        lambda _: Layout("Google Benchmark", ["real_time"], _google_row, series=("name",)),
     ),
     _DocumentLayout(
         lambda d: bool(_floats(d.get("ttfts"))), _serving,
-        Layout("vLLM or SGLang", ["ttfts", "itls"]),
+        lambda _: Layout("vLLM or SGLang", ["ttfts", "itls"]),
     ),
     _DocumentLayout(
         lambda d: "requests" in _first(d, "experiments"), _perf_analyzer,
-        Layout("perf_analyzer", ["latency"], per_second=1e9, series=("experiment",)),
+        lambda _: Layout("perf_analyzer", ["latency"], per_second=1e9, series=("experiment",)),
     ),
     _DocumentLayout(
         lambda d: "latency" in _first(d, "details"), _ghz,
-        Layout("ghz", ["latency"], per_second=1e9),
+        lambda _: Layout("ghz", ["latency"], per_second=1e9),
+    ),
+    _DocumentLayout(
+        lambda d: _result(d) == "matrix", _query_range,
+        lambda d: Layout("Prometheus", ["value"], series=_labels(d)),
     ),
 )  # fmt: skip
 
@@ -253,21 +262,15 @@ def document_of(place: str, document: Document) -> tuple[Layout, list[tuple[str,
     Raises:
         UsageError: It is known, and holds no single runs.
     """
-    if _result(document) == "matrix":
-        rows = _query_range(document)
-        labels = {
-            name for series in _objects(document["data"]["result"]) for name in series.get("metric") or {}
-        }
-        return Layout("Prometheus", ["value"], series=sorted(labels)), _placed(place, rows)
     for known in DOCUMENTS:
         if known.needs(document):
             try:
-                return known.layout, _placed(place, known.rows(document))
+                return known.layout(document), _placed(place, known.rows(document))
             except UsageError as error:
                 raise UsageError(f"{place}: {error}") from None
-            except (KeyError, TypeError, ValueError) as error:
+            except WRONG as error:
                 raise UsageError(
-                    f"{place}: like a file of {known.layout.tool}, but not whole ({error!r}); write it again"
+                    f"{place}: not as {known.layout(document).tool} writes it ({shown(repr(error))}); write it again"
                 ) from None
     refuse_summary(place, document)
     return None

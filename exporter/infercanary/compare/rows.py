@@ -22,6 +22,9 @@ _HEAD = 100  # records whose keys are the columns of JSON Lines
 _DEEPEST = 20  # objects in objects
 _NAMED = 12  # values that a message lists
 
+WRONG = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+"""What reading an entry raises that is not as its tool writes it."""
+
 Row: TypeAlias = "Mapping[str, object]"
 Rows: TypeAlias = "Iterable[tuple[str, Row]]"
 """Place of a row, for messages, and its columns."""
@@ -122,8 +125,8 @@ def read_rows(
     head = [*islice(rows, _HEAD)]
     names = [*dict.fromkeys(name for _, row in head for name in row)]
     if layout is not None:
-        shaped = (read for _, row in head if (read := layout.read(row)) is not None)
-        names = [*dict.fromkeys([*(name for row in shaped for name in row)])] or names
+        shaped = [row for at, raw in head if (row := _shaped(layout, at, raw)) is not None]
+        names = [*dict.fromkeys(name for row in shaped for name in row)] or names
     first = header or (head[0][0] if head else place)
     usual = [name for name in (layout.columns if layout else ()) if name in names]
     notes = []
@@ -153,7 +156,7 @@ def read_rows(
     fixed = [name for name in names if name not in usual and outcome_kind(name)]
     reason = ""
     for at, raw in chain(head, rows):
-        row = raw if layout is None else layout.read(raw)
+        row = raw if layout is None else _shaped(layout, at, raw)
         if row is None:
             continue
         if not all(_keeps(row, name, values, seen[name]) for name, values in wanted.items()):
@@ -206,6 +209,17 @@ def read_rows(
     if not runs:
         raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
     return {"" if len(runs) == 1 else name: series for name, series in runs.items()}, notes
+
+
+def _shaped(layout: Layout, at: str, row: Row) -> Row | None:
+    try:
+        return layout.read(row)
+    except UsageError as error:
+        raise UsageError(f"{at}: {error}") from None
+    except WRONG as error:
+        raise UsageError(
+            f"{at}: not as {layout.tool} writes it ({shown(repr(error))}); take it out"
+        ) from None
 
 
 def _only_numbers(head: Iterable[tuple[str, Row]], names: Iterable[str]) -> str:
@@ -310,6 +324,8 @@ def pick_column(where: str, names: Sequence[str], column: str, option: str = "--
     Raises:
         UsageError: It is not there, or not clear.
     """
+    if not names:
+        raise UsageError(f"{where}: no columns here; give numbers")
     if not column and len(names) == 1:
         return names[0]
     if not column:

@@ -27,6 +27,9 @@ Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
 _BEGINNING = 4096  # bytes by which a text of a tool is known
 _NUMBER_LIKE = re.compile(r"[+-]?[\d.]")
 
+_SEPARATOR = re.compile(r'"?sep=([^"])"?', re.IGNORECASE)
+"""Excel's first line."""
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -209,9 +212,10 @@ def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choi
             for key in documents[0][1]
             if key in keys and len({as_text(document.get(key)) for _, document in documents}) > 1
         ]
+        option = f"pick one with --where COLUMN=VALUE, of: {listed(different)}" if different else ""
         raise UsageError(
-            f"{place}: holds {len(documents)} results of a benchmark, and {len(picked) if about else 'all'} fit; pick "
-            f"one with --where COLUMN=VALUE, of: {listed(different)}"
+            f"{place}: holds {len(documents)} results of a benchmark, and {len(picked) if about else 'all'} fit; "
+            f"{option or 'give a file of each'}"
         )
     rest = tuple(pair for pair in choice.where if pair not in about)
     return _document(place, picked[0], choice._replace(where=rest))
@@ -237,11 +241,11 @@ def _refuse_nan(where: str, text: bytes) -> None:
 
 
 def _table(place: str, data: bytes, choice: Choice) -> Series:
-    lines = (line.strip() for line in _text(place, data))
     comment = header = separator = ""
     at = 0
-    for at, line in enumerate(lines, 1):  # noqa: B007 - the header's
-        if found := re.fullmatch(r"(?i)sep=(.)", line.strip('"')):  # Excel's
+    for at, raw in enumerate(_text(place, data), 1):  # noqa: B007 - the header's
+        line = raw.strip()
+        if found := _SEPARATOR.fullmatch(raw.rstrip("\r\n")):
             separator = found[1]
         elif line.startswith("#"):
             comment = line.lstrip("#").strip()
@@ -301,7 +305,7 @@ def _rows(
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the rows; without ``names`` the first one is the header."""
     kept = (
-        "\n" if line.lstrip().startswith("#") or re.fullmatch(r'"?(?i:sep=.)"?', line.strip()) else line
+        "\n" if line.lstrip().startswith("#") or _SEPARATOR.fullmatch(line.rstrip("\r\n")) else line
         for line in lines
     )
     rows = csv.reader(kept, delimiter=delimiter, skipinitialspace=True)

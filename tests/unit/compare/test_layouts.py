@@ -6,11 +6,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from infercanary.command import cli as cli
+from infercanary.command.settings import UsageError
+from infercanary.compare.table import numbers as numbers_of
 
 Latencies = Sequence[float]
 Run = Callable[..., str]
@@ -469,6 +474,24 @@ def test_a_failed_request_of_each_tool_is_no_run(run: Run, write: Any, numbers: 
         assert " runs failed, 0 of 200 before; the others: equivalent" in run(
             "compare", f"{name}.old", f"{name}.new", code=3
         )
+
+
+TOKENS = ["null", "[]", "{}", "1e400", "-1", '"x"', "true", ",", "[1]", '{"a": 1}', "\n", ";", "#", ""]
+
+
+@given(
+    st.sampled_from(RUNS),
+    st.lists(st.tuples(st.floats(0, 1), st.sampled_from(TOKENS)), min_size=1, max_size=3),
+)
+def test_a_damaged_file_gives_numbers_or_one_line(layout: Any, damages: Any) -> None:
+    text = layout([0.02] * 3)
+    for share, token in damages:
+        values = [*re.finditer(r"[\[{]|[^\s\[\]{},:]+", text)]
+        if values:
+            match = values[min(len(values) - 1, int(share * len(values)))]
+            text = text[: match.start()] + token + text[match.end() :]
+    with suppress(UsageError):
+        numbers_of("f", text.encode())
 
 
 def test_files_of_different_columns_are_not_compared(run: Run, write: Any, numbers: Any) -> None:
