@@ -114,7 +114,7 @@ def as_text(cell: object) -> str:
     """Return a cell as --where compares it: null is empty."""
     if isinstance(cell, str):
         return cell
-    if cell is None:
+    if cell is None or cell != cell:  # NaN
         return ""
     return msgspec.json.encode(cell)[:200].decode(errors="replace")
 

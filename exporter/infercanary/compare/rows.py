@@ -175,7 +175,7 @@ def read_rows(
             if records and name not in row and state == RUNS:
                 column.missing += 1
                 continue
-            if records and row.get(name) is None and state == RUNS:
+            if records and as_text(row.get(name)) == "" and state == RUNS:
                 reason, outcomes.any = f"{at}: no `{shown(name)}`", True
                 column.add(FAILED, value)
                 continue

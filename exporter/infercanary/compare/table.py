@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -94,9 +95,8 @@ def _bounded(place: str, data: bytes) -> None:
 def _array(place: str, data: bytes, choice: Choice) -> Series:
     _bounded(place, data)
     try:
-        document = _decode(data)
+        document = _parse(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _refuse_nan(place, data)
         raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
     return _entries(place, document, choice)
 
@@ -123,35 +123,31 @@ def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Ser
 def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
     """Read one JSON document, or JSON Lines."""
     second = next(islice(_lines(data), 1, None), None)
-    try:
-        beginning = _decode(first)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _refuse_nan(f"{place}:1", first)
-        if second is None or second[1].startswith(b'{"'):  # JSON Lines, of which the first is wrong
-            at = next(at for at, _ in _lines(data))
-            raise UsageError(f"{place}:{at}: not JSON ({error}); put one object on each line") from None
-        return _document(place, _whole(place, data), choice)
+    at = next(at for at, _ in _lines(data))
     if second is None:
-        return _document(place, beginning, choice, line=next(at for at, _ in _lines(data)))
+        _bounded(place, data)
+    try:
+        beginning = _parse(first)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        _bounded(place, data)
+        try:
+            return _document(place, _parse(data), choice)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as of_all:
+            if second is None or second[1].startswith(b'{"'):  # JSON Lines, of which the first is wrong
+                message = f"{place}:{at}: not JSON ({error}); put one object on each line"
+            else:
+                message = f"{place}: not JSON ({of_all}); is it whole? Give one document, or one object on each line"
+            raise UsageError(message) from None
+    if second is None:
+        return _document(place, beginning, choice, line=at)
     notes: list[str] = []
     records = _json_lines(place, data, notes)
-    if isinstance(beginning, dict) and layouts.document_of(place, beginning):
+    if layouts.document_of(place, beginning):
+        _bounded(place, data)
         runs, more = _documents(place, [*records], choice)
     else:
         runs, more = _records(place, ((where, dict(flat(entry))) for where, entry in records), choice)
     return runs, [*more, *notes]
-
-
-def _whole(place: str, data: bytes) -> dict[str, Any]:
-    _bounded(place, data)
-    try:
-        document: dict[str, Any] = _decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _refuse_nan(place, data)
-        raise UsageError(
-            f"{place}: not JSON ({error}); is it whole? Give one document, or one object on each line"
-        ) from None
-    return document
 
 
 def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -161,9 +157,8 @@ def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str
             break
         where = f"{place}:{at}"
         try:
-            entry = _decode(line)
+            entry = _parse(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            _refuse_nan(where, line)
             truncated = f"{where}: not JSON ({error}); put one object on each line"
             continue
         if not isinstance(entry, dict):
@@ -232,12 +227,17 @@ def _known(place: str, known: tuple[Layout, Sequence[tuple[str, Row]]], choice: 
     return read_rows(place, rows, choice, layout, records=True)
 
 
-def _refuse_nan(where: str, text: bytes) -> None:
-    """Report NaN and Infinity as such: some programs write them, though JSON has no such numbers."""
-    if found := re.search(rb"[\[,:]\s*(-?(?:NaN|Infinity))\b", text):
-        raise UsageError(
-            f"{where}: {found[1].decode()} is not a latency: those are finite and above zero; take it out"
-        )
+def _parse(text: bytes) -> Any:
+    """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
+            raise
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def _table(place: str, data: bytes, choice: Choice) -> Series:

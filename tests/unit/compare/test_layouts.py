@@ -159,7 +159,13 @@ def ghz(x: Latencies) -> str:
 
 def serving(x: Latencies) -> str:
     """vLLM's and SGLang's: times to the first token, and gaps between tokens."""
-    common = {"backend": "vllm", "completed": len(x), "mean_ttft_ms": 1.0, "input_lens": [8] * len(x)}
+    common = {
+        "backend": "vllm",
+        "completed": len(x),
+        "mean_ttft_ms": 1.0,
+        "request_rate": float("inf"),
+        "input_lens": [8] * len(x),
+    }
     detailed = {"ttfts": x, "itls": [[s, s] for s in x], "errors": [""] * len(x), "output_lens": [3] * len(x)}
     return json.dumps({**common, **detailed})
 

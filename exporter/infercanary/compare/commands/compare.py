@@ -91,7 +91,8 @@ def command(
     """Compare two files: is CANDIDATE slower than BASELINE, by how much, and why? Does it take more memory or energy?
 
     Both files are journals of probes (`journal:` in probe.yaml), or both are numbers: one number a line, a JSON array,
-    JSON objects, or CSV or TSV with a header. The format is detected. Files may be packed with gzip. `-` is standard
+    JSON objects, CSV or TSV with a header, or single runs as load generators and benchmarks write them. The format is
+    detected. Files may be packed with gzip. `-` is standard
     input.
 
     In a journal, the medians of steady runs count, start by start. The older file of a journal, FILE.1, is read with

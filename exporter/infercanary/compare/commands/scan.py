@@ -34,9 +34,9 @@ from infercanary.judge.policy import FILES
 def command(file: str, canary: str, choice: Choice, as_json: bool, report: str) -> int:
     """Find where the level of one series changed: when, by how much, and what began there.
 
-    FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, or CSV or TSV
-    with a header. The format is detected; it may be packed with gzip; `-` is standard input. An index counts
-    the runs that count, from 0 on.
+    FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, CSV or TSV with a
+    header, or single runs as load generators and benchmarks write them. The format is detected; it may be packed with
+    gzip; `-` is standard input. An index counts the runs that count, from 0 on.
     """
     recording = read([file], choice=choice)
     series = pick(recording, canary)
