@@ -69,6 +69,7 @@ def _aiperf(row: Row) -> Row | None:
     return found
 
 
+_AIPERF = ("request_latency", "time_to_first_token", "inter_token_latency")
 TABLES: Sequence[Layout] = (
     Layout(
         "k6 CSV", ["metric_value"], needs=("metric_name", "timestamp", "metric_value"), per_second=1e3,
@@ -89,9 +90,10 @@ TABLES: Sequence[Layout] = (
         series=("name",),
     ),
     Layout(
-        "AIPerf", ["request_latency", "time_to_first_token", "inter_token_latency"], _aiperf,
-        needs=("metrics.request_latency.value",),
+        "AIPerf", _AIPERF, _aiperf,
+        needs=("metadata.benchmark_phase", "metadata.worker_id"),
     ),
+    Layout("AIPerf", _AIPERF, _aiperf, needs=("metrics.request_latency.value",)),
 )  # fmt: skip
 
 _VEGETA = (
@@ -181,7 +183,9 @@ def _serving(document: Document) -> Iterator[Row]:
         if not error and not ttft and not length:
             row["error"] = "no token"
         row["ttfts"] = ttft
-        if isinstance(gaps, list) and gaps:
+        if row["error"]:
+            row["itls"] = None
+        elif isinstance(gaps, list) and gaps:
             row["itls"] = sum(gaps) / len(gaps)
         yield row
 

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import DECIMAL_COMMA, Numbers, as_text, duration, plain_number
@@ -85,13 +86,55 @@ class _Column:
 
     def __init__(self) -> None:
         self.points = array("d")
-        self.states = bytearray()
-        self.mistakes: dict[int, UsageError] = {}
         self.missing = 0
+        self._states = bytearray()
+        self._mistakes: dict[int, UsageError] = {}
 
-    def add(self, state: int, value: float) -> None:
+    def add(self, state: int, at: str, cell: object, numbers: Numbers, per_second: float) -> None:
+        """Take the value of a row. A mistake in it counts only if the row turns out to be no failure."""
+        value = math.nan
+        if state != FAILED:
+            try:
+                value = numbers.latency(at, cell) / per_second
+            except UsageError as mistake:
+                if state == RUNS:
+                    raise
+                self._mistakes.setdefault(state, mistake)
         self.points.append(value)
-        self.states.append(state)
+        self._states.append(state)
+
+    def _failed(self, outcomes: Outcomes) -> NDArray[np.bool_]:
+        failures = outcomes.failed()
+        for state, mistake in self._mistakes.items():
+            if state not in failures:
+                raise mistake
+        return np.isin(np.frombuffer(bytes(self._states), dtype=np.uint8), failures)
+
+    def attempts(self, outcomes: Outcomes) -> Attempts:
+        return Attempts(len(self.points), int(self._failed(outcomes).sum()))
+
+    def runs(self, outcomes: Outcomes, reason: str) -> RecordedRuns:
+        failed = self._failed(outcomes)
+        kept = np.frombuffer(self.points, dtype=np.float64)[~failed]
+        total = int(failed.sum())
+        return RecordedRuns(
+            [kept], left_out={"failed": total} if total else {}, failure=reason if total else ""
+        )
+
+
+class _Pick:
+    """Picks rows by one column."""
+
+    def __init__(self, values: set[str]) -> None:
+        self.values = values
+        self.others: dict[str, None] = {}
+
+    def fits(self, cell: object) -> bool:
+        text = as_text(cell).strip()
+        if text in self.values:
+            return True
+        _note(self.others, text)
+        return False
 
 
 def read_rows(
@@ -123,14 +166,16 @@ def read_rows(
     """
     rows = iter(rows)
     head = [*islice(rows, _HEAD)]
-    names = [*dict.fromkeys(name for _, row in head for name in row)]
-    if layout is not None:
-        shaped = [row for at, raw in head if (row := _shaped(layout, at, raw)) is not None]
-        names = [*dict.fromkeys(name for row in shaped for name in row)] or names
+    outcomes, numbers, notes = Outcomes(), Numbers(decimal_comma), []
+    shaped = [row for at, raw in head if (row := _shaped(layout, at, raw)) is not None]
+    names = [*dict.fromkeys(name for row in shaped for name in row)]
     first = header or (head[0][0] if head else place)
     usual = [name for name in (layout.columns if layout else ()) if name in names]
-    notes = []
-    if not choice.column and not usual and len(names) > 1 and (only_one := _only_numbers(head, names)):
+    if records and shaped and all(outcomes.state(row, _outcomes_in(row)) == FAILED for row in shaped):
+        # No run ended well, and so none may have the column.
+        usual = [choice.column or next(iter(layout.columns if layout else names))]
+        names = [*dict.fromkeys([*names, *usual])]
+    elif not choice.column and not usual and len(names) > 1 and (only_one := _only_times(shaped, names)):
         usual = [only_one]
         notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
     if choice.column or not usual:
@@ -138,14 +183,8 @@ def read_rows(
     where: dict[str, set[str]] = {}
     for name, text in choice.where:
         where.setdefault(pick_column(first, names, name, "--where"), set()).add(text.strip())
-    only = {
-        name: set(values) for name, values in (layout.only if layout else {}).items() if name not in where
-    }
-    wanted = {**only, **where}
-    seen: dict[str, dict[str, None]] = {name: {} for name in wanted}
-    numbers = Numbers(decimal_comma)
-    outcomes = Outcomes()
-    columns = {name: _Column() for name in usual}
+    only = {name: {*values} for name, values in (layout.only if layout else {}).items()}
+    picks = {name: _Pick(values) for name, values in (only | where).items()}
     series = layout.series if layout else ()
     kinds: dict[str, dict[str, None]] = {
         name: {}
@@ -153,65 +192,60 @@ def read_rows(
         if name not in (*usual, *where)
         and (name in series or _is_label(name) or words_of(name) & _SERIES_WORDS)
     }
-    fixed = [name for name in names if name not in usual and outcome_kind(name)]
+    columns = {name: _Column() for name in usual}
+    fixed = [name for name in names if name not in columns and outcome_kind(name)]
     reason = ""
     for at, raw in chain(head, rows):
-        row = raw if layout is None else _shaped(layout, at, raw)
-        if row is None:
-            continue
-        if not all(_keeps(row, name, values, seen[name]) for name, values in wanted.items()):
+        row = _shaped(layout, at, raw)
+        if row is None or not all(pick.fits(row.get(name)) for name, pick in picks.items()):
             continue
         for name, kind in kinds.items():
             _note(kind, as_text(row.get(name)))
-        state = outcomes.state(
-            row, (n for n in row if n not in columns and outcome_kind(n)) if records else fixed
-        )
+        told = [name for name in _outcomes_in(row) if name not in columns] if records else fixed
+        state = outcomes.state(row, told)
         if state == FAILED:
             reason = _reason(at, row)
         for name, column in columns.items():
+            per_second = layout.per_second if layout and name in layout.columns else 1.0
             if len(column.points) >= MAX_POINTS:
                 raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
-            value = math.nan
-            if records and name not in row and state == RUNS:
+            if not records or state == FAILED:
+                column.add(state, at, row.get(name), numbers, per_second)
+            elif name not in row:
                 column.missing += 1
-                continue
-            if records and as_text(row.get(name)) == "" and state == RUNS:
-                reason, outcomes.any = f"{at}: no `{shown(name)}`", True
-                column.add(FAILED, value)
-                continue
-            if state != FAILED:
-                try:
-                    value = numbers.latency(at, row.get(name)) / (layout.per_second if layout else 1.0)
-                except UsageError as error:
-                    if state == RUNS:
-                        raise
-                    column.mistakes.setdefault(state, error)
-            column.add(state, value)
-    if wanted and not any(column.points for column in columns.values()):
-        _refuse_empty(place, wanted, seen)
+            elif as_text(row[name]) == "":
+                reason = f"{at}: no `{shown(name)}`"
+                column.add(FAILED, at, None, numbers, per_second)
+            else:
+                column.add(state, at, row[name], numbers, per_second)
+    if picks and not any(column.points for column in columns.values()):
+        _refuse_empty(place, picks)
     _refuse_several(place, layout, kinds)
-    has_outcomes = outcomes.any or records
-    runs = {
-        name: _runs(place, column, outcomes, has_outcomes, reason, numbers.has_units or layout is not None)
-        for name, column in columns.items()
-        if column.points or len(columns) == 1
-    }
-    notes += [
-        f"{place}: {count(column.missing, 'record')} without `{shown(name)}` left out"
-        for name, column in columns.items()
-        if column.missing and layout is None
-    ]
+    runs: dict[str, RecordedRuns] = {}
     for name, column in columns.items():
-        if not column.points and column.missing:
+        if column.missing and not column.points:
             raise UsageError(f"{place}: no `{shown(name)}` in any record; give another --column")
-    if labels := [(n, v) for n, v in kinds.items() if len(v) > 1 and _is_label(n)]:
-        notes.append(_mixed(place, labels))
+        if column.missing and layout is None:
+            notes.append(f"{place}: {count(column.missing, 'record')} without `{shown(name)}` left out")
+        if column.points:
+            runs[name] = column.runs(outcomes, reason)._replace(
+                attempts=column.attempts(outcomes) if outcomes.any or records else None,
+                in_seconds=numbers.has_units or (layout is not None and name in layout.columns),
+            )
     if not runs:
         raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
+    if labels := [(n, v) for n, v in kinds.items() if len(v) > 1 and _is_label(n)]:
+        notes.append(_mixed(place, labels))
     return {"" if len(runs) == 1 else name: series for name, series in runs.items()}, notes
 
 
-def _shaped(layout: Layout, at: str, row: Row) -> Row | None:
+def _outcomes_in(row: Row) -> list[str]:
+    return [name for name in row if outcome_kind(name)]
+
+
+def _shaped(layout: Layout | None, at: str, row: Row) -> Row | None:
+    if layout is None:
+        return row
     try:
         return layout.read(row)
     except UsageError as error:
@@ -222,23 +256,15 @@ def _shaped(layout: Layout, at: str, row: Row) -> Row | None:
         ) from None
 
 
-def _only_numbers(head: Iterable[tuple[str, Row]], names: Iterable[str]) -> str:
-    """Return the only column that may hold latencies; empty if there are several."""
+def _only_times(rows: Iterable[Row], names: Iterable[str]) -> str:
+    """Return the column that is named like a latency and is the only one that may be one; empty if there is none."""
     found = []
     for name in names:
-        cells = [as_text(row[name]) for _, row in head if row.get(name) not in (None, "")]
+        cells = [as_text(row[name]) for row in rows if row.get(name) not in (None, "")]
         numbers = sum(bool(DECIMAL_COMMA.fullmatch(x) or plain_number(x) or duration(x)) for x in cells)
         if numbers > len(cells) / 2 and not outcome_kind(name) and not words_of(name) & _NEVER:
             found.append(name)
     return found[0] if len(found) == 1 and words_of(found[0]) & _TIMES else ""
-
-
-def _keeps(row: Row, name: str, values: set[str], seen: dict[str, None]) -> bool:
-    text = as_text(row.get(name)).strip()
-    if text in values:
-        return True
-    _note(seen, text)
-    return False
 
 
 def _note(values: dict[str, None], text: str) -> None:
@@ -251,32 +277,12 @@ def _reason(at: str, row: Row) -> str:
     return f"{at}: " + ", ".join(f"{shown(name)} {shown(text)}" for name, text in found[:4])
 
 
-def _runs(
-    place: str, column: _Column, outcomes: Outcomes, has_outcomes: bool, reason: str, in_seconds: bool
-) -> RecordedRuns:
-    failures = outcomes.failed()
-    for state, mistake in column.mistakes.items():
-        if state not in failures:
-            raise mistake
-    points = np.frombuffer(column.points, dtype=np.float64) if column.points else np.empty(0)
-    failed = np.isin(np.frombuffer(bytes(column.states), dtype=np.uint8), failures)
-    kept = points[~failed]
-    total = int(failed.sum())
-    if not total and not kept.size:
-        raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
-    return RecordedRuns(
-        [kept],
-        left_out={"failed": total} if total else {},
-        attempts=Attempts(len(points), total) if has_outcomes else None,
-        failure=reason if total else "",
-        in_seconds=in_seconds,
+def _refuse_empty(place: str, picks: Mapping[str, _Pick]) -> None:
+    name, pick = next(
+        ((name, pick) for name, pick in picks.items() if pick.others), next(iter(picks.items()))
     )
-
-
-def _refuse_empty(place: str, wanted: Mapping[str, set[str]], seen: Mapping[str, Iterable[str]]) -> None:
-    name = next((name for name in wanted if seen[name]), next(iter(wanted)))
-    values = ", ".join(f"`{shown(value)}`" for value in sorted(wanted[name]))
-    found = _named(seen[name])
+    values = ", ".join(f"`{shown(value)}`" for value in sorted(pick.values))
+    found = _named(pick.others)
     raise UsageError(
         f"{place}: no row whose `{shown(name)}` is {values}"
         + (f"; there are: {found}; pick with --where {shown(name)}=VALUE" if found else "")

@@ -500,6 +500,38 @@ def test_a_damaged_file_gives_numbers_or_one_line(layout: Any, damages: Any) -> 
         numbers_of("f", text.encode())
 
 
+def test_a_candidate_whose_requests_all_fail_is_inconclusive(run: Run, write: Any, numbers: Any) -> None:
+    x = numbers(0.02, COUNT)
+    stream = json.loads(serving(x))
+    dead = {**stream, "ttfts": [0.0] * COUNT, "itls": [[]] * COUNT, "errors": ["refused"] * COUNT}
+    records = [{"latency_ms": s, "error": None} for s in x]
+    cancelled = {
+        "metadata": {"benchmark_phase": "profiling", "worker_id": "w"},
+        "metrics": {},
+        "error": {"code": 499},
+    }
+    pairs = {
+        "stream": (serving(x), json.dumps(dead), ()),
+        "records": (
+            json_lines(records),
+            json_lines([{"error": "refused"}] * COUNT),
+            ("--column", "latency_ms"),
+        ),
+        "csv": (
+            table_of([(s, "200") for s in x], "ms,code"),
+            "ms,code\n" + ",503\n" * COUNT,
+            ("--column", "ms"),
+        ),
+        "aiperf": (aiperf(x), json_lines([cancelled] * COUNT), ()),
+        "jmeter": (jmeter(x), jmeter(x).replace("true", "false"), ()),
+    }
+    for name, (old, new, options) in pairs.items():
+        write(f"{name}.old", old)
+        write(f"{name}.new", new)
+        out = run("compare", f"{name}.old", f"{name}.new", *options, code=3)
+        assert "200 of 200 runs failed, 0 of 200 before" in out and "find out why its runs fail" in out
+
+
 def test_files_of_different_columns_are_not_compared(run: Run, write: Any, numbers: Any) -> None:
     write("stream", serving(numbers(0.02, COUNT)))
     write("oha", oha(numbers(0.02, COUNT)))

@@ -170,6 +170,8 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
         )
     before = pick(old, canary)
     after = pick(new, canary) if not canary or canary in new.canaries else {}
+    if not old.journal and after.keys() == {""} and not after[""].runs:
+        after = dict.fromkeys(before, after[""])  # all runs failed, of each column
     if not old.journal and before.keys() != after.keys():
         raise UsageError(
             f"{new.places[0]}: holds {_columns(after)}, and {old.places[0]} {_columns(before)}; give two files of "
