@@ -251,7 +251,7 @@ DOCUMENTS: Sequence[_DocumentLayout] = (
     ),
     _DocumentLayout(
         lambda d: _result(d) == "matrix", _query_range,
-        lambda d: Layout("Prometheus", ["value"], series=_labels(d)),
+        lambda d: Layout("Prometheus", ["value"], series=_labels(d), has_outcomes=False),
     ),
 )  # fmt: skip
 
@@ -305,6 +305,7 @@ _SUMMARIES: Sequence[tuple[str, Sequence[str], str]] = (
      "let `perf_analyzer --profile-export-file FILE` write each request"),
     ("hyperfine's summary", ("command", "mean", "stddev"), "let `hyperfine --export-json FILE` write each run"),
     ("JMeter's report", ("Label", "# Samples", "Average"), "let `jmeter -l FILE.jtl` write each request"),
+    ("JMeter's report", ("Total.sampleCount",), "let `jmeter -l FILE.jtl` write each request"),
     ("ab's percentiles", ("Percentage served", "Time in ms"), "let `ab -g FILE` write each request"),
     ("pytest-benchmark's statistics", ("name", "stddev", "iqr"),
      "let `pytest --benchmark-json FILE` write each round"),
@@ -340,6 +341,8 @@ _TEXTS: Sequence[tuple[str, str, str]] = (
     (r"(?s)\ARunning .+ test @ .*threads and .*connections", "the summary of wrk or wrk2",
      "neither has an option that writes single runs (-L writes percentiles): measure with `oha --output-format csv`, "
      "`hey -o csv` or vegeta"),
+    (r"\AValue\s+Percentile\s+TotalCount", "an HdrHistogram of wrk2 or others",
+     "measure with `oha --output-format csv`, `hey -o csv` or vegeta"),
     (r"(?s)\ASummary:\s+Success rate:", "oha's summary", "let `oha --output-format csv` write each request"),
     (r"(?s)\ASummary:\s+Total:", "hey's summary", "let `hey -o csv` write each request"),
     (r"(?s)\ASummary:\s+(Name|Count):", "ghz's summary", "let `ghz -O csv` write each request"),

@@ -93,7 +93,8 @@ class Outcomes:
             elif kind == "status":
                 state = state if state == FAILED else self._status(cell) or state
             elif kind == "ended":
-                state = FAILED if cell in ("true", "1", "yes") else state
+                is_limit = cell == "1" and "timeout" in words_of(name)
+                state = FAILED if cell in ("true", "1", "yes") and not is_limit else state
             elif cell not in _NO:
                 number = plain_number(cell)
                 state = FAILED if number is None or (number and number.is_integer()) else state

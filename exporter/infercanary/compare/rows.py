@@ -47,6 +47,8 @@ class Layout(NamedTuple):
     """Columns that name what was measured."""
     only: Mapping[str, Iterable[str]] = {}
     """Column → values; other rows count only if --where names that column."""
+    has_outcomes: bool = True
+    """False if all columns are the user's own, so that `status` may be anything."""
 
 
 class Choice(NamedTuple):
@@ -171,7 +173,7 @@ def read_rows(
     names = [*dict.fromkeys(name for row in shaped for name in row)]
     first = header or (head[0][0] if head else place)
     usual = [name for name in (layout.columns if layout else ()) if name in names]
-    if records and shaped and all(outcomes.state(row, _outcomes_in(row)) == FAILED for row in shaped):
+    if records and shaped and all(outcomes.state(row, _outcomes_in(row, layout)) == FAILED for row in shaped):
         # No run ended well, and so none may have the column.
         usual = [choice.column or next(iter(layout.columns if layout else names))]
         names = [*dict.fromkeys([*names, *usual])]
@@ -201,7 +203,7 @@ def read_rows(
             continue
         for name, kind in kinds.items():
             _note(kind, as_text(row.get(name)))
-        told = [name for name in _outcomes_in(row) if name not in columns] if records else fixed
+        told = [name for name in _outcomes_in(row, layout) if name not in columns] if records else fixed
         state = outcomes.state(row, told)
         if state == FAILED:
             reason = _reason(at, row)
@@ -239,7 +241,9 @@ def read_rows(
     return {"" if len(runs) == 1 else name: series for name, series in runs.items()}, notes
 
 
-def _outcomes_in(row: Row) -> list[str]:
+def _outcomes_in(row: Row, layout: Layout | None) -> list[str]:
+    if layout is not None and not layout.has_outcomes:
+        return []
     return [name for name in row if outcome_kind(name)]
 
 

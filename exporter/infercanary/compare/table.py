@@ -66,22 +66,14 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
         if choice.where or (choice.column and choice.column != comment):
             option = "--where" if choice.where else "--column"
             raise UsageError(f"{place}: one number a line, without columns; leave {option} out")
-        lines = (
-            (f"{place}:{at}", {"": line.decode(errors="replace")})
-            for at, line in _lines(data, _number_ends(data))
-        )
+        lines = ((f"{place}:{at}", {"": line.decode(errors="replace")}) for at, line in _lines(data))
         return read_rows(place, lines)
     return _table(place, data, choice)
 
 
-def _number_ends(data: bytes) -> bytes:
-    """Lines of an old Mac end with a carriage return alone."""
-    return data.replace(b"\r", b"\n") if b"\n" not in data else data
-
-
-def _lines(data: bytes, ended: bytes = b"") -> Iterator[tuple[int, bytes]]:
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers; a `#` begins a comment."""
-    for at, line in enumerate(io.BytesIO(ended or data), 1):
+    for at, line in enumerate(io.BytesIO(data), 1):
         line = line.strip()
         if line and not line.startswith(b"#"):
             yield at, line

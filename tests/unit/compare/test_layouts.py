@@ -184,7 +184,7 @@ def aiperf(x: Latencies) -> str:
 
 def query_range(x: Latencies) -> str:
     values = [[1760000000 + i, "NaN" if i == 3 else str(s)] for i, s in enumerate(x)]
-    result = [{"metric": {"job": "a"}, "values": values}]
+    result = [{"metric": {"job": "a", "status": "500"}, "values": values}]
     return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
 
 
@@ -249,6 +249,7 @@ SUMMARIES = {
     "vllm": (json.dumps({"mean_ttft_ms": 1.5, "p99_ttft_ms": 2.5}), "--save-detailed"),
     "locust": ('Type,Name,Request Count,Failure Count,Median Response Time\n"GET",/,9,0,12\n', "events.request"),
     "locust history": ("Timestamp,User Count,Type,Name,50%\n1,10,,Aggregated,N/A\n", "events.request"),
+    "wrk2 histogram": ("       Value     Percentile TotalCount 1/(1-Percentile)\n\n 1.1 0.0 1 1.0\n", "hey -o csv"),
     "wrk2": ("Running 30s test @ http://h/\n  2 threads and 100 connections\n", "oha --output-format csv"),
     "perf_analyzer": ("Concurrency,Inferences/Second,Client Send,p50 latency\n1,50,1,2\n", "--profile-export-file"),
     "hyperfine": ("command,mean,stddev,median,user\nls,1,1,1,1\n", "hyperfine --export-json"),
