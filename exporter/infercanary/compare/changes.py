@@ -111,7 +111,7 @@ def scan_runs(
         runs=points.size,
         starts=len(series.points),
         block=block,
-        unit="s" if series.starts else None,
+        unit="s" if series.starts or series.in_seconds else None,
         files=files,
         changes=found,
         levels=levels,

@@ -48,7 +48,7 @@ class SideSummary(msgspec.Struct, frozen=True):
     left_out: Mapping[str, int] = {}
     """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
-    """None of numbers, which do not record failed runs."""
+    """None of numbers that do not say how runs ended."""
 
 
 class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +177,7 @@ def compare_runs(
         restarts_seen=round(restarts.df - policy.prior_restart_df) if source == "estimated" else 0,
         runs=old.runs + new.runs,
         starts=len(old.points) + len(new.points),
-        unit="s" if baseline.starts or candidate.starts else None,
+        unit="s" if baseline.starts or candidate.starts or (old.in_seconds and new.in_seconds) else None,
         baseline=_side(files[0], baseline, old),
         candidate=_side(files[1], candidate, new),
         phases=parts.phases(old, new, policy) if journal else {},
@@ -344,6 +344,8 @@ def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
     """Return next actions for what more runs would not answer."""
     if failing or (candidate.failure and not candidate.points):
         last = f"; of the last one it says: {candidate.failure}" if candidate.failure else ""
+        if not candidate.starts and candidate.left_out.keys() == {"failed"}:
+            return [f"find out why its runs fail; the last one: {candidate.failure}"]
         return [
             f"find out why its runs fail: see the log of the candidate's probe, and `detail` in its journal{last}"
         ]

@@ -51,7 +51,10 @@ def content(path: str) -> bytes:
         if data.startswith(start):
             raise UsageError(f"{place}: packed with {what}; unpack it first")
     if data.startswith(_UTF16):
-        raise UsageError(f"{place}: in UTF-16; save it as UTF-8")
+        try:
+            data = data.decode("utf-16").encode()
+        except UnicodeError:
+            raise UsageError(f"{place}: damaged UTF-16; save it as UTF-8") from None
     data = data.removeprefix(_UTF8_MARK)
     if not data.strip():
         raise UsageError(f"{place}: is empty; give a journal, or numbers")

@@ -15,6 +15,7 @@ import msgspec
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim, measured, text
+from infercanary.compare.rows import Choice
 from infercanary.compare.schemas import VERSION
 from infercanary.compare.terminal import say, width
 from infercanary.contract.text import printable
@@ -47,21 +48,39 @@ def canary(function: F) -> F:
     )
 
 
-def column(function: F) -> F:
-    """Add the option ``--column``.
+def choice(function: F) -> F:
+    """Add the options ``--column`` and ``--where``.
 
     Args:
-        function: A command, which gets it as its argument ``column``.
+        function: A command, which gets them as its argument ``choice``.
 
     Returns:
-        The command with the option.
+        The command with the options.
     """
-    return click.option(
+
+    @functools.wraps(function)
+    def with_choice(*arguments: Any, column: str, where: tuple[str, ...], **others: Any) -> Any:
+        pairs = [pair.partition("=") for pair in where]
+        for pair, (name, sign, _) in zip(where, pairs, strict=True):
+            if not (name and sign):
+                raise UsageError(f"--where {pair}: give COLUMN=VALUE, such as label=infer")
+        picked = Choice(column, tuple((name, value) for name, _, value in pairs))
+        return function(*arguments, choice=picked, **others)
+
+    decorated = click.option(
+        "--where",
+        multiple=True,
+        metavar="COLUMN=VALUE",
+        help="Only rows of a table, or JSON objects, with this value there; may be repeated: for another column both "
+        "must fit, for the same one either.",
+    )(with_choice)
+    decorated = click.option(
         "--column",
         default="",
         metavar="NAME",
         help="Which column of a table, or key of JSON objects, holds the latencies; `a.b` is the key b in a.",
-    )(function)
+    )(decorated)
+    return cast("F", decorated)
 
 
 def as_json(function: F) -> F:

@@ -9,13 +9,18 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.journal import entries, is_journal
-from infercanary.compare.recording import RecordedRuns, Recording, listed, shown
-from infercanary.compare.table import MAX_POINTS, numbers
+from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
+from infercanary.compare.rows import MAX_POINTS, Choice
+from infercanary.compare.table import numbers
 from infercanary.contract.journal import JournalEntry
 
 
 def read(
-    paths: Sequence[str], *, column: str = "", ids: Sequence[str] = (), apart: Collection[str] = ()
+    paths: Sequence[str],
+    *,
+    choice: Choice = Choice(),  # noqa: B008 - immutable
+    ids: Sequence[str] = (),
+    apart: Collection[str] = (),
 ) -> Recording:
     """Read the files of one side: each file of numbers is one start; a journal names the start of each run.
 
@@ -23,7 +28,7 @@ def read(
 
     Args:
         paths: Files of one kind, journals or numbers; ``-`` is standard input.
-        column: The column or key that holds the latencies, where a file has several.
+        choice: The column or key that holds the latencies, and the rows, where a file has several.
         ids: Prefixes of ids of boots and environments; with them, only their runs of a journal.
         apart: Files that were named themselves, and are not read as an older part of another.
 
@@ -41,23 +46,40 @@ def read(
         raise UsageError(f"{one}: a journal, but {other} holds numbers; give journals only, or numbers only")
     notes: list[str] = []
     if journals[paths[0]]:
-        if column:
+        if choice.column or choice.where:
+            option = "--column" if choice.column else "--where"
             raise UsageError(
-                f"{places[0]}: a journal, whose runs are judged by their latencies; leave --column out"
+                f"{places[0]}: a journal, whose runs are judged by their latencies; leave {option} out"
             )
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
         raise UsageError(
             f"{places[0]}: holds numbers, without ids of boots or environments; leave that option out"
         )
-    points = []
+    files: list[dict[str, RecordedRuns]] = []
     for path, text in texts.items():
-        found, more = numbers(named(path), text, column)
-        points.append(found)
+        series, more = numbers(named(path), text, choice)
+        files.append(series)
         notes += more
-    if sum(start.size for start in points) > MAX_POINTS:
+    if any(series.keys() != files[0].keys() for series in files):
+        raise UsageError(f"{' and '.join(places)}: hold different columns; name one of each with --column")
+    joined = {name: _joined([series[name] for series in files]) for name in files[0]}
+    if any(runs.runs > MAX_POINTS for runs in joined.values()):
         raise UsageError(f"{' and '.join(places)}: more than {MAX_POINTS:,} numbers; give a part of them")
-    return Recording(places, False, {"": RecordedRuns(points)}, {}, notes)
+    return Recording(places, False, joined, {}, notes)
+
+
+def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
+    """Each file is one start."""
+    attempts = [runs.attempts for runs in files if runs.attempts is not None]
+    failed = sum(runs.left_out.get("failed", 0) for runs in files)
+    return RecordedRuns(
+        [start for runs in files for start in runs.points],
+        left_out={"failed": failed} if failed else {},
+        attempts=Attempts(sum(each.begun for each in attempts), failed) if attempts else None,
+        failure=next((runs.failure for runs in reversed(files) if runs.failure), ""),
+        in_seconds=all(runs.in_seconds for runs in files),
+    )
 
 
 def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:

@@ -35,9 +35,11 @@ class RecordedRuns(NamedTuple):
     left_out: Mapping[str, int] = {}
     """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
-    """Of a journal: all runs, also those that do not count."""
+    """All runs, also those that do not count; None of numbers that do not say how runs ended."""
     failure: str = ""
-    """Of a journal: what was said of the last run that failed."""
+    """What was said of the last run that failed."""
+    in_seconds: bool = False
+    """Of a table: its unit is known."""
 
     @property
     def runs(self) -> int:

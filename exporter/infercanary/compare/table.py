@@ -1,4 +1,4 @@
-"""Reads latencies from text: one a line, a JSON array, JSON objects, or a table with a header.
+"""Reads latencies from text: one a line, JSON, or a table with a header.
 
 The content decides which. A mistake is reported in one line that names the line of the file.
 """
@@ -7,69 +7,68 @@ from __future__ import annotations
 
 import csv
 import io
-import math
+import json
 import re
-from array import array
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, TypeAlias
 
 import msgspec
-import numpy as np
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.recording import Floats, listed, shown
+from infercanary.compare import layouts
+from infercanary.compare.arrays import array_of
+from infercanary.compare.cells import as_text, duration, plain_number
+from infercanary.compare.recording import RecordedRuns, listed, shown
+from infercanary.compare.rows import MAX_POINTS, Choice, Layout, Row, flat, pick_column, read_rows
 
-_LEAST, _MOST = 1e-15, 1e15  # a nanosecond in days, and eleven days in nanoseconds
-MAX_POINTS = 5_000_000
+Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
+"""Runs by column (an empty name if there is one), and notes for the reader."""
 
-Cells: TypeAlias = "Iterable[tuple[str, object]]"  # place and value
+_BEGINNING = 4096  # bytes by which a text of a tool is known
+_NUMBER_LIKE = re.compile(r"[+-]?[\d.]")
+
+_SEPARATOR = re.compile(r'"?sep=([^"])"?', re.IGNORECASE)
+"""Excel's first line."""
 
 _decode = msgspec.json.Decoder().decode
 
 
-def numbers(place: str, data: bytes, column: str = "") -> tuple[Floats, list[str]]:
+def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # noqa: B008 - immutable
     """Read the latencies in ``data``.
 
     Args:
         place: The file's name, for messages.
         data: Its content.
-        column: The column or key that holds the latencies, where there are several.
+        choice: What the user picked: the column or key that holds the latencies, and rows.
 
     Returns:
-        The latencies, in the unit and the order of the file, and notes for the reader.
+        The runs in the order of the file, in its unit, or in seconds where that is known; notes for the reader.
 
     Raises:
         UsageError: The content is not of a known form, or holds something that is no latency.
     """
     if b"\0" in data:
-        raise UsageError(f"{place}: a binary file; give a journal, or numbers as text")
-    notes: list[str] = []
+        is_vegeta = b"Result" in data[:300] and b"BytesOut" in data[:300]
+        more = "; vegeta's own results become text by `vegeta encode --to csv`" * is_vegeta
+        raise UsageError(f"{place}: a binary file; give a journal, or numbers as text{more}")
     first = next((line for _, line in _lines(data)), b"")
     if not first:
         raise UsageError(f"{place}: holds comments only; give numbers too")
-    cells: Cells
-    if (
-        first.startswith(b"[") and data.count(b",") > MAX_POINTS
-    ):  # before it is read, and takes 32 times its size
-        raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
+    layouts.refuse_text(place, data[:_BEGINNING].decode(errors="replace"))
     if first.startswith(b"["):
-        cells = _array(place, data, column)
-    elif first.startswith(b"{"):
-        cells = _objects(place, data, column, notes)
-    elif _number(first.decode(errors="replace")) is not None:
-        if column:
-            raise UsageError(f"{place}: one number a line, without columns; leave --column out")
-        cells = ((f"{place}:{at}", line.decode(errors="replace")) for at, line in _lines(data))
-    else:
-        cells = _rows(place, data, column)
-    points = array("d")
-    for where, cell in cells:
-        points.append(_latency(where, cell))
-        if len(points) > MAX_POINTS:
-            raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
-    if not points:
-        raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
-    return np.frombuffer(points, dtype=np.float64), notes
+        return _array(place, data, choice)
+    if first.startswith(b"{"):
+        return _objects(place, data, first, choice)
+    text = first.decode(errors="replace")
+    if plain_number(text) is not None or duration(text) is not None:
+        comment = data[: data.index(first)].decode(errors="replace").rpartition("#")[2].strip()
+        if choice.where or (choice.column and choice.column != comment):
+            option = "--where" if choice.where else "--column"
+            raise UsageError(f"{place}: one number a line, without columns; leave {option} out")
+        lines = ((f"{place}:{at}", {"": line.decode(errors="replace")}) for at, line in _lines(data))
+        return read_rows(place, lines)
+    return _table(place, data, choice)
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -80,82 +79,85 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield at, line
 
 
-def _float(number: float) -> float:
+def _bounded(place: str, data: bytes) -> None:
+    if data.count(b",") > MAX_POINTS:  # before it is read, and takes 32 times its size
+        raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
+
+
+def _array(place: str, data: bytes, choice: Choice) -> Series:
+    _bounded(place, data)
     try:
-        return float(number)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf
-
-
-def _latency(where: str, cell: object) -> float:
-    if isinstance(cell, str):
-        value = _number(cell)
-    else:
-        value = _float(cell) if isinstance(cell, (int, float)) and not isinstance(cell, bool) else None
-    if value is None:
-        hint = ""
-        if isinstance(cell, str) and len(cell.replace(",", " ").split()) > 1:
-            hint = "; put one number on a line, or give the table a header and name a column with --column"
-        raise UsageError(f"{where}: {_what(cell)} is not a number{hint}")
-    if not 0 < value < math.inf:
-        raise UsageError(
-            f"{where}: {shown(str(cell))} is not a latency: those are finite and above zero; take it out"
-        )
-    if not _LEAST <= value <= _MOST:
-        raise UsageError(
-            f"{where}: {shown(str(cell))} is not a latency: in any unit those are from {_LEAST:g} to {_MOST:g}; "
-            "take it out"
-        )
-    return value
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.partition("#")[0].strip())
-    except ValueError:
-        return None
-
-
-def _what(cell: object) -> str:
-    if cell is None or cell == "":
-        return "nothing"
-    return f"`{shown(cell if isinstance(cell, str) else msgspec.json.encode(cell)[:80].decode(errors='replace'))}`"
-
-
-def _array(place: str, data: bytes, column: str) -> Cells:
-    try:
-        document = _decode(data)
+        document = _parse(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _refuse_nan(place, data)
         raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
-    if document and all(isinstance(entry, dict) for entry in document):
-        column = _column(place, _keys(document[0]), column)
-        return (
-            (f"{place}: entry {i}", _value(f"{place}: entry {i}", e, column))
-            for i, e in enumerate(document, 1)
-        )
-    if column:
-        raise UsageError(f"{place}: an array of numbers, without columns; leave --column out")
-    return ((f"{place}: entry {i}", entry) for i, entry in enumerate(document, 1))
+    return _entries(place, document, choice)
 
 
-def _objects(place: str, data: bytes, column: str, notes: list[str]) -> Cells:
+def _entries(place: str, entries: list[Any], choice: Choice) -> Series:
+    places = (f"{place}: entry {number}" for number in range(1, len(entries) + 1))
+    if entries and all(isinstance(entry, dict) for entry in entries):
+        layouts.refuse_summary(place, entries[0])
+        rows = ((where, dict(flat(entry))) for where, entry in zip(places, entries, strict=True))
+        return _records(place, rows, choice)
+    if choice.column or choice.where:
+        option = "--column" if choice.column else "--where"
+        raise UsageError(f"{place}: an array of numbers, without columns; leave {option} out")
+    return read_rows(place, ((where, {"": entry}) for where, entry in zip(places, entries, strict=True)))
+
+
+def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Series:
+    """Read JSON objects, one for each run."""
+    head = [*islice(rows, 100)]
+    layout = layouts.table_of({name for _, row in head for name in row})
+    return read_rows(place, chain(head, rows), choice, layout, records=True)
+
+
+def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
+    """Read one JSON document, or JSON Lines."""
+    second = next(islice(_lines(data), 1, None), None)
+    at = next(at for at, _ in _lines(data))
+    if second is None:
+        _bounded(place, data)
+    try:
+        beginning = _parse(first)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        _bounded(place, data)
+        try:
+            return _document(place, _parse(data), choice)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as of_all:
+            if second is None or second[1].startswith(b'{"'):  # JSON Lines, of which the first is wrong
+                message = f"{place}:{at}: not JSON ({error}); put one object on each line"
+            else:
+                message = f"{place}: not JSON ({of_all}); is it whole? Give one document, or one object on each line"
+            raise UsageError(message) from None
+    if second is None:
+        return _document(place, beginning, choice, line=at)
+    notes: list[str] = []
+    records = _json_lines(place, data, notes)
+    if layouts.document_of(place, beginning):
+        _bounded(place, data)
+        runs, more = _documents(place, [*records], choice)
+    else:
+        runs, more = _records(place, ((where, dict(flat(entry))) for where, entry in records), choice)
+    return runs, [*more, *notes]
+
+
+def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     truncated = ""
-    chosen = ""
     for at, line in _lines(data):
         if truncated:
             break
         where = f"{place}:{at}"
         try:
-            entry = _decode(line)
+            entry = _parse(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            _refuse_nan(where, line)
             truncated = f"{where}: not JSON ({error}); put one object on each line"
             continue
         if not isinstance(entry, dict):
-            raise UsageError(f"{where}: {_what(entry)} among objects; keep to one format in a file")
-        chosen = chosen or _column(where, _keys(entry), column)
-        yield where, _value(where, entry, chosen)
+            raise UsageError(
+                f"{where}: `{shown(as_text(entry))}` among objects; keep to one format in a file"
+            )
+        yield where, entry
     else:
         # Only the last line may be truncated, and only if its line end is missing.
         if truncated and not data.endswith(b"\n"):
@@ -165,87 +167,164 @@ def _objects(place: str, data: bytes, column: str, notes: list[str]) -> Cells:
         raise UsageError(truncated)
 
 
-def _refuse_nan(where: str, text: bytes) -> None:
-    """Report NaN and Infinity as such: some programs write them, though JSON has no such numbers."""
-    if found := re.search(rb"[\[,:]\s*(-?(?:NaN|Infinity))\b", text):
+def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 1) -> Series:
+    """Read the runs in one JSON object."""
+    if known := layouts.document_of(place, document):
+        return _known(place, known, choice)
+    array = array_of(place, document, choice.column)
+    if array is None:
+        row = dict(flat(document))
+        layouts.refuse_statistics(place, row)
+        if nested := [name for name, value in row.items() if isinstance(value, list) and value]:
+            raise UsageError(
+                f"{place}: one JSON object, whose arrays ({listed(nested, 4)}) hold no numbers that --column could "
+                "name; give an array of numbers, or one object on each line"
+            )
+        return _records(place, iter([(f"{place}:{line}", row)]), choice)
+    return _entries(place, array.entries, choice._replace(column=array.key))
+
+
+def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choice: Choice) -> Series:
+    """Read one of several results in a file, to which a tool appends."""
+    keys = {key for _, document in documents for key, value in document.items() if not _is_nested(value)}
+    about = [(key, value) for key, value in choice.where if key in keys]
+    picked = [
+        document
+        for _, document in documents
+        if all(as_text(document.get(key)) == value for key, value in about)
+    ]
+    if len(picked) != 1:
+        different = [
+            key
+            for key in documents[0][1]
+            if key in keys and len({as_text(document.get(key)) for _, document in documents}) > 1
+        ]
+        option = f"pick one with --where COLUMN=VALUE, of: {listed(different)}" if different else ""
         raise UsageError(
-            f"{where}: {found[1].decode()} is not a latency: those are finite and above zero; take it out"
+            f"{place}: holds {len(documents)} results of a benchmark, and {len(picked) if about else 'all'} fit; "
+            f"{option or 'give a file of each'}"
         )
+    rest = tuple(pair for pair in choice.where if pair not in about)
+    return _document(place, picked[0], choice._replace(where=rest))
 
 
-def _rows(place: str, data: bytes, column: str) -> Cells:
+def _is_nested(value: object) -> bool:
+    return isinstance(value, (dict, list))
+
+
+def _known(place: str, known: tuple[Layout, Sequence[tuple[str, Row]]], choice: Choice) -> Series:
+    layout, rows = known
+    if not rows:
+        raise UsageError(f"{place}: a file of {layout.tool} without a run; give another")
+    return read_rows(place, rows, choice, layout, records=True)
+
+
+def _parse(text: bytes) -> Any:
+    """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
     try:
-        text = data.decode()
+        return _decode(text)
+    except msgspec.DecodeError:
+        if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
+            raise
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _table(place: str, data: bytes, choice: Choice) -> Series:
+    comment = header = separator = ""
+    at = 0
+    for at, raw in enumerate(_text(place, data), 1):  # noqa: B007 - the header's
+        line = raw.strip()
+        if found := _SEPARATOR.fullmatch(raw.rstrip("\r\n")):
+            separator = found[1]
+        elif line.startswith("#"):
+            comment = line.lstrip("#").strip()
+        elif line:
+            header = line
+            break
+    if len(header) > csv.field_size_limit():
+        raise UsageError(f"{place}:1: a line of {len(header):,} characters; put one number on a line")
+    # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
+    delimiter = separator or max(",;\t", key=lambda sign: len(_cells(header, sign)))
+    first = _cells(header, delimiter)
+    names: Sequence[str] = layouts.header_of(first)
+    if not names and len(beside := _cells(comment, delimiter)) == len(first) and not _all_numbers(beside):
+        names = beside if any(map(_is_number, first)) else ()
+    if not names and first.count(choice.column) > 1:
+        pick_column(f"{place}:{at}", first, choice.column)
+    rows = _rows(place, _text(place, data), delimiter, [*names])
+    head = [*islice(rows, 1)]
+    names = [*head[0][1]] if head else [*names] or first
+    layout = layouts.table_of(names)
+    if layout is None:
+        layouts.refuse_summary(place, names)
+    comma = delimiter in ";\t"
+    if not head:
+        raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
+    return read_rows(place, chain(head, rows), choice, layout, header=f"{place}:{at}", decimal_comma=comma)
+
+
+def _text(place: str, data: bytes) -> Iterator[str]:
+    """Yield the lines with their ends, decoded one by one: the text as a whole may take four times its bytes."""
+    try:
+        yield from io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     except UnicodeDecodeError:
         raise UsageError(
             f"{place}: a binary file, or not in UTF-8; give a journal, or numbers as text"
         ) from None
-    kept = ("\n" if line.lstrip().startswith("#") else line for line in io.StringIO(text, newline=""))
-    lines = (line.strip() for line in io.StringIO(text, newline=""))
-    header = next((line for line in lines if line and not line.startswith("#")), "")
-    if len(header) > csv.field_size_limit():
-        raise UsageError(f"{place}:1: a line of {len(header):,} characters; put one number on a line")
-    # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
-    delimiter = max(",;\t", key=lambda sign: len(next(csv.reader([header], delimiter=sign))))
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        return [line]
+    return [cell.strip() for cell in row]
+
+
+def _is_number(cell: str) -> bool:
+    return plain_number(cell) is not None or duration(cell) is not None
+
+
+def _all_numbers(cells: Sequence[str]) -> bool:
+    return all(map(_is_number, cells))
+
+
+def _rows(
+    place: str, lines: Iterator[str], delimiter: str, names: list[str]
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the rows; without ``names`` the first one is the header."""
+    kept = (
+        "\n" if line.lstrip().startswith("#") or _SEPARATOR.fullmatch(line.rstrip("\r\n")) else line
+        for line in lines
+    )
     rows = csv.reader(kept, delimiter=delimiter, skipinitialspace=True)
-    names: list[str] = []
-    index = 0
     try:
         for row in rows:
             if not any(cell.strip() for cell in row):
                 continue
             where = f"{place}:{rows.line_num}"
             if not names:
-                names = [cell.strip() for cell in row]
-                if all(_number(name) is not None for name in names):
-                    raise UsageError(
-                        f"{where}: several numbers on a line, and no header to name them; add one, or give one a line"
-                    )
-                index = names.index(_column(where, names, column))
+                names = _header(where, [cell.strip() for cell in row])
                 continue
             if len(row) != len(names):
+                comma = "; if it is a decimal comma, write a point" * (len(row) == 2 and len(names) == 1)
                 raise UsageError(
-                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line"
+                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line{comma}"
                 )
-            yield where, row[index].strip()
+            yield where, dict(zip(names, map(str.strip, row), strict=True))
     except csv.Error as error:
         raise UsageError(f"{place}:{rows.line_num}: not a table ({error})") from None
 
 
-def _column(where: str, names: list[str], column: str) -> str:
-    """Return the column to read among ``names``."""
-    if not column and len(names) == 1:
-        return names[0]
-    if not column:
-        raise UsageError(f"{where}: which column? Give --column one of: {listed(names)}")
-    if column not in names:
-        raise UsageError(f"{where}: no column `{shown(column)}`; there are: {listed(names)}")
-    if names.count(column) > 1:
+def _header(where: str, names: list[str]) -> list[str]:
+    if _all_numbers(names):
+        comma = "; if these are decimal commas, write points" if len(names) == 2 else ""
         raise UsageError(
-            f"{where}: the column `{shown(column)}` is there {names.count(column)} times; rename one"
+            f"{where}: several numbers on a line, and no header to name them; add one, or give one a line{comma}"
         )
-    return column
-
-
-def _keys(entry: dict[str, object], under: str = "") -> list[str]:
-    """Return the keys of an object; those of nested objects as `outer.inner`."""
-    names = []
-    for key, value in entry.items():
-        if isinstance(value, dict):
-            names += _keys(value, f"{under}{key}.")
-        else:
-            names.append(f"{under}{key}")
+    if len(names) == 1 and _NUMBER_LIKE.match(names[0]):
+        raise UsageError(f"{where}: `{shown(names[0])}` is not a number; give one a line, or a header first")
     return names
-
-
-def _value(where: str, entry: dict[str, object], column: str) -> object:
-    if column in entry:
-        return entry[column]
-    value: object = entry
-    for key in column.split("."):
-        if not isinstance(value, dict) or key not in value:
-            raise UsageError(
-                f"{where}: no `{shown(column)}` here; take the line out, or give another --column"
-            )
-        value = value[key]
-    return value

@@ -15,6 +15,7 @@ from infercanary.compare import content
 from infercanary.compare import journal as journals
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts
+from infercanary.compare.rows import Choice
 
 
 def lines(path):
@@ -151,7 +152,7 @@ def test_formats_are_not_mixed(journal, write):
     with pytest.raises(
         UsageError, match="a journal, whose runs are judged by their latencies; leave --column out"
     ):
-        read([path], column="x")
+        read([path], choice=Choice("x"))
     with pytest.raises(UsageError, match="holds numbers, without ids of boots or environments"):
         read([other], ids=["x"])
 

@@ -13,15 +13,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError
-from infercanary.compare import content, table
+from infercanary.compare import content, rows, table
 from infercanary.compare.read import read
+from infercanary.compare.rows import Choice
 from infercanary.compare.table import numbers
 
 latencies = st.lists(st.floats(1e-15, 1e15), min_size=1, max_size=30)
 
 
 def values(data, column=""):
-    return [float(x) for x in numbers("f", data if isinstance(data, bytes) else data.encode(), column)[0]]
+    data = data if isinstance(data, bytes) else data.encode()
+    return [float(x) for x in numbers("f", data, Choice(column))[0][""].every]
 
 
 @given(latencies, st.sampled_from(["\n", "\r\n"]))
@@ -59,7 +61,7 @@ def test_comments_and_blank_lines():
 
 def test_a_truncated_last_line_of_objects_is_left_out():
     found, notes = numbers("f", b'{"a": 1}\n{"a": 2}\n{"a')
-    assert list(found) == [1, 2]
+    assert found[""].every.tolist() == [1, 2]
     assert notes == ["f: the last line is truncated, and was left out"]
     for text in ('{"a": 1}\n{"a\n', '{"a": 1}\n{"a\n{"a": 2}'):
         with pytest.raises(UsageError, match=r"^f:2: not JSON \(.*\); put one object on each line$"):
@@ -90,22 +92,24 @@ def test_a_truncated_last_line_of_objects_is_left_out():
         ("a\n", "", "f: holds no numbers; give one a line, or a table with a header"),
         ("[]", "", "f: holds no numbers"),
         ("[1, 2", "", "f: not a JSON array (Input data was truncated); is it whole?"),
-        ("[1, NaN]", "", "f: NaN is not a latency: those are finite and above zero; take it out"),
-        ('{"a": 1}\n{"a": -Infinity}', "", "f:2: -Infinity is not a latency: those are finite and above zero"),
+        ("[1, NaN]", "", "f: entry 2: nan is not a latency: those are finite and above zero; take it out"),
+        ('{"a": 1}\n{"a": -Infinity}', "", "f:2: -inf is not a latency: those are finite and above zero"),
         ("[1, null]", "", "f: entry 2: nothing is not a number"),
         ("[1, true]", "", "f: entry 2: `true` is not a number"),
         ('[1, "2x"]', "", "f: entry 2: `2x` is not a number"),
         ("[1, [2]]", "", "f: entry 2: `[2]` is not a number"),
         ("[1, -1]", "", "f: entry 2: -1 is not a latency"),
         ("[1, 2]", "a", "f: an array of numbers, without columns; leave --column out"),
-        ('[{"a": 1}, {"b": 1}]', "a", "f: entry 2: no `a` here; take the line out, or give another --column"),
         ("[" * 100_000, "", "f: not a JSON array ("),
         ('{"a": 1, "b": {"c": 2}}\n', "", "f:1: which column? Give --column one of: a, b.c"),
         ('{"a": 1, "b": {"c": 2}}\n', "b.d", "f:1: no column `b.d`; there are: a, b.c"),
-        ('{"a": 1}\n{"b": 1}\n', "a", "f:2: no `a` here; take the line out, or give another --column"),
         ('{"a": 1}\n0.5\n', "a", "f:2: `0.5` among objects; keep to one format in a file"),
         ('{"a": "x"}\n', "", "f:1: `x` is not a number"),
-        ('{\n"a": 1\n}\n', "", "f:1: not JSON"),
+        ('{\n"a": [1\n', "", "f: not JSON (Input data was truncated); is it whole?"),
+        ("12,5\n12,7\n", "", "f:1: several numbers on a line, and no header to name them; add one, or give one"),
+        ("12.5ms?\n13ms\n", "", "f:1: `12.5ms?` is not a number"),
+        ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
+        ("a;b\n1;12,5\n2;12.5\n", "b", "f:3: `12.5`: decimal commas and points in one column"),
     ],
 )  # fmt: skip
 def test_mistakes(text, column, message):
@@ -135,7 +139,7 @@ def test_any_bytes_give_numbers_or_one_line(data, column):
         (b" \n\n", "is empty"),
         (b"\x7fELF\0\0\0", "a binary file; give a journal, or numbers as text"),
         (b"\x80\x81\n", "a binary file, or not in UTF-8"),
-        (b"\xff\xfe1\0", "in UTF-16; save it as UTF-8"),
+        (b"\xff\xfe1", "damaged UTF-16; save it as UTF-8"),
         (b"PK\x03\x04....", "packed with zip; unpack it first"),
         (b"(\xb5/\xfd....", "packed with zstd; unpack it first"),
         (b"\x1f\x8bnonsense", "gzip that is cut off or damaged"),
@@ -166,7 +170,8 @@ def test_gzip_and_a_byte_order_mark_are_taken(write):
 def test_what_is_too_large(write, monkeypatch):
     monkeypatch.setattr(content, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(content, "MAX_UNPACKED", 1 << 19)
-    monkeypatch.setattr(table, "MAX_POINTS", 100)
+    for module in (rows, table):
+        monkeypatch.setattr(module, "MAX_POINTS", 100)
     with pytest.raises(UsageError, match="larger than 1 MiB"):
         read([write("a", b"1\n" * (1 << 20))])
     with pytest.raises(UsageError, match="unpacks to more than 0 MiB"):

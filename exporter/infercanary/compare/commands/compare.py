@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from infercanary.command import exit_codes
@@ -12,6 +14,7 @@ from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.measured import Gate
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
+from infercanary.compare.rows import Choice
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import FILES, Policy
 
@@ -48,7 +51,7 @@ meant, as in Python's ``restart_sd=0.01``."""
 )
 @click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
-@options.column
+@options.choice
 @click.option(
     "--restart-sd",
     type=float,
@@ -75,7 +78,7 @@ def command(
     baseline_id: tuple[str, ...],
     candidate_id: tuple[str, ...],
     canary: str,
-    column: str,
+    choice: Choice,
     restart_sd: float | None,
     same_unit: bool,
     policy: Policy,
@@ -88,7 +91,8 @@ def command(
     """Compare two files: is CANDIDATE slower than BASELINE, by how much, and why? Does it take more memory or energy?
 
     Both files are journals of probes (`journal:` in probe.yaml), or both are numbers: one number a line, a JSON array,
-    JSON objects, or CSV or TSV with a header. The format is detected. Files may be packed with gzip. `-` is standard
+    JSON objects, CSV or TSV with a header, or single runs as load generators and benchmarks write them. The format is
+    detected. Files may be packed with gzip. `-` is standard
     input.
 
     In a journal, the medians of steady runs count, start by start. The older file of a journal, FILE.1, is read with
@@ -104,12 +108,13 @@ def command(
         raise UsageError("compare: standard input (`-`) can be one file only; save the other")
     ids = (baseline_id, candidate_id)
     old, new = (
-        read(paths, column=column, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
+        read(paths, choice=choice, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
     )
     both = _common(old, new, canary)
     if not (old.journal or same_unit):
         for before, after in both.values():
-            units.check_same(before.every, after.every, new.places[0])
+            if not (before.in_seconds and after.in_seconds):
+                units.check_same(before.every, after.every, new.places[0])
     results = {
         name: with_claim(
             compare_runs(
@@ -165,6 +170,13 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
         )
     before = pick(old, canary)
     after = pick(new, canary) if not canary or canary in new.canaries else {}
+    if not old.journal and after.keys() == {""} and not after[""].runs:
+        after = dict.fromkeys(before, after[""])  # all runs failed, of each column
+    if not old.journal and before.keys() != after.keys():
+        raise UsageError(
+            f"{new.places[0]}: holds {_columns(after)}, and {old.places[0]} {_columns(before)}; give two files of "
+            "one kind, or name a column with --column"
+        )
     if not canary and not before.keys() & after.keys():
         raise UsageError(
             f"{new.places[0]}: no canary of {old.places[0]} is here; there: {listed(before)}; here: {listed(after)}"
@@ -172,6 +184,10 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     # A canary that never ran or never opened must not go unnoticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}
+
+
+def _columns(series: Mapping[str, RecordedRuns]) -> str:
+    return "one series of numbers" if "" in series else listed(series)
 
 
 def _alone(old: Recording, new: Recording, canary: str) -> list[str]:

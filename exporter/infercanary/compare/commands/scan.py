@@ -9,6 +9,7 @@ from infercanary.command.exit_codes import ExitCode
 from infercanary.compare import options, page, text
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.read import pick, read
+from infercanary.compare.rows import Choice
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import FILES
 
@@ -27,17 +28,17 @@ from infercanary.judge.policy import FILES
 )
 @click.argument("file", metavar="FILE")
 @options.canary
-@options.column
+@options.choice
 @options.as_json
 @options.report
-def command(file: str, canary: str, column: str, as_json: bool, report: str) -> int:
+def command(file: str, canary: str, choice: Choice, as_json: bool, report: str) -> int:
     """Find where the level of one series changed: when, by how much, and what began there.
 
-    FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, or CSV or TSV
-    with a header. The format is detected; it may be packed with gzip; `-` is standard input. An index counts
-    the runs that count, from 0 on.
+    FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, CSV or TSV with a
+    header, or single runs as load generators and benchmarks write them. The format is detected; it may be packed with
+    gzip; `-` is standard input. An index counts the runs that count, from 0 on.
     """
-    recording = read([file], column=column)
+    recording = read([file], choice=choice)
     series = pick(recording, canary)
     results = {
         name: scan_runs(name, each, files=recording.places, components=recording.components)
