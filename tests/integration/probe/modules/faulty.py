@@ -27,6 +27,8 @@ class Faulty:
         self.fault = fault
         self.words = WORDS
         self.has_usage = True
+        self.streams = ""
+        """The events of each completion, instead of those of ``words``."""
         self.model: dict[str, Any] = {"name": "double", "platform": "test", "versions": ["1"]}
         self.model |= {"inputs": [INPUT], "outputs": [OUTPUT]}
         self.extensions = ["binary_tensor_data", "statistics"]
@@ -204,6 +206,9 @@ class Faulty:
         connected.sendall(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
+        if self.streams:
+            chunk = self.streams.encode()
+            return connected.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(chunk), chunk))
         for i, data in enumerate(events):
             if self.fault == "stream_breaks" and i == 3:
                 connected.sendall(b'40\r\ndata: {"choices"')

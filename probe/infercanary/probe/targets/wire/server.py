@@ -349,7 +349,27 @@ def document(body: bytes, kind: type[T], what: str) -> T:
         Failure: It is no JSON, or of another type (``malformed``).
     """
     try:
-        return msgspec.convert(json.loads(body), kind)
+        return converted(json.loads(body), kind, what)
+    except (ValueError, RecursionError) as error:
+        raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
+
+
+def converted(value: Any, kind: type[T], what: str) -> T:
+    """Convert decoded JSON.
+
+    Args:
+        value: What ``json.loads`` returned.
+        kind: The type to convert to.
+        what: Names the document in the message.
+
+    Returns:
+        A value of ``kind``.
+
+    Raises:
+        Failure: It is of another type (``malformed``).
+    """
+    try:
+        return msgspec.convert(value, kind)
     except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
         raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
 
