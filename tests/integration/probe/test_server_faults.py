@@ -18,6 +18,7 @@ from watching import MODULES, Seen, fetch, until
 
 from infercanary.probe import HostClock
 from infercanary.probe.targets import Failure
+from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.server import REASONS
 
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
@@ -102,6 +103,31 @@ def test_each_fault_has_its_reason_and_an_end(
     server.fault = ""
     assert once(target) == good, "a broken connection is not used again"
     target.close()
+
+
+@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
+@pytest.mark.parametrize(
+    "interim", ["103 Early Hints\r\nLink: </a.css>; rel=preload", "102 Processing", "199 New"]
+)
+def test_interim_answers_are_skipped(server: Faulty, kind: str, interim: str) -> None:
+    server.interim = 2 * f"HTTP/1.1 {interim}\r\n\r\n".encode()
+    target = made(kind, server)
+    target.open()
+    assert once(target) == once(target)
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
+def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) -> None:
+    target = made(kind, server)
+    target.open()
+    server.heads = [f"Content-Encoding: {encoding}"]
+    with pytest.raises(Failure, match=rf"compressed \({encoding}\)") as failure:
+        target.run(untimed)
+    assert failure.value.reason == "malformed"
+    server.heads = ["Content-Encoding: identity"]
+    assert once(target)
 
 
 @pytest.mark.parametrize("fault", ["not_finite", "null"])

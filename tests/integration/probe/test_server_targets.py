@@ -455,7 +455,7 @@ DONE = "data: [DONE]\n\n"
         (TWO + spoken("", "stop"), "Once upon", 2),
         (TWO + DONE, "Once upon", 2),
         (spoken("Once", "") + spoken(" upon", "null") + DONE, "Once upon", 2),
-        (TWO + spoken(None, "stop") + framed({"choices": None, "usage": {"completion_tokens": 9}}) + DONE, "Once upon", 9),
+        (TWO + spoken(None, "stop") + framed({"choices": None, "usage": {"completion_tokens": 9}}), "Once upon", 9),
         (TWO + spoken(None, "stop") + framed({"choices": [], "usage": {"completion_tokens": 9.0}}), "Once upon", 9),
         (spoken([{"type": "text", "text": "Once"}, " upon"], "stop"), "Once upon", 1),
         (TWO + framed({"error": None, "error_code": 0, "choices": []}) + DONE, "Once upon", 2),

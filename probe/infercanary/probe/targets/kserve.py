@@ -183,6 +183,7 @@ class KserveTarget(ServerTarget):
             body = answer.read()
         if answer.status != 200:
             self._server.refuse(f"inference with {self._name} failed", answer, body)
+        self._server.require_plain(answer)
         self._headers.append(answer.headers)
         return answer, body
 
@@ -254,6 +255,7 @@ class KserveTarget(ServerTarget):
             return kind()
         if answer.status != 200:
             self._server.refuse(what, answer, body)
+        self._server.require_plain(answer)
         return document(body, kind, what)
 
     def _entries(self) -> list[tuple[int, KserveInput, _TensorMetadata | None]]:

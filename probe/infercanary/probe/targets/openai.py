@@ -256,6 +256,7 @@ class OpenaiTarget(ServerTarget):
         )
         if answer.status != 200:
             self._server.refuse("the completion failed", answer, answer.read())
+        self._server.require_plain(answer)
         stream = _Stream(self._server)
         with closing(answer), closing(answer.pieces()) as pieces:
             if (kind := answer.headers.get_content_type()) != "text/event-stream":
@@ -300,6 +301,7 @@ class OpenaiTarget(ServerTarget):
         answer, body = self._server.get(self._models)
         if answer.status != 200:
             return ""
+        self._server.require_plain(answer)
         for model in document(body, _Models, "the list of models").data:
             if model.id == self._model:
                 meta = model.meta or {}

@@ -36,6 +36,8 @@ class Faulty:
         self.models: list[dict[str, Any]] = []
         self.heads: list[str] = []
         """More lines for the head of an answer."""
+        self.interim = b""
+        """Sent before each answer."""
         self.connections = 0
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         """Request line, headers and body of each."""
@@ -103,6 +105,8 @@ class Faulty:
         self, connected: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> None:
         fault = self.fault
+        if self.interim:
+            connected.sendall(self.interim)
         if path.endswith("/v2"):
             return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
         if path.endswith("/v2/health/ready"):
@@ -203,9 +207,12 @@ class Faulty:
                     event([], {"completion_tokens": len(words), "prompt_tokens": 1, "total_tokens": 5})
                 )
             events.append("[DONE]")
-        connected.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        head = [
+            "HTTP/1.1 200 OK",
+            "Content-Type: text/event-stream; charset=utf-8",
+            "Transfer-Encoding: chunked",
+        ]
+        connected.sendall("".join(f"{line}\r\n" for line in [*head, *self.heads, ""]).encode())
         if self.streams:
             chunk = self.streams.encode()
             return connected.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(chunk), chunk))

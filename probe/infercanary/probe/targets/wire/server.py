@@ -241,7 +241,7 @@ class Server:
         Raises:
             Failure: Always.
         """
-        said = self.excerpt(body, 200)
+        said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
         text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
         if 300 <= answer.status < 400:
             where = printable(self.hide(str(answer.headers.get("Location", "nowhere"))), 200, " ")
@@ -249,6 +249,23 @@ class Server:
                 reason, f"{text} to {where}; redirects are not followed: put the right address in url"
             )
         raise Failure(reason, f"{text}: {said}" if said else text)
+
+    def require_plain(self, answer: Response) -> None:
+        """Refuse a compressed answer, whose body cannot be read.
+
+        Args:
+            answer: Its head.
+
+        Raises:
+            Failure: It is compressed (``malformed``).
+        """
+        if answer.encoding:
+            encoding = printable(answer.encoding, 40, " ")
+            raise Failure(
+                "malformed",
+                f"the answer is compressed ({encoding}), which is not read here: turn that off in the server or the "
+                "proxy before it (by default requests ask for `Accept-Encoding: identity`)",
+            )
 
     def hide(self, text: str) -> str:
         """Return the text without the headers' secrets: a server may repeat a token in its error.
