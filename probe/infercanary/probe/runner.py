@@ -24,6 +24,7 @@ from infercanary.probe.shortage import explained, give_back, place_of
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import (
     Calibrates,
+    ChecksResults,
     Failure,
     GivesReadings,
     MayLackCuda,
@@ -121,6 +122,7 @@ class Runner:
         self.taking = Taking(target, self._container)  # the measures of its runs
         self._target = target
         self._prepares = target if isinstance(target, PreparesRuns) else None
+        self._checks = target if isinstance(target, ChecksResults) else None
         self._reads = target if isinstance(target, GivesReadings) else None
         self._reports_busy = target if isinstance(target, ReportsBusy) else None
         self._timeout = timeout
@@ -317,6 +319,7 @@ class Runner:
         intended = took - (batch - 1) * timing.wall  # to the end of the first of its inferences
         timings = [timing]
         while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
+            self._check(result)
             timing, result = self._measure()
             timings.append(timing)
             used.append(self._usage)
@@ -339,6 +342,13 @@ class Runner:
             self._with_target(self._prepares.prepare)
         self.taking.begin()
         return perf_counter() - begin
+
+    def _check(self, result: Any) -> None:
+        """Let the target check a repeat's result; the thread's usage is that of the repeats alone."""
+        if self._checks is not None:
+            usage = self._usage
+            self._with_target(self._checks.check, result)
+            self._usage = usage
 
     def _read(self) -> list[Reading]:
         """The target's own readings, checked: a bad one would make the report invalid."""

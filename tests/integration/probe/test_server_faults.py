@@ -17,6 +17,7 @@ from server_targets import http_target, kserve_target, openai_target
 from watching import MODULES, Seen, fetch, until
 
 from infercanary.probe import HostClock
+from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.server import REASONS
@@ -76,6 +77,7 @@ FAULTS = [
     ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64, and FP32 in the metadata"),
     ("kserve", "missing_output", "wrong_shape", "the output `y` is missing"),
     ("kserve", "other_output", "wrong_shape", "an output `z`, which the metadata has not"),
+    ("kserve", "error_body", "error_answer", "the model fell over"),
     ("kserve", "wrong_size", "malformed", "the output `y` ends after the answer does"),
     ("http", "wrong_answer", "wrong_answer", "the answer is not as expected at `/score`"),
     ("http", "other_json", "wrong_answer", "the answer is not as expected at `/`"),
@@ -206,6 +208,45 @@ def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
     late[0].stop()
 
 
+def test_an_answer_without_outputs_is_none(server: Faulty) -> None:
+    server.model = {}
+    inputs = [{"name": "x", "shape": [1, 4], "dtype": "FP32"}]
+    target = made("kserve", server, inputs=inputs)
+    target.open()
+    server.fault = "missing_output"
+    with pytest.raises(Failure, match="has no outputs"):
+        once(target)
+    server.fault = ""
+    once(target)
+    server.fault = "missing_output"
+    with pytest.raises(Failure, match="`y` is missing"):
+        once(target)
+
+
+OF_FORM = [
+    ("kserve", "missing_output"),
+    ("kserve", "error_body"),
+    ("http", "wrong_answer"),
+    ("openai", "stream_ends"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fault"), OF_FORM)
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_sweep_has_no_numbers_of_broken_answers(
+    server: Faulty, kind: str, fault: str, concurrency: int
+) -> None:
+    target = made(kind, server)
+    target.open()
+    once(target)
+    server.fault = fault
+    found = Measurement("c", target, Load(1, concurrency), 1.0, None).measure()
+    assert isinstance(found, Missing) and found.reason == "raised"
+    server.fault = ""
+    assert isinstance(Measurement("c", target, Load(1, concurrency), 1.0, None).measure(), Measured)
+    target.close()
+
+
 # In a probe ---------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +286,32 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
         before = failures(seen)
     until(lambda: fetch(probe.address).value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*expected.values()}
+
+
+class Sometimes(Faulty):
+    """Every third inference meets ``broken``."""
+
+    broken = ""
+    asked = 0
+
+    def _answer(self, connected: socket.socket, method: str, *more: Any) -> None:
+        self.asked += method == "POST"
+        self.fault = self.broken if self.asked % 3 == 0 else ""
+        super()._answer(connected, method, *more)
+
+
+@pytest.mark.parametrize(("kind", "fault"), OF_FORM)
+def test_a_run_is_as_good_as_each_of_its_answers(started: Any, kind: str, fault: str) -> None:
+    with Sometimes() as server:
+        probe = started({"c": made(kind, server)}, timeout_seconds=20)
+        until(lambda: fetch(probe.address).state("c") == "steady")
+        server.broken = fault
+        until(lambda: fetch(probe.address).state("c") == "failing")
+        first = fetch(probe.address).runs("c", "raised")
+        seen = until(lambda: fetch(probe.address).runs("c", "raised") > first + 5 and fetch(probe.address))
+        last = [run.outcome for run in seen.report.runs if run.canary == "c"][-5:]
+        assert set(last) == {"raised"}
+        probe.stop()
 
 
 def test_a_server_that_is_killed_and_comes_back(started: Any) -> None:

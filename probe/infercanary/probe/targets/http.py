@@ -120,6 +120,10 @@ class HttpTarget(ServerTarget):
         self._headers.append(answer.headers)
         return body
 
+    def check(self, result: bytes) -> None:
+        """Require what ``expect`` says."""
+        self.values(result)
+
     def values(self, result: bytes) -> list[float]:
         """Return the numbers that ``expect.values`` points to; only the status where it has no pointers."""
         expect = self._expect

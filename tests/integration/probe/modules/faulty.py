@@ -298,6 +298,9 @@ class Faulty:
     def _deep_json(self, connected: socket.socket) -> None:
         self._send(connected, 200, "application/json", b"[" * 100_000)
 
+    def _error_body(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "the model fell over"})
+
     def _other_json(self, connected: socket.socket) -> None:
         self._json(connected, ["nothing", {"of": "the protocol"}])
 
