@@ -46,6 +46,8 @@ def once(target: Any) -> list[float]:
 
 COMMON = {
     "error": ("error_answer", "500 Status"),
+    "limited": ("rate_limited", "429 Status"),
+    "overloaded": ("error_answer", "503 Status"),
     "redirect": ("error_answer", "307 Moved to http://elsewhere/v2; redirects are not followed"),
     "slow": ("timed_out", "gave no whole answer within 0.6 s (timeout_seconds)"),
     "drip": ("timed_out", "gave no whole answer within 0.6 s"),
@@ -264,7 +266,7 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
     expected = {
         "error": "error_answer", "slow": "timed_out", "reset": "unreachable", "half_body": "incomplete",
         "not_ready": "not_ready", "wrong_shape": "wrong_shape", "junk": "malformed", "endless": "too_large",
-        "not_finite": "not_finite", "wrong_answer": "wrong_answer",
+        "not_finite": "not_finite", "wrong_answer": "wrong_answer", "limited": "rate_limited",
     }  # fmt: skip
     assert set(expected.values()) == {*REASONS, "timed_out", "not_finite", "wrong_answer"}
     for fault, reason in expected.items():
@@ -286,6 +288,78 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
         before = failures(seen)
     until(lambda: fetch(probe.address).value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*expected.values()}
+
+
+@pytest.mark.parametrize(
+    ("heads", "seconds"),
+    [
+        (["Retry-After: 30"], 30),
+        (["Retry-After: 0"], 0),
+        (["Retry-After: 1.5"], 1.5),
+        (["Retry-After: 99999999999999999999"], 3600),
+        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 10:01:30 GMT"], 90),
+        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], 0),
+        (["Date: yesterday", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], None),
+        (["Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"], 3600),
+        (["Retry-After: Sat, 99 Nov 2026 09:00:00 GMT"], None),
+        (["Retry-After: -5"], None),
+        (["Retry-After: soon"], None),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("fault", ["limited", "overloaded"])
+def test_how_long_a_server_asks_to_be_left_alone(
+    server: Faulty, fault: str, heads: list[str], seconds: float | None
+) -> None:
+    target = made("http", server)
+    target.open()
+    server.fault, server.heads = fault, heads
+    with pytest.raises(Failure) as failure:
+        once(target)
+    assert failure.value.retry_after == seconds
+    limited = fault == "limited" or seconds is not None
+    assert failure.value.reason == ("rate_limited" if limited else "error_answer")
+
+
+class Gateway(Faulty):
+    """Refuses inferences once ``allowed`` are used up."""
+
+    allowed = 0
+
+    def _answer(self, connected: socket.socket, method: str, *more: Any) -> None:
+        if method == "POST":
+            self.allowed -= 1
+            self.fault = "limited" if self.allowed < 0 else ""
+        super()._answer(connected, method, *more)
+
+
+@pytest.mark.parametrize("kind", ["http", "openai", "kserve"])
+@pytest.mark.parametrize(("burst", "state"), [(12, "warming"), (0, "opening")])
+def test_a_canary_behind_a_rate_limit_opens_and_says_until_when_it_waits(
+    started: Any, kind: str, burst: int, state: str
+) -> None:
+    def limited(seen: Seen) -> list[str]:
+        family = seen.families.get("infercanary_canary_failure_info")
+        return [
+            p.labels[2] for p in (family.points if family else ()) if p.labels[:2] == ("c", "rate_limited")
+        ]
+
+    with Gateway() as server:
+        server.allowed, server.heads = burst, ["Retry-After: 1"]
+        probe = started({"c": made(kind, server)}, timeout_seconds=4)
+        seen = until(lambda: limited(s := fetch(probe.address)) and s)
+        assert seen.state("c") == state
+        (words,) = limited(seen)
+        assert "waiting until " in words and "429" in words
+        assert failures(seen) == {"rate_limited": 1}
+        server.allowed = 10**6
+        seen = until(lambda: fetch(probe.address).runs("c", "ok") and fetch(probe.address))
+        assert not limited(seen)
+        server.allowed = 0
+        seen = until(lambda: failures(s := fetch(probe.address)).get("rate_limited", 0) > 1 and s)
+        assert seen.state("c") == "failing" and [r.outcome for r in seen.report.runs][-1] == "raised"
+        server.allowed = 10**6
+        until(lambda: fetch(probe.address).state("c") in ("warming", "steady"))
 
 
 class Sometimes(Faulty):

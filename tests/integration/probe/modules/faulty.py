@@ -240,6 +240,12 @@ class Faulty:
     def _error(self, connected: socket.socket) -> None:
         self._json(connected, {"error": "the model\nfell over"}, 500)
 
+    def _limited(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "too many requests"}, 429)
+
+    def _overloaded(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "come back later"}, 503)
+
     def _redirect(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/v2\r\nContent-Length: 0\r\n\r\n")
 
