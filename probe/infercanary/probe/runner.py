@@ -12,6 +12,7 @@ from itertools import islice
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from infercanary.contract.measures import OUTPUT
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
 from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
@@ -34,6 +35,7 @@ from infercanary.probe.targets import (
     RunsOnDevice,
     Target,
 )
+from infercanary.probe.targets.openai import TOKENS
 from infercanary.probe.timing import Timing, inferences, overhead
 
 T = TypeVar("T")
@@ -357,7 +359,10 @@ class Runner:
         measures = self.taking.end(timings, calls_a_server)
         waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, helped)
         numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
-        found = waits, crowds, inside, why, self._read(), measures, batch * len(timings)
+        readings = self._read()
+        if tokens := [reading.value for reading in readings if reading.metric is TOKENS]:
+            measures[OUTPUT] = tokens[-1]
+        found = waits, crowds, inside, why, readings, measures, batch * len(timings)
         return Repeats(timings, numbers, usage, *found, intended, place)
 
     def _prepare(self) -> float:

@@ -417,7 +417,8 @@ def test_another_text_or_another_count_is_another_output(
     """The second is the same text in fewer tokens."""
     probe = started({"c": openai_target(server.url, "m", prompt="Say it", **QUICK)})
     until(lambda: fetch(probe.address).value("infercanary_output_error_ratio", "c") == 0.0)
-    assert fetch(probe.address).value("infercanary_output_tokens", "c") == 4
+    seen = fetch(probe.address)
+    assert seen.value("infercanary_output_tokens", "c") == 4 == seen.report.runs[-1].measures["output"]
     server.words = words
     seen = until(lambda: fetch(probe.address).value("infercanary_tagged_runs_total", "c", "output_changed")
                  and fetch(probe.address))  # fmt: skip
