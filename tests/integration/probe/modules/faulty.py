@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
+F = TypeVar("F", bound="Faulty")
 WORDS = ["Once", " upon", " a", " time"]
 
 
@@ -50,7 +51,7 @@ class Faulty:
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> Faulty:
+    def __enter__(self: F) -> F:
         return self
 
     def __exit__(self, *_: object) -> None:
