@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from infercanary.contract.measures import OUTPUT
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import (
     CONTROLS,
@@ -150,7 +151,8 @@ def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> C
         after: Starts of the new one, in order of time.
 
     Returns:
-        Changes, the largest error of an output, and whether one runs on the CPU now; nothing where a side is empty.
+        Changes, the largest error of an output, its tokens, and whether one runs on the CPU now; nothing where a side
+        is empty.
     """
     if not before or not after:
         return Causes()
@@ -161,6 +163,7 @@ def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> C
     return Causes(
         changes=changes(before[-1].generation.environment, after[-1].generation.environment, canary),
         output_error=max(errors, default=None),
+        output_tokens=_output_tokens(before, after),
         cpu_fallback=any(fell_back(old, new) for old, new in both),
     )
 
@@ -586,6 +589,18 @@ def _in_time(sides: Iterable[Sequence[Start]]) -> list[Start]:
 def _output_error(before: Generation, after: Generation, canary: str) -> float | None:
     old, new = before.outputs.get(canary), after.outputs.get(canary)
     return relative_error(new, old) if old and new else None
+
+
+def _output_tokens(before: Sequence[Start], after: Sequence[Start]) -> tuple[float, float] | None:
+    """Median tokens of a completion on both sides; None where they are the same, or not known."""
+    sides = [
+        [sample.measures[OUTPUT] for start in side for sample in start.samples if OUTPUT in sample.measures]
+        for side in (before, after)
+    ]
+    if not all(sides):
+        return None
+    old, new = map(median, sides)
+    return None if old == new else (old, new)
 
 
 def _devices(generation: Generation) -> set[str]:

@@ -505,6 +505,8 @@ class Causes(msgspec.Struct, frozen=True):
     """Step → seconds before and after; those that became slower."""
     output_error: float | None = None
     """Relative error of the first steady output against the old image's; None where one of them is not known."""
+    output_tokens: tuple[float, float] | None = None
+    """Tokens of a completion before and after, where they differ: fewer take less time."""
     cpu_fallback: bool = False
     """It ran on a GPU before, and on the CPU now."""
     memory_kills: tuple[int, int] = (0, 0)

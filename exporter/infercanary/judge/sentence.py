@@ -349,6 +349,9 @@ def _alarming(judgement: Judgement) -> Iterator[str]:
         yield "it runs on the CPU now, and ran on a GPU before"
     if causes.output_changed and causes.output_error is not None:
         yield f"the same input gives another output (relative error {causes.output_error:.2g})"
+    if causes.output_tokens is not None:
+        before, after = causes.output_tokens
+        yield f"output tokens {before:g} → {after:g}"
     for step, (before, after) in causes.cold_start.items():
         yield f"cold start: {step.replace('_', ' ')} {before:.1f} s → {after:.1f} s"
 

@@ -18,6 +18,7 @@ HOST_MEMORY: Final = "host_memory"
 DEVICE_MEMORY: Final = "device_memory"
 DEVICE_USE: Final = "device_use"
 ENERGY: Final = "energy"
+OUTPUT: Final = "output"
 
 _LOAD = re.compile(THROUGHPUT + r"@([1-9]\d{0,3})x([1-9]\d?)", re.ASCII)
 
@@ -66,6 +67,11 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
                 ENERGY, "energy", "joules",
                 "Energy of its device for one inference, whoever else had the device meanwhile.",
                 more_is_better=False, is_judged=True,
+            ),
+            Measure(
+                OUTPUT, "output", "tokens",
+                "Tokens of the run's last streamed completion: fewer take less time, whatever the image.",
+                more_is_better=True, is_judged=False,
             ),
         )
     }

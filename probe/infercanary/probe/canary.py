@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
@@ -40,6 +42,7 @@ log = logging.getLogger("infercanary.probe")
 _REOPEN_SECONDS = 60.0, 3600.0
 _SHORT_SECONDS = 60.0, 600.0  # between runs while memory does not suffice: each takes some from the server
 _PUT_OFF_SECONDS = 5.0, 600.0  # the same where runs are put off, which takes nothing
+_RATE_SECONDS = 1.0, 60.0  # the same after a server refused requests for their rate
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
@@ -101,6 +104,7 @@ class Canary:
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
+        self._limited_until = 0.0
         self._rest = 0.0  # seconds until the next run, where memory did not suffice for the last
         self._unfit = ""  # why its libraries do not fit, where the target does not say it
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
@@ -121,6 +125,11 @@ class Canary:
     def is_fit(self) -> bool:
         """Whether it is open, and its last run went well."""
         return self.is_open and self.state in ("warming", "steady")
+
+    @property
+    def limited_seconds(self) -> float:
+        """Seconds for which it makes no request, since the server refused some for their rate."""
+        return max(0.0, self._limited_until - perf_counter())
 
     @property
     def gives_way(self) -> bool:
@@ -187,13 +196,20 @@ class Canary:
             # The caller reports the first mistake: on the command line it ends the probe.
             self.mistake = error if found is None else None
         except Failure as error:
-            self._put_off(f"cannot be opened: {error}", reason=error.reason)
+            if error.reason == "rate_limited":
+                self._wait(error, "opening")
+            else:
+                self._put_off(
+                    f"cannot be opened: {error}", reason=error.reason, retry_after=error.retry_after
+                )
         except BaseException as error:
             found = misfit(one_line(error))
             fix = f"; {found.fix}" if found is not None else ""
             self._put_off(f"cannot be opened: {one_line(error)}{fix}", reason=found.reason if found else None)
         else:
             self._take(opened)
+            if opened.limited is not None:
+                self._wait(opened.limited, self.state)
         if self.device != "cpu":
             self._record.failing.cuda(self.cuda_missing, self.is_open)
         self._runner.rest()
@@ -249,7 +265,8 @@ class Canary:
             result = Round("timed_out", str(error), (), *self._runner.spent(begin))
         except Failure as error:
             outcome: Outcome = "timed_out" if error.reason == "timed_out" else "raised"
-            result = Round(outcome, str(error), (), *self._runner.spent(begin), reason=error.reason)
+            words = self._waiting(error) if error.reason == "rate_limited" else str(error)
+            result = Round(outcome, words, (), *self._runner.spent(begin), reason=error.reason)
         except BaseException as error:
             result = Round("raised", one_line(error), (), *self._runner.spent(begin))
         else:
@@ -331,12 +348,32 @@ class Canary:
         }
         self._record.pools(pools)
         self.compute_threads = pools["intra_op"]
-        self._costs.append(statistics.median(opened.latencies))
+        self._costs.append(statistics.median(opened.latencies or [opened.first_run]))
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies, opened.aside)
         self._recover()
 
-    def _put_off(self, complaint: str, log_it: bool = True, reason: Reason | None = None) -> None:
+    def _wait(self, failure: Failure, state: CanaryState) -> None:
+        """Wait in this state, since the server refused requests for their rate while the canary was opened."""
+        self._failed = Round("raised", self._waiting(failure), reason=failure.reason)
+        self._record.failed(self._failed)
+        self._fail(self._failed.detail, state=state)
+
+    def _waiting(self, failure: Failure) -> str:
+        """Make no request for as long as a server asks; the failure's words, and until when."""
+        # Longer each time also where it says how long: that may be for a single request.
+        wait = max(self._longer_rest(*_RATE_SECONDS), failure.retry_after or 0.0)
+        self._retry_at = self._limited_until = perf_counter() + wait
+        until = datetime.fromtimestamp(time.time() + wait, timezone.utc)
+        return f"rate-limited, waiting until {until:%H:%M:%S} UTC: {failure}"
+
+    def _put_off(
+        self,
+        complaint: str,
+        log_it: bool = True,
+        reason: Reason | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         now = perf_counter()
         took = now - self._opening_since if self._opening_since is not None else 0.0
         least, most = _REOPEN_SECONDS
@@ -344,7 +381,7 @@ class Canary:
             took = 0.0
         if reason == "out_of_memory":
             least = self._longer_rest()
-        self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
+        self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY, retry_after or 0.0))
         self._unfit = reason if reason in MISFITS else ""
         # What does not fit together is what must be seen; where it runs, it does not run.
         self.environment = {

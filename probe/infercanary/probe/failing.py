@@ -21,7 +21,7 @@ FAILURES = Metric(
     "(of the host or of the device), no_libraries and version_mismatch (libraries are missing, or do not fit "
     "together), wrong_shape. For a server also: unreachable (no connection, or it closed before the answer), "
     "not_ready, error_answer (an unexpected HTTP status, or an error in the stream), incomplete (the answer ended "
-    "too early), malformed, too_large.",
+    "too early), malformed, too_large, rate_limited (status 429, or 503 with `Retry-After`).",
     ("canary", "reason"),
     reading="0 is healthy. `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
     "shows what to fix, and the probe's log says it in words. `wrong_answer` also counts runs that succeeded but are "

@@ -14,6 +14,7 @@ from infercanary.probe.deadline import one_line
 from infercanary.probe.pool import Pool
 from infercanary.probe.shortage import place_of
 from infercanary.probe.targets import (
+    ChecksResults,
     Failure,
     PreparesRuns,
     ReportsBusy,
@@ -116,7 +117,7 @@ class Measurement:
         self._until = 0.0
         self._give_way = min(_GIVE_WAY_SECONDS, _GIVE_WAY_SHARE * seconds)
         self._over = threading.Event()
-        self._turns: dict[int, Future[None]] = {}  # each thread's last, in the server's pool
+        self._turns: dict[int, Future[Any]] = {}  # each thread's last, in the server's pool
         self._failure: BaseException | None = None  # the first of any thread
         self._threads = [_Driver() for _ in range(load.concurrency)]
 
@@ -226,6 +227,7 @@ class Measurement:
                 break
         ready()
         driver.begin = driver.end = perf_counter()
+        driver.aside = 0.0
         most = _MOST_REQUESTS // self._load.concurrency
         while driver.end + latency <= self._until and len(driver.latencies) < most:
             latency = self._request(number, copy)
@@ -240,15 +242,20 @@ class Measurement:
             self._look_at = begin + _LOOK_SECONDS
             self._look()
             begin = perf_counter()
+        driver = self._threads[number]
         if self._pool is None:
-            copy.clock.measure(copy.run)
+            _, result = copy.clock.measure(copy.run)
         else:
-            self._turns[number] = turn = self._pool.submit(lambda: _run(copy))
+            self._turns[number] = turn = self._pool.submit(lambda: copy.clock.measure(copy.run))
             try:
-                turn.result()
+                _, result = turn.result()
             except CancelledError:
                 raise _Over("given up") from None
-        return (perf_counter() - begin) / self._threads[number].inferences
+        end = perf_counter()
+        if isinstance(copy, ChecksResults):
+            copy.check(result)
+            driver.aside += perf_counter() - end
+        return (end - begin) / driver.inferences
 
     def _is_busy(self) -> bool:
         reports = self._target if isinstance(self._target, ReportsBusy) else None
@@ -266,6 +273,8 @@ class _Driver:
     def __init__(self) -> None:
         self.latencies: list[float] = []
         self.begin = self.end = 0.0
+        self.aside = 0.0
+        """Seconds in checks of results, which are no part of the load."""
         self.inferences = 1
         """How many the target's own clock measures at once."""
 
@@ -277,8 +286,4 @@ class _Driver:
     @property
     def rate(self) -> float:
         """Requests a second. By its own time: threads do not end at the same moment."""
-        return self.inferences * len(self.latencies) / (self.end - self.begin)
-
-
-def _run(copy: Target) -> None:
-    copy.clock.measure(copy.run)
+        return self.inferences * len(self.latencies) / (self.end - self.begin - self.aside)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
-from infercanary.contract.report import PATH, Report, decode
+from infercanary.contract.report import PATH, Report, Run, decode
 from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.anew import Carried
 from infercanary.probe.arguments import address, check, check_others, check_reserves, checked
@@ -54,6 +54,7 @@ log = logging.getLogger("infercanary.probe")
 
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
+_ONCE_LIMITED_SECONDS = 120.0
 
 
 class Probe:
@@ -272,9 +273,9 @@ class Probe:
         """
         for canary in self._canaries:
             begin = time.monotonic()
-            while canary.state == "opening" and not self._stopping.is_set():
+            while canary.state == "opening" and not canary.limited_seconds and not self._stopping.is_set():
                 canary.open(_SAMPLE_SECONDS)
-                if canary.state == "opening" and not self._stopping.is_set():
+                if canary.is_opening and not self._stopping.is_set():
                     log.info(
                         "canary %s: still loading, waiting for its server or warming up after %.0f s",
                         canary.name,
@@ -348,7 +349,7 @@ class Probe:
         while self._rounds.profile():  # its run has it
             pass
         for number in range(rounds):
-            runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
+            runs = self._round_within_limits()
             if self._stopping.is_set():
                 return None
             if number < rounds - 1:
@@ -359,6 +360,20 @@ class Probe:
         self._account()
         self._publisher.publish(runs)
         return decode(self.report(""))
+
+    def _round_within_limits(self) -> list[Run]:
+        """Run one round; canaries whose server refuses requests for their rate run again when it allows that."""
+        deadline = time.monotonic() + _ONCE_LIMITED_SECONDS
+        planned = self._plan()[0]
+        runs: list[Run] = []
+        while True:
+            wait = max((canary.limited_seconds for canary, _ in planned), default=0.0)
+            self._stopping.wait(max(0.0, min(wait, deadline - time.monotonic())))
+            runs += self._rounds.run(planned, time.monotonic())[0]
+            left = deadline - time.monotonic()
+            planned = [entry for entry in planned if 0 < entry[0].limited_seconds < left]
+            if not planned or self._stopping.is_set():
+                return runs
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
         """Profile every canary now, apart from any schedule. Call it after :meth:`open`, in place of :meth:`run`.

@@ -50,7 +50,8 @@ STATE = Metric(
     ("canary", "state"),
     reading='`infercanary_canary_state{state="failing"} == 1` is an alert. `out_of_memory` is an alert too: too '
     "little memory is left for the canary, on the host or on the device. The probe tries again when there is room. "
-    "If `warming` lasts, the latencies never settle. If `opening` lasts, the model loads slowly or hangs. `busy`: "
+    "If `warming` lasts, the latencies never settle. If `opening` lasts, the model loads slowly or hangs, or a server "
+    "limits the rate of requests: `infercanary_canary_failure_info` says until when the canary waits. `busy`: "
     "the server's pool or GPU was too busy for the last run.",
 )
 LOAD = Metric(

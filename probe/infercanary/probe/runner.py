@@ -12,6 +12,7 @@ from itertools import islice
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from infercanary.contract.measures import OUTPUT
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
 from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
@@ -24,6 +25,7 @@ from infercanary.probe.shortage import explained, give_back, place_of
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import (
     Calibrates,
+    ChecksResults,
     Failure,
     GivesReadings,
     MayLackCuda,
@@ -33,6 +35,7 @@ from infercanary.probe.targets import (
     RunsOnDevice,
     Target,
 )
+from infercanary.probe.targets.openai import TOKENS
 from infercanary.probe.timing import Timing, inferences, overhead
 
 T = TypeVar("T")
@@ -48,6 +51,8 @@ _GIVE_WAY_SECONDS = 0.5
 _LET_GO_SECONDS = 1.0
 _CROWDED = 8.0
 _MAX_PHASES, _MAX_READINGS = 16, 64
+_LEAST_SPACING = 1.0
+_SPACING_SHARE = 0.25  # of the time that a run may take: it has a repeat at least
 
 
 class Opened(NamedTuple):
@@ -65,6 +70,8 @@ class Opened(NamedTuple):
     """What the clock shows for an empty phase."""
     aside: float = 0.0
     """Seconds since the last warm-up repeat: what it measures was identified. They are no part of the cold start."""
+    limited: Failure | None = None
+    """The server's refusal that ended warming up early, since requests came too fast for it."""
 
 
 class Repeats(NamedTuple):
@@ -121,6 +128,7 @@ class Runner:
         self.taking = Taking(target, self._container)  # the measures of its runs
         self._target = target
         self._prepares = target if isinstance(target, PreparesRuns) else None
+        self._checks = target if isinstance(target, ChecksResults) else None
         self._reads = target if isinstance(target, GivesReadings) else None
         self._reports_busy = target if isinstance(target, ReportsBusy) else None
         self._timeout = timeout
@@ -131,6 +139,10 @@ class Runner:
         """The engine's environment where it could not be opened: versions that do not fit are in it."""
         self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
         self._hang_reported = False
+        self._stopping = threading.Event()
+        self._spacing = 0.0  # seconds between two requests, once a server refused them for their rate
+        self._free_at = 0.0  # when the next request may be made
+        self._paced = 0.0  # seconds that this round waited for that
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
         self._usage = ThreadUsage()  # of the threads that ran this round's repeats
@@ -217,7 +229,7 @@ class Runner:
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + self.taking.seconds + (now - entered if entered is not None else 0.0)
-        return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
+        return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy - self._paced))
 
     def rest(self) -> None:
         """Let the thread end until the next call."""
@@ -225,6 +237,7 @@ class Runner:
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
+        self._stopping.set()
         self._worker.interrupt()
 
     def close(self, seconds: float, is_open: bool) -> bool:
@@ -247,7 +260,9 @@ class Runner:
         """
         try:
             return work()
-        except Failure:
+        except Failure as failure:
+            if failure.reason == "rate_limited":
+                self._space_out()
             raise  # the target knows better: a server's answer may have such words
         except BaseException as error:
             device = str(self._target.device) if isinstance(self._target, RunsOnDevice) else "cpu"
@@ -284,13 +299,22 @@ class Runner:
         if isinstance(self._target, Calibrates):
             self._target.calibrate()
         latencies: list[float] = []
+        limited: Failure | None = None
         begin = perf_counter()
+        # Once requests were refused for their rate, the runs go on with warming up, spaced out.
         while not (
-            is_steady(latencies)
+            self._spacing
+            or is_steady(latencies)
             or len(latencies) >= _WARM_UP_REPEATS
             or perf_counter() - begin > _WARM_UP_SECONDS
         ):
-            latencies.append(self._measure()[0].wall)
+            try:
+                latencies.append(self._measure()[0].wall)
+            except Failure as failure:
+                if failure.reason != "rate_limited":
+                    raise
+                limited = failure
+                self._space_out()
         warm_up = perf_counter() - begin
         clock = self._target.clock
         cost: float | None = None
@@ -299,13 +323,14 @@ class Runner:
         begin = perf_counter()
         environment |= components(self.name, self._target, self._sweep)
         aside = perf_counter() - begin
-        return Opened(environment, load, first_run, warm_up, latencies, int(inferences(clock)), cost, aside)
+        batch = int(inferences(clock))
+        return Opened(environment, load, first_run, warm_up, latencies, batch, cost, aside, limited)
 
     def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Repeats:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
-        self._busy = 0.0
+        self._busy = self._paced = 0.0
         aside = self._prepare()
         self._usage = ThreadUsage()
         crowd = Crowd(self._container)
@@ -316,7 +341,12 @@ class Runner:
         batch = inferences(self._target.clock)
         intended = took - (batch - 1) * timing.wall  # to the end of the first of its inferences
         timings = [timing]
-        while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
+        while (
+            len(timings) < repeats
+            and perf_counter() - begin + timing.wall + self._spacing < self._timeout / 2
+        ):
+            self._check(result)
+            self._pace()
             timing, result = self._measure()
             timings.append(timing)
             used.append(self._usage)
@@ -329,16 +359,41 @@ class Runner:
         measures = self.taking.end(timings, calls_a_server)
         waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, helped)
         numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
-        found = waits, crowds, inside, why, self._read(), measures, batch * len(timings)
+        readings = self._read()
+        if tokens := [reading.value for reading in readings if reading.metric is TOKENS]:
+            measures[OUTPUT] = tokens[-1]
+        found = waits, crowds, inside, why, readings, measures, batch * len(timings)
         return Repeats(timings, numbers, usage, *found, intended, place)
 
     def _prepare(self) -> float:
         """Get ready for the repeats, and let the target; the seconds that took."""
         begin = perf_counter()
         if self._prepares is not None:
+            self._pace()
             self._with_target(self._prepares.prepare)
+        self._pace()
         self.taking.begin()
         return perf_counter() - begin
+
+    def _space_out(self) -> None:
+        """Make requests at half the rate from now on: the server refused some."""
+        self._spacing = min(_SPACING_SHARE * self._timeout, max(_LEAST_SPACING, 2 * self._spacing))
+
+    def _pace(self) -> None:
+        """Wait until the next request may be made, where a server refused some for their rate."""
+        if self._spacing:
+            begin = perf_counter()
+            self._stopping.wait(max(0.0, self._free_at - begin))
+            now = perf_counter()
+            self._paced += now - begin
+            self._free_at = now + self._spacing
+
+    def _check(self, result: Any) -> None:
+        """Let the target check a repeat's result; the thread's usage is that of the repeats alone."""
+        if self._checks is not None:
+            usage = self._usage
+            self._with_target(self._checks.check, result)
+            self._usage = usage
 
     def _read(self) -> list[Reading]:
         """The target's own readings, checked: a bad one would make the report invalid."""

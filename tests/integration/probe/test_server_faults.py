@@ -17,7 +17,9 @@ from server_targets import http_target, kserve_target, openai_target
 from watching import MODULES, Seen, fetch, until
 
 from infercanary.probe import HostClock
+from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
+from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.server import REASONS
 
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
@@ -44,6 +46,8 @@ def once(target: Any) -> list[float]:
 
 COMMON = {
     "error": ("error_answer", "500 Status"),
+    "limited": ("rate_limited", "429 Status"),
+    "overloaded": ("error_answer", "503 Status"),
     "redirect": ("error_answer", "307 Moved to http://elsewhere/v2; redirects are not followed"),
     "slow": ("timed_out", "gave no whole answer within 0.6 s (timeout_seconds)"),
     "drip": ("timed_out", "gave no whole answer within 0.6 s"),
@@ -75,6 +79,7 @@ FAULTS = [
     ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64, and FP32 in the metadata"),
     ("kserve", "missing_output", "wrong_shape", "the output `y` is missing"),
     ("kserve", "other_output", "wrong_shape", "an output `z`, which the metadata has not"),
+    ("kserve", "error_body", "error_answer", "the model fell over"),
     ("kserve", "wrong_size", "malformed", "the output `y` ends after the answer does"),
     ("http", "wrong_answer", "wrong_answer", "the answer is not as expected at `/score`"),
     ("http", "other_json", "wrong_answer", "the answer is not as expected at `/`"),
@@ -102,6 +107,31 @@ def test_each_fault_has_its_reason_and_an_end(
     server.fault = ""
     assert once(target) == good, "a broken connection is not used again"
     target.close()
+
+
+@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
+@pytest.mark.parametrize(
+    "interim", ["103 Early Hints\r\nLink: </a.css>; rel=preload", "102 Processing", "199 New"]
+)
+def test_interim_answers_are_skipped(server: Faulty, kind: str, interim: str) -> None:
+    server.interim = 2 * f"HTTP/1.1 {interim}\r\n\r\n".encode()
+    target = made(kind, server)
+    target.open()
+    assert once(target) == once(target)
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
+def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) -> None:
+    target = made(kind, server)
+    target.open()
+    server.heads = [f"Content-Encoding: {encoding}"]
+    with pytest.raises(Failure, match=rf"compressed \({encoding}\)") as failure:
+        target.run(untimed)
+    assert failure.value.reason == "malformed"
+    server.heads = ["Content-Encoding: identity"]
+    assert once(target)
 
 
 @pytest.mark.parametrize("fault", ["not_finite", "null"])
@@ -180,6 +210,45 @@ def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
     late[0].stop()
 
 
+def test_an_answer_without_outputs_is_none(server: Faulty) -> None:
+    server.model = {}
+    inputs = [{"name": "x", "shape": [1, 4], "dtype": "FP32"}]
+    target = made("kserve", server, inputs=inputs)
+    target.open()
+    server.fault = "missing_output"
+    with pytest.raises(Failure, match="has no outputs"):
+        once(target)
+    server.fault = ""
+    once(target)
+    server.fault = "missing_output"
+    with pytest.raises(Failure, match="`y` is missing"):
+        once(target)
+
+
+OF_FORM = [
+    ("kserve", "missing_output"),
+    ("kserve", "error_body"),
+    ("http", "wrong_answer"),
+    ("openai", "stream_ends"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fault"), OF_FORM)
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_sweep_has_no_numbers_of_broken_answers(
+    server: Faulty, kind: str, fault: str, concurrency: int
+) -> None:
+    target = made(kind, server)
+    target.open()
+    once(target)
+    server.fault = fault
+    found = Measurement("c", target, Load(1, concurrency), 1.0, None).measure()
+    assert isinstance(found, Missing) and found.reason == "raised"
+    server.fault = ""
+    assert isinstance(Measurement("c", target, Load(1, concurrency), 1.0, None).measure(), Measured)
+    target.close()
+
+
 # In a probe ---------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +266,7 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
     expected = {
         "error": "error_answer", "slow": "timed_out", "reset": "unreachable", "half_body": "incomplete",
         "not_ready": "not_ready", "wrong_shape": "wrong_shape", "junk": "malformed", "endless": "too_large",
-        "not_finite": "not_finite", "wrong_answer": "wrong_answer",
+        "not_finite": "not_finite", "wrong_answer": "wrong_answer", "limited": "rate_limited",
     }  # fmt: skip
     assert set(expected.values()) == {*REASONS, "timed_out", "not_finite", "wrong_answer"}
     for fault, reason in expected.items():
@@ -219,6 +288,104 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
         before = failures(seen)
     until(lambda: fetch(probe.address).value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*expected.values()}
+
+
+@pytest.mark.parametrize(
+    ("heads", "seconds"),
+    [
+        (["Retry-After: 30"], 30),
+        (["Retry-After: 0"], 0),
+        (["Retry-After: 1.5"], 1.5),
+        (["Retry-After: 99999999999999999999"], 3600),
+        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 10:01:30 GMT"], 90),
+        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], 0),
+        (["Date: yesterday", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], None),
+        (["Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"], 3600),
+        (["Retry-After: Sat, 99 Nov 2026 09:00:00 GMT"], None),
+        (["Retry-After: -5"], None),
+        (["Retry-After: soon"], None),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("fault", ["limited", "overloaded"])
+def test_how_long_a_server_asks_to_be_left_alone(
+    server: Faulty, fault: str, heads: list[str], seconds: float | None
+) -> None:
+    target = made("http", server)
+    target.open()
+    server.fault, server.heads = fault, heads
+    with pytest.raises(Failure) as failure:
+        once(target)
+    assert failure.value.retry_after == seconds
+    limited = fault == "limited" or seconds is not None
+    assert failure.value.reason == ("rate_limited" if limited else "error_answer")
+
+
+class Gateway(Faulty):
+    """Refuses inferences once ``allowed`` are used up."""
+
+    allowed = 0
+
+    def _answer(self, connected: socket.socket, method: str, *more: Any) -> None:
+        if method == "POST":
+            self.allowed -= 1
+            self.fault = "limited" if self.allowed < 0 else ""
+        super()._answer(connected, method, *more)
+
+
+@pytest.mark.parametrize("kind", ["http", "openai", "kserve"])
+@pytest.mark.parametrize(("burst", "state"), [(12, "warming"), (0, "opening")])
+def test_a_canary_behind_a_rate_limit_opens_and_says_until_when_it_waits(
+    started: Any, kind: str, burst: int, state: str
+) -> None:
+    def limited(seen: Seen) -> list[str]:
+        family = seen.families.get("infercanary_canary_failure_info")
+        return [
+            p.labels[2] for p in (family.points if family else ()) if p.labels[:2] == ("c", "rate_limited")
+        ]
+
+    with Gateway() as server:
+        server.allowed, server.heads = burst, ["Retry-After: 1"]
+        probe = started({"c": made(kind, server)}, timeout_seconds=4)
+        seen = until(lambda: limited(s := fetch(probe.address)) and s)
+        assert seen.state("c") == state
+        (words,) = limited(seen)
+        assert "waiting until " in words and "429" in words
+        assert failures(seen) == {"rate_limited": 1}
+        server.allowed = 10**6
+        seen = until(lambda: fetch(probe.address).runs("c", "ok") and fetch(probe.address))
+        assert not limited(seen)
+        server.allowed = 0
+        seen = until(lambda: failures(s := fetch(probe.address)).get("rate_limited", 0) > 1 and s)
+        assert seen.state("c") == "failing" and [r.outcome for r in seen.report.runs][-1] == "raised"
+        server.allowed = 10**6
+        until(lambda: fetch(probe.address).state("c") in ("warming", "steady"))
+
+
+class Sometimes(Faulty):
+    """Every third inference meets ``broken``."""
+
+    broken = ""
+    asked = 0
+
+    def _answer(self, connected: socket.socket, method: str, *more: Any) -> None:
+        self.asked += method == "POST"
+        self.fault = self.broken if self.asked % 3 == 0 else ""
+        super()._answer(connected, method, *more)
+
+
+@pytest.mark.parametrize(("kind", "fault"), OF_FORM)
+def test_a_run_is_as_good_as_each_of_its_answers(started: Any, kind: str, fault: str) -> None:
+    with Sometimes() as server:
+        probe = started({"c": made(kind, server)}, timeout_seconds=20)
+        until(lambda: fetch(probe.address).state("c") == "steady")
+        server.broken = fault
+        until(lambda: fetch(probe.address).state("c") == "failing")
+        first = fetch(probe.address).runs("c", "raised")
+        seen = until(lambda: fetch(probe.address).runs("c", "raised") > first + 5 and fetch(probe.address))
+        last = [run.outcome for run in seen.report.runs if run.canary == "c"][-5:]
+        assert set(last) == {"raised"}
+        probe.stop()
 
 
 def test_a_server_that_is_killed_and_comes_back(started: Any) -> None:

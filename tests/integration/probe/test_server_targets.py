@@ -23,6 +23,7 @@ from watching import fetch, until
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock
 from infercanary.probe.targets import Failure, openai
+from infercanary.probe.targets.wire.events import Event
 from infercanary.probe.targets.wire.server import Server, ServerOptions
 from infercanary.probe.timing import Timing
 
@@ -416,7 +417,8 @@ def test_another_text_or_another_count_is_another_output(
     """The second is the same text in fewer tokens."""
     probe = started({"c": openai_target(server.url, "m", prompt="Say it", **QUICK)})
     until(lambda: fetch(probe.address).value("infercanary_output_error_ratio", "c") == 0.0)
-    assert fetch(probe.address).value("infercanary_output_tokens", "c") == 4
+    seen = fetch(probe.address)
+    assert seen.value("infercanary_output_tokens", "c") == 4 == seen.report.runs[-1].measures["output"]
     server.words = words
     seen = until(lambda: fetch(probe.address).value("infercanary_tagged_runs_total", "c", "output_changed")
                  and fetch(probe.address))  # fmt: skip
@@ -431,6 +433,75 @@ def test_more_keys_and_messages_of_a_request(server: Faulty) -> None:
     measured(target)
     asked = json.loads(inferences(server)[-1][2])
     assert (asked["messages"], asked["ignore_eos"]) == (messages, True)
+
+
+def spoken(text: Any, end: Any = None, index: int = 0) -> str:
+    """An event of a chat, as a stream has it."""
+    choice = {"index": index, "delta": {} if text is None else {"content": text}, "finish_reason": end}
+    return f"data: {json.dumps({'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+
+
+def framed(frame: Any) -> str:
+    return f"data: {json.dumps(frame)}\n\n"
+
+
+TWO = spoken("Once") + spoken(" upon")
+DONE = "data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "text", "tokens"),
+    [
+        *((TWO + spoken(None, end) + DONE, "Once upon", 2) for end in sorted(openai._ENDS)),
+        (TWO + spoken("", "stop"), "Once upon", 2),
+        (TWO + DONE, "Once upon", 2),
+        (spoken("Once", "") + spoken(" upon", "null") + DONE, "Once upon", 2),
+        (TWO + spoken(None, "stop") + framed({"choices": None, "usage": {"completion_tokens": 9}}), "Once upon", 9),
+        (TWO + spoken(None, "stop") + framed({"choices": [], "usage": {"completion_tokens": 9.0}}), "Once upon", 9),
+        (spoken([{"type": "text", "text": "Once"}, " upon"], "stop"), "Once upon", 1),
+        (TWO + framed({"error": None, "error_code": 0, "choices": []}) + DONE, "Once upon", 2),
+        (TWO + "event: ping\n\n" + framed({"type": "ping"}) + spoken(None, "stop"), "Once upon", 2),
+        (framed({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]})
+         + spoken(None, "tool_calls") + DONE, "f{}", 1),
+        (spoken("B", None, 1) + spoken("A") + spoken(None, "stop", 1) + spoken(None, "length") + DONE, "AB", 2),
+    ],
+)  # fmt: skip
+def test_a_stream_that_is_whole(server: Faulty, stream: str, text: str, tokens: int) -> None:
+    server.streams = stream
+    _, completion = measured(opened(openai_target(server.url, "m", prompt="Say it", salt=False, **QUICK)))
+    assert (completion.text, completion.tokens) == (text, tokens)
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason", "words"),
+    [
+        *((TWO + spoken(None, end) + DONE, "incomplete", f"finish_reason is `{end}`")
+          for end in ("abort", "error", "cancelled", "None", 0, {"type": "abort"})),
+        (TWO, "incomplete", "ended before the completion did"),
+        (spoken("Once", "") + spoken(" upon", ""), "incomplete", "ended before the completion did"),
+        (spoken("Once", "null") + spoken(" upon", "null"), "incomplete", "ended before the completion did"),
+        (TWO + spoken("B", None, 1) + spoken(None, "stop") + DONE, "incomplete", "ended before the completion did"),
+        (TWO + 'event: error\ndata: {"message": "cache exhausted"}\n\n' + DONE, "error_answer", "cache exhausted"),
+        (TWO + "event: error\n\n" + DONE, "error_answer", "broke off with an error"),
+        (TWO + framed({"object": "error", "message": "fell over"}) + DONE, "error_answer", "fell over"),
+        (TWO + framed({"text": "try later", "error_code": 50001}) + DONE, "error_answer", "50001"),
+        (TWO + framed({"errors": ["no memory"]}) + spoken(None, "stop"), "error_answer", "no memory"),
+        (TWO + framed({"detail": "no memory", "code": 500}) + DONE, "error_answer", "no memory"),
+        (TWO + framed({"choices": [{"error": {"code": 502}}]}) + DONE, "error_answer", "502"),
+        (TWO + framed("overloaded") + DONE, "error_answer", "overloaded"),
+        (DONE + TWO, "wrong_answer", "holds no text"),
+        (spoken("", "stop") + DONE, "wrong_answer", "holds no text"),
+        (TWO + framed({"choices": [], "usage": {"completion_tokens": 2.5}}) + DONE, "malformed", "2.5 tokens"),
+    ],
+)  # fmt: skip
+def test_a_stream_that_broke_off_is_a_failed_run(
+    server: Faulty, stream: str, reason: str, words: str
+) -> None:
+    target = opened(openai_target(server.url, "m", prompt="Say it", salt=False, **QUICK))
+    server.streams = stream
+    with pytest.raises(Failure) as failure:
+        measured(target)
+    assert (failure.value.reason, words in str(failure.value)) == (reason, True), str(failure.value)
 
 
 SALT = re.compile(r"\d( \d){11}\n")
@@ -553,10 +624,10 @@ def reasoned(shows: bool, tokens: int, hidden: int | None) -> float | None:
         stream = openai._Stream(Server(ServerOptions(url="http://h:1")))
         for number in range(4):
             delta = {"reasoning_content": "hm"} if shows and number < 2 else {"content": "word"}
-            stream.take(json.dumps({"choices": [{"delta": delta}]}))
+            stream.take(Event(json.dumps({"choices": [{"delta": delta}]})))
         details = {} if hidden is None else {"completion_tokens_details": {"reasoning_tokens": hidden}}
-        stream.take(json.dumps({"choices": [], "usage": {"completion_tokens": tokens, **details}}))
-        stream.take("[DONE]")
+        stream.take(Event(json.dumps({"choices": [], "usage": {"completion_tokens": tokens, **details}})))
+        stream.take(Event("[DONE]"))
         reported = stream.completion()
     assert reported.tokens == tokens
     return reported.between

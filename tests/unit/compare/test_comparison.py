@@ -184,6 +184,18 @@ def test_a_journal_says_that_the_answers_changed(journal):
         assert (result.causes.output_error is None) == (not now)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [(8.0, ""), (3.0, "; output tokens 8 → 3"), (12.0, "; output tokens 8 → 12"), (None, "")],
+)
+def test_another_number_of_tokens_is_said(journal, tokens, said):
+    old = read([journal("old", [0.02, 0.0201], measures={"output": 8.0})]).canaries["resnet18"]
+    known = {} if tokens is None else {"output": tokens}
+    new = read([journal("new", [0.015, 0.0151], measures=known)]).canaries["resnet18"]
+    sentence = compare_runs("resnet18", old, new).sentence
+    assert ("output tokens" in sentence) == bool(said) and said in sentence
+
+
 def test_what_a_journal_may_mix_up_is_said(journal):
     path = journal("a", [0.02, 0.02])
     journal("a", [0.02], torch="2.13.0", boot="b")

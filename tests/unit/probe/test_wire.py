@@ -183,7 +183,7 @@ STREAM = (
 def test_events_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[a:b] for a, b in pairwise(ends)]
-    assert list(events(pieces)) == ["one", "two\nlines", "ä"]
+    assert list(events(pieces)) == [("one", ""), ("two\nlines", "x"), ("ä", "")]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"data: " + b"x" * 60000 + b"\n"], ids=["line", "event"])

@@ -22,6 +22,7 @@ Reason = Literal[
     "incomplete",
     "malformed",
     "too_large",
+    "rate_limited",
 ]
 """Why a run failed. The first seven can happen with any target; the others are raised by the target itself."""
 
@@ -40,12 +41,13 @@ def is_reason(text: str) -> TypeGuard[Reason]:
 class Failure(Exception):
     """A run that failed for a known reason: ``raise Failure("not_ready", "…")`` from any method of a target."""
 
-    def __init__(self, reason: Reason, text: str) -> None:
+    def __init__(self, reason: Reason, text: str, retry_after: float | None = None) -> None:
         """Keep the reason, and the text as one printable line.
 
         Args:
             reason: One of :data:`REASONS`; runs that failed are counted by it.
             text: What went wrong, for the log; cut at 400 characters.
+            retry_after: Seconds for which a server asks to be left alone; None if it does not.
 
         Raises:
             ValueError: There is no such reason.
@@ -53,6 +55,7 @@ class Failure(Exception):
         if reason not in REASONS:
             raise ValueError(f"`{reason}` is no reason of a failure; there are {', '.join(REASONS)}")
         self.reason = reason
+        self.retry_after = retry_after
         super().__init__(printable(text, 400, " "))
 
 

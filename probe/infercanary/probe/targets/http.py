@@ -83,6 +83,9 @@ class HttpTarget(ServerTarget):
         self._expect = convert({} if options.expect is None else options.expect, Expect, "expect")
         values = self._expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
+        self._reads_body = (
+            bool(self._pointers) or self._expect.body is not None or self._expect.json is not UNSET
+        )
         self._request = self._body = b""
         self._headers = recent_headers()
 
@@ -112,8 +115,14 @@ class HttpTarget(ServerTarget):
             body = answer.read()
         if answer.status != self._expect.status:
             self._server.refuse(f"the answer is not {self._expect.status}", answer, body)
+        if self._reads_body:
+            self._server.require_plain(answer)
         self._headers.append(answer.headers)
         return body
+
+    def check(self, result: bytes) -> None:
+        """Require what ``expect`` says."""
+        self.values(result)
 
     def values(self, result: bytes) -> list[float]:
         """Return the numbers that ``expect.values`` points to; only the status where it has no pointers."""

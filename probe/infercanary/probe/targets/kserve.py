@@ -14,7 +14,7 @@ import msgspec
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Response
-from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, document, whole
+from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, converted, document, whole
 from infercanary.probe.targets.wire.tensors import (
     KserveInput,
     Tensor,
@@ -183,17 +183,17 @@ class KserveTarget(ServerTarget):
             body = answer.read()
         if answer.status != 200:
             self._server.refuse(f"inference with {self._name} failed", answer, body)
+        self._server.require_plain(answer)
         self._headers.append(answer.headers)
         return answer, body
 
     def values(self, result: tuple[Response, bytes]) -> list[float]:
         """Return evenly spread places of all outputs, by name; NaN if anything in them is not finite."""
-        tensors = self._decoded(*result)
-        for tensor in tensors:
-            self._check(tensor)
-        if missing := self._outputs.keys() - {tensor.name for tensor in tensors}:
-            raise Failure("wrong_shape", f"the output `{min(missing)}` is missing from the answer")
-        return places(sorted(tensors, key=lambda tensor: tensor.name))
+        return places(sorted(self._checked(result), key=lambda tensor: tensor.name))
+
+    def check(self, result: tuple[Response, bytes]) -> None:
+        """Require all outputs, of the types and shapes of the metadata and of the first answer."""
+        self._checked(result)
 
     def readings(self) -> list[Reading]:
         """Return the server's own times: means over the run by its statistics, or what the answers' headers report."""
@@ -254,6 +254,7 @@ class KserveTarget(ServerTarget):
             return kind()
         if answer.status != 200:
             self._server.refuse(what, answer, body)
+        self._server.require_plain(answer)
         return document(body, kind, what)
 
     def _entries(self) -> list[tuple[int, KserveInput, _TensorMetadata | None]]:
@@ -298,6 +299,17 @@ class KserveTarget(ServerTarget):
     def _make_request(self) -> None:
         self._request = self._server.request("POST", f"{self._model}/infer", self._body, self._lengths)
 
+    def _checked(self, result: tuple[Response, bytes]) -> list[Tensor]:
+        names = self._outputs.keys() or set(self._shapes)
+        tensors = self._decoded(*result)
+        for tensor in tensors:
+            self._check(tensor)
+        if missing := names - {tensor.name for tensor in tensors}:
+            raise Failure("wrong_shape", f"the output `{min(missing)}` is missing from the answer")
+        if not tensors:
+            raise Failure("wrong_shape", "the answer has no outputs")
+        return tensors
+
     def _decoded(self, answer: Response, body: bytes) -> list[Tensor]:
         """Read the outputs, whichever way the server sent each."""
         length = answer.headers.get(_LENGTH)
@@ -307,7 +319,11 @@ class KserveTarget(ServerTarget):
             raise Failure("malformed", f"the answer has {len(body)} bytes, and {_LENGTH} {length}")
         at = len(body) if length is None else int(length)
         tensors = []
-        for output in document(body[:at], _Inferred, "the answer to an inference").outputs:
+        answered = document(body[:at], Any, "the answer to an inference")
+        if isinstance(answered, dict) and answered.get("error"):  # some servers send errors with status 200
+            said = self._server.excerpt(body[:at], 200)
+            raise Failure("error_answer", f"inference with {self._name} failed: {said}")
+        for output in converted(answered, _Inferred, "the answer to an inference").outputs:
             name, dtype, shape = output.name, output.datatype, output.shape
             if any(size < 0 for size in shape):
                 raise Failure("wrong_shape", f"the output `{name}` has the shape {shape}")

@@ -6,24 +6,26 @@ https://platform.openai.com/docs/api-reference/chat-streaming
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from hashlib import sha256
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Failure, Reading, register
-from infercanary.probe.targets.wire.events import events
+from infercanary.probe.targets.wire.events import Event, events
 from infercanary.probe.targets.wire.salt import SaltedRequest, placed
 from infercanary.probe.targets.wire.server import (
     Server,
     ServerOptions,
     ServerTarget,
+    converted,
     document,
     whole,
     without_secrets,
@@ -64,31 +66,60 @@ FIRST_TOKEN = Metric(
 )
 
 
+_ENDS = frozenset(
+    (
+        "stop", "length", "tool_calls", "function_call", "content_filter",  # OpenAI's own
+        "eos_token", "stop_sequence", "model_length", "limit",  # of TGI, Mistral and llama.cpp
+    )
+)  # fmt: skip
+"""The values of ``finish_reason`` with which a completion is whole."""
+_NO_REASONS = (None, "", "null")
+
+
 class _Details(msgspec.Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: float | None = None
 
 
 class _Usage(msgspec.Struct):
-    completion_tokens: int | None = None
+    completion_tokens: float | None = None
     completion_tokens_details: _Details | None = None
 
 
+class _Part(msgspec.Struct):
+    text: str | None = None
+
+
+_Text = str | list[_Part | str] | None
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function | None = None
+
+
 class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    content: _Text = None
+    reasoning_content: _Text = None
+    reasoning: _Text = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
 
 
 class _Choice(msgspec.Struct):
+    index: int | None = None
     delta: _Delta | None = None
     text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
+    finish_reason: Any = None
     error: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
 
 
 class _Model(msgspec.Struct):
@@ -225,6 +256,7 @@ class OpenaiTarget(ServerTarget):
         )
         if answer.status != 200:
             self._server.refuse("the completion failed", answer, answer.read())
+        self._server.require_plain(answer)
         stream = _Stream(self._server)
         with closing(answer), closing(answer.pieces()) as pieces:
             if (kind := answer.headers.get_content_type()) != "text/event-stream":
@@ -233,7 +265,7 @@ class OpenaiTarget(ServerTarget):
                 )
             received = events(pieces)
             with phase("first_token"):
-                while not stream.text and stream.take(next(received, None)):
+                while not stream.has_text and stream.take(next(received, None)):
                     pass
             with phase("tokens"):
                 while stream.take(next(received, None)):
@@ -269,6 +301,7 @@ class OpenaiTarget(ServerTarget):
         answer, body = self._server.get(self._models)
         if answer.status != 200:
             return ""
+        self._server.require_plain(answer)
         for model in document(body, _Models, "the list of models").data:
             if model.id == self._model:
                 meta = model.meta or {}
@@ -311,54 +344,48 @@ def _untimed(_: str) -> AbstractContextManager[None]:
 
 
 class _Stream:
-    """A completion as its events come in."""
+    """A completion as its events come in. It is whole only with an end that is known to be one."""
 
     def __init__(self, server: Server) -> None:
-        self.text = ""
+        self.first = self._last = 0.0
         self._server = server
+        self._texts: dict[int, str] = {}  # of each choice
+        self._ended: set[int] = set()  # choices with a known good reason
         self._pieces = 0
         self._counted: int | None = None
         self._reasoned = 0  # tokens, as the server counts them
         self._shows_reasoning = False
-        self.first = self._last = 0.0
+        self._unknown = ""  # an event that is no part of a completion
         self._is_done = False
-        self._is_finished = False
 
-    def take(self, data: str | None) -> bool:
-        """Take the next event's data, or None at the end; return whether there is more to come."""
-        if data is None:
+    @property
+    def has_text(self) -> bool:
+        """Whether the first text is there."""
+        return self._pieces > 0
+
+    def take(self, event: Event | None) -> bool:
+        """Take the next event, or None at the end; return whether there is more to come."""
+        if event is None:
             return False
         if self._is_done:
             return True
-        if data == "[DONE]":
+        if event.data.strip() == "[DONE]":
             self._is_done = True
-            return True
-        event = document(data.encode(), _Event, "an event of the stream")
-        if event.error is not None:
-            said = self._server.excerpt(json.dumps(event.error).encode(), 300)
-            raise Failure("error_answer", f"the stream broke off with an error: {said}")
-        if event.usage is not None and event.usage.completion_tokens is not None:
-            self._counted = event.usage.completion_tokens
-            details = event.usage.completion_tokens_details
-            self._reasoned = max(0, (details.reasoning_tokens if details is not None else None) or 0)
-        for choice in event.choices[:1]:
-            delta = choice.delta or _Delta()
-            self._is_finished |= choice.finish_reason is not None
-            reasoning = delta.reasoning_content or delta.reasoning or ""
-            self._shows_reasoning |= bool(reasoning)
-            text = choice.text or delta.content or reasoning
-            if text:
-                self._last = perf_counter()
-                self.first = self.first or self._last
-                self._pieces += 1
-                self.text += text
+        elif event.name == "error":
+            self._break_off(event.data)
+        elif event.data:
+            self._take_frame(event.data)
         return True
 
     def completion(self) -> Completion:
         """Return the whole completion; fail where there is none."""
-        if not (self._is_done or self._is_finished):  # not every server says `[DONE]`
+        if self._unknown and not self._ended:
+            self._break_off(self._unknown)
+        # Not every server says `[DONE]`, and not every one gives a reason.
+        if self._texts.keys() - self._ended if self._ended else not self._is_done:
             raise Failure("incomplete", "the stream ended before the completion did")
-        if not self.text:
+        text = "".join(text for _, text in sorted(self._texts.items()))
+        if not text:
             raise Failure("wrong_answer", "the completion holds no text")
         tokens = self._pieces if self._counted is None else self._counted
         if tokens < 1:
@@ -368,7 +395,76 @@ class _Stream:
         # Reasoning that a server does not show comes before the first token, and not between two of them.
         came = tokens if self._shows_reasoning else tokens - self._reasoned
         apart = self._pieces > 1 and came > 1
-        return Completion(self.text, tokens, (self._last - self.first) / (came - 1) if apart else None)
+        return Completion(text, tokens, (self._last - self.first) / (came - 1) if apart else None)
+
+    def _take_frame(self, data: str) -> None:
+        frame = document(data.encode(), Any, _FRAME)
+        if not isinstance(frame, dict) or _is_error(frame):
+            self._break_off(data)
+        if frame.keys().isdisjoint(("choices", "usage")):
+            self._unknown = self._unknown or data
+        chunk = converted(frame, _Chunk, _FRAME)
+        if chunk.usage is not None and chunk.usage.completion_tokens is not None:
+            details = chunk.usage.completion_tokens_details
+            self._counted = _count(chunk.usage.completion_tokens)
+            self._reasoned = max(0, _count((details and details.reasoning_tokens) or 0))
+        for choice in chunk.choices or ():
+            self._take_choice(choice, data)
+
+    def _take_choice(self, choice: _Choice, data: str) -> None:
+        index, reason = choice.index or 0, choice.finish_reason
+        if choice.error:
+            self._break_off(data)
+        if isinstance(reason, str) and reason in _ENDS:
+            self._ended.add(index)
+        elif reason not in _NO_REASONS:
+            word = self._server.excerpt(str(reason).encode(), 100)
+            raise Failure("incomplete", f"the completion was broken off: its finish_reason is `{word}`")
+        delta = choice.delta or _Delta()
+        reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
+        self._shows_reasoning |= bool(reasoning)
+        text = choice.text or _text(delta.content) or reasoning or _calls(delta)
+        self._texts[index] = self._texts.get(index, "") + text
+        if text:
+            self._last = perf_counter()
+            self.first = self.first or self._last
+            self._pieces += 1
+
+    def _break_off(self, data: str) -> NoReturn:
+        said = self._server.excerpt(data.encode(), 300)
+        raise Failure("error_answer", f"the stream broke off with an error: {said}")
+
+
+_FRAME = "an event of the stream"
+
+
+def _is_error(frame: Mapping[str, Any]) -> bool:
+    """Whether an event says that the server failed: ``error``, ``error_code``, ``object: error`` and the like."""
+    return any(value for key, value in frame.items() if "error" in key.lower()) or "error" in (
+        frame.get("object"),
+        frame.get("type"),
+        frame.get("status"),
+    )
+
+
+def _text(content: _Text) -> str:
+    """Text that came whole, or as a list of parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part if isinstance(part, str) else part.text or "" for part in content)
+
+
+def _calls(delta: _Delta) -> str:
+    """What a model says that calls functions: their names and arguments."""
+    functions = [delta.function_call, *(call.function for call in delta.tool_calls or ())]
+    return "".join((f.name or "") + (f.arguments or "") for f in functions if f is not None)
+
+
+def _count(number: float) -> int:
+    """A number of tokens; some servers write ``8.0``."""
+    if not math.isfinite(number) or number != int(number):
+        raise Failure("malformed", f"the server counts {number:g} tokens, which is no whole number")
+    return int(number)
 
 
 def _with_key(options: OpenaiOptions) -> OpenaiOptions:

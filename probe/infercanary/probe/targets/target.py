@@ -126,6 +126,22 @@ class PreparesRuns(Protocol):
 
 
 @runtime_checkable
+class ChecksResults(Protocol):
+    """A target whose results may come from a server that failed: each of them is checked, not only the last."""
+
+    def check(self, result: Any) -> None:
+        """Refuse a result that is not of a known good form; called after each repeat, outside of what is timed.
+
+        Args:
+            result: What :meth:`Target.run` returned.
+
+        Raises:
+            Failure: It is not.
+        """
+        ...
+
+
+@runtime_checkable
 class GivesReadings(Protocol):
     """A target that publishes numbers of its own beside the timing."""
 

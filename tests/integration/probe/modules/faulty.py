@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
+F = TypeVar("F", bound="Faulty")
 WORDS = ["Once", " upon", " a", " time"]
 
 
@@ -27,6 +28,8 @@ class Faulty:
         self.fault = fault
         self.words = WORDS
         self.has_usage = True
+        self.streams = ""
+        """The events of each completion, instead of those of ``words``."""
         self.model: dict[str, Any] = {"name": "double", "platform": "test", "versions": ["1"]}
         self.model |= {"inputs": [INPUT], "outputs": [OUTPUT]}
         self.extensions = ["binary_tensor_data", "statistics"]
@@ -34,6 +37,8 @@ class Faulty:
         self.models: list[dict[str, Any]] = []
         self.heads: list[str] = []
         """More lines for the head of an answer."""
+        self.interim = b""
+        """Sent before each answer."""
         self.connections = 0
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         """Request line, headers and body of each."""
@@ -46,7 +51,7 @@ class Faulty:
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> Faulty:
+    def __enter__(self: F) -> F:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,6 +106,8 @@ class Faulty:
         self, connected: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> None:
         fault = self.fault
+        if self.interim:
+            connected.sendall(self.interim)
         if path.endswith("/v2"):
             return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
         if path.endswith("/v2/health/ready"):
@@ -201,9 +208,15 @@ class Faulty:
                     event([], {"completion_tokens": len(words), "prompt_tokens": 1, "total_tokens": 5})
                 )
             events.append("[DONE]")
-        connected.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        head = [
+            "HTTP/1.1 200 OK",
+            "Content-Type: text/event-stream; charset=utf-8",
+            "Transfer-Encoding: chunked",
+        ]
+        connected.sendall("".join(f"{line}\r\n" for line in [*head, *self.heads, ""]).encode())
+        if self.streams:
+            chunk = self.streams.encode()
+            return connected.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(chunk), chunk))
         for i, data in enumerate(events):
             if self.fault == "stream_breaks" and i == 3:
                 connected.sendall(b'40\r\ndata: {"choices"')
@@ -227,6 +240,12 @@ class Faulty:
 
     def _error(self, connected: socket.socket) -> None:
         self._json(connected, {"error": "the model\nfell over"}, 500)
+
+    def _limited(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "too many requests"}, 429)
+
+    def _overloaded(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "come back later"}, 503)
 
     def _redirect(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/v2\r\nContent-Length: 0\r\n\r\n")
@@ -285,6 +304,9 @@ class Faulty:
 
     def _deep_json(self, connected: socket.socket) -> None:
         self._send(connected, 200, "application/json", b"[" * 100_000)
+
+    def _error_body(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "the model fell over"})
 
     def _other_json(self, connected: socket.socket) -> None:
         self._json(connected, ["nothing", {"of": "the protocol"}])

@@ -169,12 +169,16 @@ class Connection:
             received = _Received(connected, deadline, self._most_bytes)
             response = http.client.HTTPResponse(_Opened(received), method=method)  # type: ignore[arg-type]
         try:
-            with phase(wait), self.failing_as("unreachable", "closed the connection without an answer"):
-                if not response.fp.peek(1):
-                    raise ConnectionResetError
-            with phase(receive), self.failing_as("incomplete", "broke off in the head of its answer"):
-                response.begin()
-                return Response(self, response)
+            while True:
+                with phase(wait), self.failing_as("unreachable", "closed the connection without an answer"):
+                    if not response.fp.peek(1):
+                        raise ConnectionResetError
+                with phase(receive), self.failing_as("incomplete", "broke off in the head of its answer"):
+                    response.begin()
+                    if not 100 <= response.status < 200 or response.status == 101:
+                        return Response(self, response)
+                    # An interim answer (RFC 9110, section 15.2), such as 103 Early Hints; the final one follows.
+                    response.headers = None  # type: ignore[assignment]  # or begin() reads no other head
         except BaseException:
             response.close()
             raise
@@ -266,6 +270,9 @@ class Response:
         self.status = response.status
         self.phrase = response.reason
         self.headers: Message = response.headers
+        encodings = ", ".join(response.headers.get_all("Content-Encoding", ())).strip().lower()
+        self.encoding = "" if encodings == "identity" else encodings
+        """How the body is compressed, such as ``gzip``; empty for not at all."""
         self._connection = connection
         self._response = response
 

@@ -1,4 +1,4 @@
-"""Server-sent events, as far as streamed completions use them: the data of each event, as the bytes come in.
+"""Server-sent events, as far as streamed completions use them: name and data of each event, as the bytes come in.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -6,20 +6,30 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from infercanary.probe.targets import Failure
 
 _MAX_EVENT_BYTES = 1 << 20
 
 
-def events(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the data of each event.
+class Event(NamedTuple):
+    """One event of a stream."""
+
+    data: str
+    """The lines of its data, joined by line ends."""
+    name: str = ""
+    """Its type, such as ``error``; empty without a line ``event:``."""
+
+
+def events(pieces: Iterable[bytes]) -> Iterator[Event]:
+    """Yield each event that has data or a name.
 
     Args:
         pieces: The stream's bytes as they come.
 
     Yields:
-        Text; the lines of an event's data are joined by line ends.
+        Events in the order of the stream.
 
     Raises:
         Failure: A line or an event is larger than 1 MiB.
@@ -27,6 +37,7 @@ def events(pieces: Iterable[bytes]) -> Iterator[str]:
     # An event without its blank line at the end of the stream is dropped: so does the standard.
     rest = b""
     data: list[str] = []
+    name = ""
     size = 0
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -41,6 +52,9 @@ def events(pieces: Iterable[bytes]) -> Iterator[str]:
                         "too_large", f"an event of the stream is larger than {_MAX_EVENT_BYTES} bytes"
                     )
                 data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
-            elif not line and data:
-                yield "\n".join(data)
-                data, size = [], 0
+            elif line.startswith(b"event:"):
+                name = line[6:].strip().decode("utf-8", "replace")
+            elif not line:
+                if data or name:
+                    yield Event("\n".join(data), name)
+                data, name, size = [], "", 0

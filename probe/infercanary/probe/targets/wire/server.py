@@ -8,6 +8,8 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from email.message import Message
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -26,13 +28,14 @@ T = TypeVar("T")
 S = TypeVar("S", bound="ServerTarget")
 
 REASONS: tuple[Reason, ...] = (
-    "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large",
+    "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large", "rate_limited",
 )  # fmt: skip
 """The reasons that a target for a server raises itself."""
 
 _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
 _READY_PAUSES = 0.1, 2.0
+_LONGEST_RETRY_SECONDS = 3600.0  # a server may ask for years
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
 _LEAST_HIDDEN = 6  # a shorter value would hide words that are no secret
@@ -183,9 +186,10 @@ class Server:
                 check()
                 return
             except Failure as failure:
-                if failure.reason not in ("unreachable", "not_ready") or time.monotonic() + pause > deadline:
+                wait = max(pause, failure.retry_after or 0.0)
+                if failure.reason not in ("unreachable", "not_ready") or time.monotonic() + wait > deadline:
                     raise
-            time.sleep(pause)
+            time.sleep(wait)
             pause = min(longest, 2 * pause)
 
     def request(
@@ -236,19 +240,39 @@ class Server:
             what: What was asked, and what is wrong.
             answer: Its status is in the message.
             body: Its first words are, too.
-            reason: The failure's.
+            reason: The failure's, unless the answer says that it is about the rate of requests (``rate_limited``).
 
         Raises:
             Failure: Always.
         """
-        said = self.excerpt(body, 200)
+        wait = retry_after(answer.headers)
+        if answer.status == 429 or (answer.status == 503 and wait is not None and reason != "not_ready"):
+            reason = "rate_limited"
+        said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
         text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
         if 300 <= answer.status < 400:
             where = printable(self.hide(str(answer.headers.get("Location", "nowhere"))), 200, " ")
             raise Failure(
                 reason, f"{text} to {where}; redirects are not followed: put the right address in url"
             )
-        raise Failure(reason, f"{text}: {said}" if said else text)
+        raise Failure(reason, f"{text}: {said}" if said else text, wait)
+
+    def require_plain(self, answer: Response) -> None:
+        """Refuse a compressed answer, whose body cannot be read.
+
+        Args:
+            answer: Its head.
+
+        Raises:
+            Failure: It is compressed (``malformed``).
+        """
+        if answer.encoding:
+            encoding = printable(answer.encoding, 40, " ")
+            raise Failure(
+                "malformed",
+                f"the answer is compressed ({encoding}), which is not read here: turn that off in the server or the "
+                "proxy before it (by default requests ask for `Accept-Encoding: identity`)",
+            )
 
     def hide(self, text: str) -> str:
         """Return the text without the headers' secrets: a server may repeat a token in its error.
@@ -349,9 +373,50 @@ def document(body: bytes, kind: type[T], what: str) -> T:
         Failure: It is no JSON, or of another type (``malformed``).
     """
     try:
-        return msgspec.convert(json.loads(body), kind)
+        return converted(json.loads(body), kind, what)
+    except (ValueError, RecursionError) as error:
+        raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
+
+
+def converted(value: Any, kind: type[T], what: str) -> T:
+    """Convert decoded JSON.
+
+    Args:
+        value: What ``json.loads`` returned.
+        kind: The type to convert to.
+        what: Names the document in the message.
+
+    Returns:
+        A value of ``kind``.
+
+    Raises:
+        Failure: It is of another type (``malformed``).
+    """
+    try:
+        return msgspec.convert(value, kind)
     except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
         raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
+
+
+def retry_after(headers: Message) -> float | None:
+    """Return how long a server asks to be left alone (RFC 9110, section 10.2.3).
+
+    Args:
+        headers: Of its answer.
+
+    Returns:
+        Seconds, from 0 to an hour; None if it does not say, or not in a form that is known.
+    """
+    value = str(headers.get("Retry-After", "")).strip()
+    if re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", value):
+        return min(float(value), _LONGEST_RETRY_SECONDS)
+    try:
+        until = parsedate_to_datetime(value).timestamp()
+        # By the server's own clock, if it has one: this one may be wrong.
+        sent = parsedate_to_datetime(headers["Date"]).timestamp() if "Date" in headers else time.time()
+    except (TypeError, ValueError, OverflowError, IndexError):
+        return None
+    return max(0.0, min(until - sent, _LONGEST_RETRY_SECONDS))
 
 
 def seconds(key: str, value: float, least: float = 0.001) -> float:
