@@ -77,11 +77,11 @@ class Secured:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._is_fixed = path is None or (path.exists() and not path.is_file())  # a pipe is read once
-        self._text = self._read()
         self._loading: asyncio.Task[None] | None = None
         self._error: UsageError | None = None
+        self._text = self._read()
         self._config = WebConfig() if path is None else read(path)
+        self._is_fixed = path is None or not path.is_file()  # a pipe is read once
         self._passwords = Passwords(self._config.basic_auth_users)
         server = self._config.tls_server_config
         self._certificates = None if path is None or server is None else Certificates(server, path)
@@ -115,8 +115,8 @@ class Secured:
 
     def _read(self) -> bytes | None:
         """The file's text: its time may be the same after two changes within a second."""
-        if self._path is None or self._is_fixed:
-            return b""
+        if self._path is None:
+            return None
         try:
             if not self._path.is_file():  # a pipe may never end
                 return None
@@ -127,7 +127,7 @@ class Secured:
 
     async def _refresh(self) -> None:
         """Put the file in force as it is now; those who ask meanwhile wait for that, too."""
-        while (text := self._read()) != self._text or self._loading is not None:
+        while not self._is_fixed and ((text := self._read()) != self._text or self._loading is not None):
             if self._loading is None:
                 self._loading = asyncio.create_task(self._load(text))
             await asyncio.shield(self._loading)  # who asked first may leave
