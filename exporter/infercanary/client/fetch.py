@@ -11,6 +11,7 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
+from infercanary.client import lookups
 from infercanary.client.accept import Accepted, accept, is_boot_id
 from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.client.limits import Limits
@@ -119,10 +120,10 @@ def open_session(url: str, limit: int) -> aiohttp.ClientSession:
     Returns:
         An open session, which the caller closes; it must be called within a running event loop.
     """
-    connector = (
+    connector: aiohttp.BaseConnector = (
         aiohttp.UnixConnector(url.removeprefix("unix://"), force_close=True)
         if url.startswith("unix://")
-        else aiohttp.TCPConnector(force_close=True)
+        else lookups.connector(force_close=True)
     )
     metered: Any = partial(Metered, asyncio.get_running_loop(), limit)
     connector._factory = metered  # aiohttp offers no other way

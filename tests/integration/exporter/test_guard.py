@@ -44,20 +44,26 @@ def certificate(folder: Path, name: str, *more: str) -> Path:
 
 
 @contextmanager
-def running(folder: Path, web_config: str) -> Iterator[str]:
-    """The exporter's URL."""
-    (folder / "exporter.yaml").write_text("docker: {enabled: false}")
+def running(
+    folder: Path, web_config: str, settings: str = "docker: {enabled: false}", python_path: str = ""
+) -> Iterator[str]:
+    """The exporter's URL; after the block it ends as a container does."""
+    (folder / "exporter.yaml").write_text(settings)
     (folder / "web.yml").write_text(web_config)
     command = [sys.executable, "-m", "infercanary.exporter", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, "--config", "exporter.yaml", "--web-config", "web.yml"],
         stderr=subprocess.PIPE, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))},
     )  # fmt: skip
     try:
         assert process.stderr is not None
         for line in process.stderr:
             if "event=listening" in line:
                 yield line.partition("url=")[2].split()[0]
+                process.terminate()
+                process.stderr.read()
+                assert process.wait(60) == 0
                 return
         raise AssertionError("it did not start")
     finally:
@@ -156,6 +162,41 @@ def test_nobody_is_let_in_while_the_file_cannot_be_used(tmp_path: Path, between:
         path.write_text(f"basic_auth_users: {{prometheus: '{HASH}'}}")
         assert get(url, "prometheus:canary") == 200
         assert get(url, "removed:canary") == get(url) == 401
+
+
+HANGS = """
+import pathlib, socket, threading
+real = socket.getaddrinfo
+
+def hangs(host, *rest, **more):
+    if "hangs" not in str(host):
+        return real(host, *rest, **more)
+    pathlib.Path("asked", str(host)).touch()
+    threading.Event().wait()
+
+socket.getaddrinfo = hangs
+"""
+
+
+def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path: Path) -> None:
+    """More of them than Python's own pool has threads; the end is that of :func:`running`."""
+    count = min(32, (os.cpu_count() or 1) + 4) + 2
+    probes = [f"{{url: 'http://hangs-{n}:1', service: s, container: c{n}}}" for n in range(count)]
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    (tmp_path / "asked").mkdir()
+    settings = (
+        f"poll_seconds: 0.1\ntimeout_seconds: 0.2\ndocker: {{enabled: false}}\nprobes: [{', '.join(probes)}]"
+    )
+    with running(tmp_path, USERS % (HASH, HASH), settings, str(tmp_path)) as url:
+        deadline = time.monotonic() + 60
+        while len([*(tmp_path / "asked").iterdir()]) < count - 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert get(url, "prometheus:canary") == 200
+        request = urllib.request.Request(f"{url}/-/reload", method="POST")
+        request.add_header("Authorization", f"Basic {base64.b64encode(b'prometheus:canary').decode()}")
+        with urllib.request.urlopen(request, timeout=60) as response:
+            assert response.status == 200
 
 
 def test_tls_and_a_certificate_that_is_renewed(tmp_path: Path) -> None:
