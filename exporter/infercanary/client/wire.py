@@ -51,8 +51,11 @@ class Turns:
         begin = spent = time.thread_time()
         while self._waiting and spent - begin < _TURN_SECONDS:
             connection = self._waiting.popleft()
-            if connection.take_piece():
-                self._waiting.append(connection)
+            try:
+                if connection.take_piece():
+                    self._waiting.append(connection)
+            except Exception as error:  # a fault of ours must cost this connection only
+                connection.fail(error)
             spent = time.thread_time()
         self._next = asyncio.get_running_loop().call_later(_REST * (spent - begin), self._rested)
 
@@ -95,7 +98,7 @@ class Metered(ResponseHandler):
         self._bytes_left = most_bytes + most_bytes // 8 + _HEAD_BYTES
         self._head_bytes_left = _HEAD_BYTES
         self._ended = False
-        self._untaken = b""
+        self._untaken, self._place = b"", 0
 
     def data_received(self, data: bytes) -> None:
         """Keep what came, for this answer's turn; meanwhile nothing more is read.
@@ -123,16 +126,15 @@ class Metered(ResponseHandler):
         """
         is_body = self._payload is not None and not self._payload.is_eof()
         size = _PIECE_BYTES if is_body else _HEAD_PIECE_BYTES
-        piece, rest = self._untaken[:size], self._untaken[size:]
-        if self.transport is None:  # it was closed meanwhile
-            self._untaken = b""
-            return False
-        self._head_bytes_left -= 0 if is_body else len(piece)
-        self._take(piece)
-        self._untaken = b"" if self._ended else rest
-        if self._untaken or self._ended:
-            return bool(self._untaken)
-        if self.transport is not None and not self._reading_paused:
+        piece = self._untaken[self._place : self._place + size]
+        self._place += size
+        if self.transport is not None:  # else it was closed meanwhile
+            self._head_bytes_left -= 0 if is_body else len(piece)
+            self._take(piece)
+        if self.transport is not None and not self._ended and self._place < len(self._untaken):
+            return True
+        self._untaken, self._place = b"", 0
+        if self.transport is not None and not self._ended and not self._reading_paused:
             self.transport.resume_reading()
         return False
 
@@ -153,7 +155,7 @@ class Metered(ResponseHandler):
     def _take(self, piece: bytes) -> None:
         begin = time.thread_time()
         super().data_received(piece)
-        if self._payload is not None and len(chunks := self._payload._buffer) > 1:
+        if len(chunks := getattr(self._payload, "_buffer", ())) > 1:  # an empty answer has none
             # aiohttp's reader takes five times as long for many chunks as its parser does.
             whole = b"".join(chunks)
             chunks.clear()
@@ -166,7 +168,11 @@ class Metered(ResponseHandler):
             or min(self._bytes_left, self._head_bytes_left) < 0
             or len(self) > _ANSWERS
         ):
-            self._end()
+            self.fail(
+                TooCostly(
+                    "its HTTP costs more than any report: odd chunks, a long head, or more answers than one"
+                )
+            )
 
     def set_exception(self, exc: BaseException, *causes: BaseException) -> None:
         """Note why it failed; what is too costly stays so, also when its connection is lost for that.
@@ -178,10 +184,12 @@ class Metered(ResponseHandler):
         if not self._ended:
             super().set_exception(exc, *causes)
 
-    def _end(self) -> None:
-        error = TooCostly(
-            "its HTTP costs more than any report: odd chunks, a long head, or more answers than one"
-        )
+    def fail(self, error: Exception) -> None:
+        """End the connection.
+
+        Args:
+            error: What its reader gets.
+        """
         if self._payload is not None:
             self._payload.set_exception(error)
             self._payload = None
