@@ -155,7 +155,8 @@ class Metered(ResponseHandler):
     def _take(self, piece: bytes) -> None:
         begin = time.thread_time()
         super().data_received(piece)
-        if len(chunks := getattr(self._payload, "_buffer", ())) > 1:  # an empty answer has none
+        chunks: Any = getattr(self._payload, "_buffer", ())  # an empty answer has none
+        if len(chunks) > 1:
             # aiohttp's reader takes five times as long for many chunks as its parser does.
             whole = b"".join(chunks)
             chunks.clear()

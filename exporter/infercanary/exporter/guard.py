@@ -13,7 +13,7 @@ import secrets
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import bcrypt
 import msgspec
@@ -34,14 +34,22 @@ _MOST_FILE_BYTES = 1 << 20
 _REALM = {hdrs.WWW_AUTHENTICATE: 'Basic realm="infercanary"'}
 
 
+ClientAuth = Literal["NoClientCert", "RequireAndVerifyClientCert"]
+Version = Literal["TLS12", "TLS13"]
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "client_auth_type": get_args(ClientAuth),
+    "min_version": get_args(Version),
+}
+
+
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``tls_server_config``; files are looked for beside the one that names them."""
 
     cert_file: str
     key_file: str
     client_ca_file: str = ""
-    client_auth_type: Literal["NoClientCert", "RequireAndVerifyClientCert"] = "NoClientCert"
-    min_version: Literal["TLS12", "TLS13"] = "TLS12"
+    client_auth_type: ClientAuth = "NoClientCert"
+    min_version: Version = "TLS12"
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +187,12 @@ def read(path: Path) -> WebConfig:
             raise UsageError(
                 f"{path}: {f'{place}: ' if place else ''}not supported here: {keys}; leave it out; "
                 f"supported keys: {', '.join(kind.__struct_fields__)}"
+            )
+    server = document.get("tls_server_config")
+    for key, values in _VALUES.items():
+        if isinstance(server, dict) and isinstance(value := server.get(key), str) and value not in values:
+            raise UsageError(
+                f"{path}: tls_server_config.{key}: `{value}` is not supported here; supported are {', '.join(values)}"
             )
     config = convert(document, WebConfig, str(path))
     _check_users(config.basic_auth_users, path)
