@@ -281,7 +281,7 @@ rate_limit: {interval: 1s, burst: 20}
     ("text", "named", "supported"),
     [
         (TOOLKIT, ("`http_server_config`", "`rate_limit`"), "tls_server_config, basic_auth_users"),
-        ("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequestClientCert}", ("`RequestClientCert`",),
+        ("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequestClientCert}", ("`Request",),
          "RequireAndVerifyClientCert"),
         (TOOLKIT[: TOOLKIT.index("http_server")], ("`cipher_suites`", "`client_allowed_sans`"), "min_version"),
     ],
