@@ -57,7 +57,7 @@ def exporter_settings(data: bytes) -> None:
 
 def web_config(data: bytes) -> None:
     """web.yml."""
-    _settings(data, guard.Secured.read)
+    _settings(data, guard.Secured)
 
 
 def _settings(data: bytes, load: Callable[[Path], object]) -> None:

@@ -266,10 +266,11 @@ class RunningContainer:
         Args:
             host: Where Docker publishes ports, as seen from here.
         """
-        settings = self._client.inspect_container(self.id)["NetworkSettings"]
+        settings = self._client.inspect_container(self.id).get("NetworkSettings") or {}
         published = (settings.get("Ports") or {}).get(f"{self._port}/tcp") or []
+        networks = [network for network in (settings.get("Networks") or {}).values() if network]
         address = settings.get("IPAddress") or next(
-            (n.get("IPAddress") for n in (settings.get("Networks") or {}).values() if n.get("IPAddress")), ""
+            (n["IPAddress"] for n in networks if n.get("IPAddress")), ""
         )
         self.urls = [f"http://{host}:{binding['HostPort']}" for binding in published[:1]]
         if address:
@@ -278,7 +279,7 @@ class RunningContainer:
     def ended(self) -> str:
         """Return why it has ended; empty while it runs."""
         try:
-            state = self._client.inspect_container(self.id)["State"]
+            state = self._client.inspect_container(self.id).get("State") or {}
         except docker.errors.NotFound:
             return "its container was removed from outside"
         except _UNREACHED as error:
@@ -357,10 +358,10 @@ def is_stale(labels: Mapping[str, str], now: float) -> bool:
         labels: The container's; without this project's labels it is not over.
         now: Unix seconds.
     """
-    until = labels.get(UNTIL_LABEL, "")
+    until = labels.get(UNTIL_LABEL) or ""
     if until.isascii() and until.isdigit() and now > int(until[:20]):
         return True
-    place, _, process = labels.get(OWNER_LABEL, "").partition(" ")
+    place, _, process = (labels.get(OWNER_LABEL) or "").partition(" ")
     pid, _, started = process.partition(" ")
     if place != _place() or not (pid.isascii() and pid.isdigit() and len(pid) < 20) or not started:
         return False

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
+from infercanary.client import lookups
 from infercanary.client.accept import Accepted, accept, is_boot_id
 from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.client.limits import Limits
-from infercanary.client.wire import Metered, TooCostly
+from infercanary.client.wire import Meter, Metered, TooCostly, Turns
 from infercanary.command.settings import UsageError
 from infercanary.contract.bounds import LATEST
 from infercanary.contract.report import PATH, SCHEMA_VERSION, Report, decode
@@ -109,22 +110,23 @@ def _check_schema(body: bytes) -> None:
             )
 
 
-def open_session(url: str, limit: int) -> aiohttp.ClientSession:
+def open_session(url: str, limit: int, meter: Meter | None = None) -> aiohttp.ClientSession:
     """A session for the probe at ``url`` alone: it shares no connection, cookie or name look-up with others.
 
     Args:
         url: ``http://…``, or ``unix://`` and the path of a socket.
         limit: Bytes of an answer at most.
+        meter: Of the CPU time that its answers take; None for one that shares turns with no other probe.
 
     Returns:
         An open session, which the caller closes; it must be called within a running event loop.
     """
-    connector = (
+    connector: aiohttp.BaseConnector = (
         aiohttp.UnixConnector(url.removeprefix("unix://"), force_close=True)
         if url.startswith("unix://")
-        else aiohttp.TCPConnector(force_close=True)
+        else lookups.connector(force_close=True)
     )
-    metered: Any = partial(Metered, asyncio.get_running_loop(), limit)
+    metered: Any = partial(Metered, asyncio.get_running_loop(), limit, meter or Meter(Turns()))
     connector._factory = metered  # aiohttp offers no other way
     return aiohttp.ClientSession(
         connector=connector,

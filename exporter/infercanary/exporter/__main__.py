@@ -72,7 +72,7 @@ def command(
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
     config = check(path) if path else ExporterConfig()
-    secured = guard.Secured.read(web_path) if web_path else guard.Secured()
+    secured = guard.Secured(web_path)
     if store is not None:
         config = msgspec.structs.replace(config, store=str(store))
     place = f"{path}: listen" if path and not listen else "--listen"
@@ -154,11 +154,11 @@ async def serve(
     await runner.setup()
     try:
         assert runner.server is not None  # it is set up
-        connections.start(runner.server, sock, secured.context)
+        connections.start(runner.server, sock, secured.context if secured.has_tls else None)
         host, port = sock.getsockname()[:2]
         log.info(
             "listening",
-            url=f"{'https' if secured.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
+            url=f"{'https' if secured.has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
             config=str(path) if path else "",
         )
         for remark in remarks(config):

@@ -107,7 +107,7 @@ def _size(text: str) -> int:
 
 
 def _more(count: int, what: str) -> str:
-    return f'<p class="note">and {count} {what} more, in <a href="/metrics">metrics</a></p>' if count else ""
+    return f'<p class="note">and {count} {what} more, in <a href="metrics">metrics</a></p>' if count else ""
 
 
 def how_it_ended(ended: Ended) -> str:
@@ -183,7 +183,7 @@ def condition_line(condition: Condition) -> str:
     Args:
         condition: Of an alert, that holds.
     """
-    link = f'<a href="/runbooks#{condition.anchor}">{escaped(condition.words, 400)}</a>'
+    link = f'<a href="runbooks#{condition.anchor}">{escaped(condition.words, 400)}</a>'
     return f'<p class="condition {condition.severity}">{link}</p>'
 
 

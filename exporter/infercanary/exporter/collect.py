@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from infercanary.client.fetch import Failure, PollError, fetch, open_session
-from infercanary.client.wire import CPU_SECONDS
+from infercanary.client.wire import Meter, Turns
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
@@ -91,6 +91,7 @@ class Collector:
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._turns = Turns()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
         self._shares_changed = False
         self._compared_at = -math.inf
@@ -326,11 +327,13 @@ class Collector:
         loop = asyncio.get_running_loop()
         next_poll = loop.time() + delay
         failed = 0
-        async with open_session(url, self.config.limits.report_bytes) as session:
+        meter = Meter(self._turns)
+        async with open_session(url, self.config.limits.report_bytes, meter) as session:
             # aiohttp may turn a cancellation into a timeout that comes with it: so it also checks which task polls now.
             while self._tasks.get(probe.key) is asyncio.current_task():
                 await asyncio.sleep(next_poll - loop.time())
                 await self._poll(probe, session, url)
+                probe.account.spend("cpu_seconds", meter.read(), time.monotonic())
                 failed = 0 if probe.up else failed + 1
                 rest = max(backoff(failed, self.config.poll_seconds), probe.account.wait(time.monotonic()))
                 next_poll = max(next_poll + rest, loop.time())
@@ -350,8 +353,6 @@ class Collector:
             )
             await self.absorb(probe, body)
         except PollError as error:
-            if error.reason == "too_costly":
-                probe.account.spend("cpu_seconds", CPU_SECONDS, started)
             self._failed(probe, error.reason, str(error))
         except Exception as error:
             # A fault of ours: until it is fixed it must cost this probe only.

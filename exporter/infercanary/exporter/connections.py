@@ -15,7 +15,7 @@ import resource
 import socket
 import ssl
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,6 +30,9 @@ from infercanary.exporter.caller import HEADER_SECONDS, Caller, Reason, address_
 from infercanary.exporter.feed import Feed
 
 log = structlog.get_logger(__name__)
+
+Context = Callable[[], Awaitable["ssl.SSLContext | None"]]
+"""For TLS, as it is at each connection."""
 
 OPEN = Metric(
     "infercanary_connections",
@@ -96,7 +99,7 @@ class Connections:
         self._closed = 0
         self._collected_at = 0.0
 
-    def start(self, server: web.Server, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+    def start(self, server: web.Server, sock: socket.socket, context: Context | None) -> None:
         """Let connections in, until :meth:`stop`.
 
         Args:
@@ -181,7 +184,7 @@ class Connections:
             await asyncio.sleep(_LOOK_SECONDS)
         return False
 
-    async def _accept(self, server: web.Server, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def _accept(self, server: web.Server, sock: socket.socket, context: Context | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -203,9 +206,7 @@ class Connections:
             connection.task = asyncio.create_task(self._connect(protocol, connection, context))
             await asyncio.sleep(0)  # those that are in get their turn
 
-    async def _connect(
-        self, protocol: RequestHandler, connection: Caller, context: ssl.SSLContext | None
-    ) -> None:
+    async def _connect(self, protocol: RequestHandler, connection: Caller, context: Context | None) -> None:
         loop = asyncio.get_running_loop()
         try:
             if context is not None:
@@ -214,7 +215,7 @@ class Connections:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: Feed(protocol),
                 connection.sock,
-                ssl=context,
+                ssl=await context() if context else None,
                 ssl_handshake_timeout=HEADER_SECONDS if context else None,
             )
         except (OSError, asyncio.TimeoutError) as error:  # no TLS, or not ours; or the caller left

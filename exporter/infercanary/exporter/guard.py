@@ -13,7 +13,7 @@ import secrets
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, get_args
 
 import bcrypt
 import msgspec
@@ -21,7 +21,7 @@ import structlog
 from aiohttp import BasicAuth, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from infercanary.command.settings import UsageError, load
+from infercanary.command.settings import UsageError, convert, load
 from infercanary.exporter.caller import address_of
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,16 @@ _REMEMBERED = 100
 _MOST_WAITING = 64  # passwords of one address
 _MOST_PASSWORD_BYTES = 72  # bcrypt ignores the rest
 _MOST_COST = 14  # about a second
+_MOST_FILE_BYTES = 1 << 20
 _REALM = {hdrs.WWW_AUTHENTICATE: 'Basic realm="infercanary"'}
+
+
+ClientAuth = Literal["NoClientCert", "RequireAndVerifyClientCert"]
+Version = Literal["TLS12", "TLS13"]
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "client_auth_type": get_args(ClientAuth),
+    "min_version": get_args(Version),
+}
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,8 +48,8 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cert_file: str
     key_file: str
     client_ca_file: str = ""
-    client_auth_type: Literal["NoClientCert", "RequireAndVerifyClientCert"] = "NoClientCert"
-    min_version: Literal["TLS12", "TLS13"] = "TLS12"
+    client_auth_type: ClientAuth = "NoClientCert"
+    min_version: Version = "TLS12"
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,31 +60,157 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """User → bcrypt hash of the password."""
 
 
-class Secured(NamedTuple):
-    """What a server takes of it; by default there is neither."""
+_UNSUPPORTED: Mapping[str, frozenset[str]] = {
+    "": frozenset({"http_server_config", "rate_limit"}),
+    "tls_server_config": frozenset(
+        {"cert", "key", "client_ca", "client_allowed_sans", "cipher_suites", "curve_preferences", "max_version",
+         "prefer_server_cipher_suites"}
+    ),
+}  # fmt: skip
+"""Keys of the exporter-toolkit that are refused: a key that is ignored would protect nothing."""
 
-    context: ssl.SSLContext | None = None
-    middlewares: tuple[Middleware, ...] = ()
 
-    @classmethod
-    def read(cls, path: Path) -> Secured:
-        """By the settings in ``path``.
+class Secured:
+    """TLS and users, as the file says at each connection and each request.
 
-        Args:
-            path: YAML with the keys of the exporter-toolkit's ``web.yml``.
+    While the file cannot be used, nobody is let in: the users of before may be the ones who were taken out. A file
+    without users, where there were some, is such a file, too: editors may empty a file before they write it.
 
-        Returns:
-            What the server takes.
+    Args:
+        path: The file; None for neither TLS nor users.
 
-        Raises:
-            UsageError: One of them does not work.
-        """
-        config = load(path, WebConfig)
-        _check_users(config.basic_auth_users, path)
-        server = config.tls_server_config
-        return cls(
-            None if server is None else tls(server, path),
-            (basic_auth(config.basic_auth_users),) if config.basic_auth_users else (),
+    Raises:
+        UsageError: One of its settings does not work.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._loading: asyncio.Task[None] | None = None
+        self._error: UsageError | None = None
+        self._text = self._read()
+        self._config = WebConfig() if path is None else read(path)
+        self._is_fixed = path is None or not path.is_file()  # a pipe is read once
+        self._passwords = Passwords(self._config.basic_auth_users)
+        server = self._config.tls_server_config
+        self._certificates = None if path is None or server is None else Certificates(server, path)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are TLS, from the start of the exporter to its end."""
+        return self._certificates is not None
+
+    async def context(self) -> ssl.SSLContext | None:
+        """What the next connection takes; None without TLS."""
+        await self._refresh()
+        return None if self._certificates is None else self._certificates.context()
+
+    @property
+    def middlewares(self) -> tuple[Middleware, ...]:
+        """What admits the users of the file; it answers 401 to others, 429 to who tries too many passwords, and 503
+        while the file cannot be used."""
+        return () if self._path is None else (self._middleware,)
+
+    @web.middleware
+    async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await self._refresh()
+        while self._error is None:
+            passwords = self._passwords
+            refusal = await passwords.refusal(request)
+            await self._refresh()  # passwords wait for their turns
+            if passwords is self._passwords and self._error is None:
+                return await handler(request) if refusal is None else refusal
+        return web.Response(status=503, text="the web config cannot be used; the exporter's log says why\n")
+
+    def _read(self) -> bytes | None:
+        """The file's text: its time may be the same after two changes within a second."""
+        if self._path is None:
+            return None
+        try:
+            if not self._path.is_file():  # a pipe may never end
+                return None
+            with self._path.open("rb") as file:
+                return file.read(_MOST_FILE_BYTES)
+        except OSError:
+            return None
+
+    async def _refresh(self) -> None:
+        """Put the file in force as it is now; those who ask meanwhile wait for that, too."""
+        while not self._is_fixed and ((text := self._read()) != self._text or self._loading is not None):
+            if self._loading is None:
+                self._loading = asyncio.create_task(self._load(text))
+            await asyncio.shield(self._loading)  # who asked first may leave
+
+    async def _load(self, text: bytes | None) -> None:
+        assert self._path is not None
+        try:
+            config, passwords = await asyncio.to_thread(self._checked, self._path)
+        except Exception as error:  # a fault of ours must let nobody in
+            self._error = error if isinstance(error, UsageError) else UsageError(f"{self._path}: {error!r}")
+            log.error(
+                "the web config cannot be used; nobody is let in until it is mended", error=str(self._error)
+            )
+        else:
+            self._error, self._config, self._passwords = None, config, passwords
+            if (config.tls_server_config is not None) != self.has_tls:
+                log.warning("restart the exporter to apply tls_server_config", config=str(self._path))
+            elif self._certificates is not None and config.tls_server_config is not None:
+                self._certificates.config = config.tls_server_config
+            log.info("web config reloaded", config=str(self._path))
+        finally:
+            self._text, self._loading = text, None
+
+    def _checked(self, path: Path) -> tuple[WebConfig, Passwords]:
+        """In a thread: hashes take time on purpose."""
+        config = read(path)
+        if self._config.basic_auth_users and not config.basic_auth_users:
+            raise UsageError(
+                f"{path}: basic_auth_users: there are none any more; to let everybody in, restart the exporter"
+            )
+        return config, Passwords(config.basic_auth_users)
+
+
+def read(path: Path) -> WebConfig:
+    """The settings in ``path``.
+
+    Args:
+        path: YAML with the keys of the exporter-toolkit's ``web.yml``.
+
+    Raises:
+        UsageError: One of them does not work.
+    """
+    document = load(path, dict[str, Any])
+    for place, unsupported in _UNSUPPORTED.items():
+        section = document.get(place) if place else document
+        if isinstance(section, dict) and (found := [str(key) for key in section if key in unsupported]):
+            kind = Tls if place else WebConfig
+            keys = ", ".join(f"`{key}`" for key in found)
+            raise UsageError(
+                f"{path}: {f'{place}: ' if place else ''}not supported here: {keys}; leave it out; "
+                f"supported keys: {', '.join(kind.__struct_fields__)}"
+            )
+    server = document.get("tls_server_config")
+    for key, values in _VALUES.items():
+        if isinstance(server, dict) and isinstance(value := server.get(key), str) and value not in values:
+            raise UsageError(
+                f"{path}: tls_server_config.{key}: `{value}` is not supported here; supported are {', '.join(values)}"
+            )
+    config = convert(document, WebConfig, str(path))
+    _check_users(config.basic_auth_users, path)
+    _check_tls(config.tls_server_config, path)
+    return config
+
+
+def _check_tls(config: Tls | None, path: Path) -> None:
+    if config is None:
+        return
+    is_asked = config.client_auth_type == "RequireAndVerifyClientCert"
+    if is_asked and not config.client_ca_file:
+        raise UsageError(
+            f"{path}: tls_server_config.client_ca_file: it is missing; name who signs the clients' certificates"
+        )
+    if config.client_ca_file and not is_asked:
+        raise UsageError(
+            f"{path}: tls_server_config.client_auth_type: with client_ca_file it is RequireAndVerifyClientCert"
         )
 
 
@@ -97,32 +232,29 @@ def _check_users(users: Mapping[str, str], path: Path) -> None:
             ) from None
 
 
-def tls(config: Tls, path: Path) -> ssl.SSLContext:
-    """What a listening socket takes; certificates that are renewed are used from the next connection on.
+class Certificates:
+    """What connections take; certificates that are renewed are used from the next connection on.
 
     Args:
-        config: Certificate, key and what is asked of clients.
+        config: Certificate, key and what is asked of clients; it may be replaced.
         path: The settings file: other paths in it are relative to its folder.
-
-    Returns:
-        A context for a server.
     """
-    context = _context(config, path)
-    current, known = context, _stamp(config, path)
 
-    def renew(handshake: ssl.SSLObject, _name: str | None, _context_: ssl.SSLContext) -> None:
-        nonlocal current, known
-        if (now := _stamp(config, path)) != known:
-            known = now
+    def __init__(self, config: Tls, path: Path) -> None:
+        self.config = config
+        self._path = path
+        self._known: object = None
+        self._context = _context(config, path)
+
+    def context(self) -> ssl.SSLContext:
+        """A context for a server; the one before where a file cannot be used."""
+        if (now := (self.config, _stamp(self.config, self._path))) != self._known:
+            self._known = now
             try:
-                current = _context(config, path)
+                self._context = _context(self.config, self._path)
             except UsageError as error:
                 log.error("the new certificate is not used; the one before stays", error=str(error))
-        handshake.context = current
-
-    # Called at every handshake, also of a client that names no host (docs of ssl.SSLContext.sni_callback).
-    context.sni_callback = renew
-    return context
+        return self._context
 
 
 class Passwords:
@@ -144,6 +276,29 @@ class Passwords:
         self._good: dict[bytes, None] = {}
         self._waiting: dict[str, list[tuple[str, bytes, asyncio.Future[bool | None]]]] = {}
         self._task: asyncio.Task[None] | None = None
+
+    async def refusal(self, request: web.Request) -> web.Response | None:
+        """What a request without a user's password gets; None for one that has it.
+
+        Args:
+            request: Its header is whole.
+        """
+        if not self._users:
+            return None
+        try:
+            given = BasicAuth.decode(request.headers.get(hdrs.AUTHORIZATION, ""), encoding="utf-8")
+        except ValueError:
+            return web.Response(status=401, text="a user and a password are needed\n", headers=_REALM)
+        password = given.password.encode()
+        good: bool | None = False
+        if len(password) <= _MOST_PASSWORD_BYTES:
+            peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+            good = await self.is_good(address_of(peer), given.login, password)
+        if good is None:
+            return web.Response(
+                status=429, text="too many passwords are tried\n", headers={"Retry-After": "1"}
+            )
+        return None if good else web.Response(status=401, text="wrong user or password\n", headers=_REALM)
 
     async def is_good(self, address: str, user: str, password: bytes) -> bool | None:
         """Whether this is the user's password.
@@ -195,39 +350,6 @@ class Passwords:
         return own is not None and found[[*self._nobodys].index(own)]
 
 
-def basic_auth(users: Mapping[str, str]) -> Middleware:
-    """A middleware that admits these users.
-
-    Args:
-        users: Name → bcrypt hash of the password.
-
-    Returns:
-        A middleware; it answers 401 to all others, and 429 to who tries too many passwords.
-    """
-    passwords = Passwords(users)
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            given = BasicAuth.decode(request.headers.get(hdrs.AUTHORIZATION, ""), encoding="utf-8")
-        except ValueError:
-            return web.Response(status=401, text="a user and a password are needed\n", headers=_REALM)
-        password = given.password.encode()
-        good: bool | None = False
-        if len(password) <= _MOST_PASSWORD_BYTES:
-            peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-            good = await passwords.is_good(address_of(peer), given.login, password)
-        if good is None:
-            return web.Response(
-                status=429, text="too many passwords are tried\n", headers={"Retry-After": "1"}
-            )
-        if not good:
-            return web.Response(status=401, text="wrong user or password\n", headers=_REALM)
-        return await handler(request)
-
-    return middleware
-
-
 def _cost(hashed: str) -> int:
     return int(hashed.split("$")[2])
 
@@ -253,15 +375,8 @@ def _context(config: Tls, path: Path) -> ssl.SSLContext:
         raise UsageError(
             f"{place}: cert_file and key_file cannot be used ({_why(error)}); give a certificate and its key as PEM"
         ) from None
-    if config.client_auth_type == "RequireAndVerifyClientCert":
-        if not config.client_ca_file:
-            raise UsageError(
-                f"{place}.client_ca_file: it is missing; name who signs the clients' certificates"
-            )
-        context.verify_mode = ssl.CERT_REQUIRED
-    elif config.client_ca_file:
-        raise UsageError(f"{place}.client_auth_type: with client_ca_file it is RequireAndVerifyClientCert")
     if config.client_ca_file:
+        context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(_beside(path, config.client_ca_file))
         except OSError as error:

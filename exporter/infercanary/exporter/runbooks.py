@@ -22,6 +22,6 @@ def page() -> str:
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary: runbooks</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{STYLE}</style></head><body class="runbooks">
-<header class="top"><nav><a href="/">status</a></nav></header>
+<header class="top"><nav><a href="./">status</a></nav></header>
 {text}</body></html>
 """

@@ -44,8 +44,8 @@ _HEAD = f"""<!doctype html>
 <style>{STYLE}</style></head><body>
 """
 _LINKS = (
-    '<nav><a href="/metrics">metrics</a><a href="/runbooks">runbooks</a>'
-    '<a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
+    '<nav><a href="metrics">metrics</a><a href="runbooks">runbooks</a>'
+    '<a href="-/healthy">healthy</a><a href="-/ready">ready</a></nav>'
 )
 _SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
 _IMPAIRED = '<div class="note">{}</div>'

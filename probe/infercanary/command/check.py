@@ -53,7 +53,7 @@ def command(
             from infercanary.exporter.guard import Secured
 
         for path in webs:
-            Secured.read(Path(path))
+            Secured(Path(path))
             _good(path)
 
 

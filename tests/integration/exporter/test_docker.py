@@ -176,6 +176,65 @@ def settings(docker: FakeDocker, relist_seconds: float = 30.0) -> DockerSettings
     return DockerSettings(url=f"unix://{docker.path}", relist_seconds=relist_seconds)
 
 
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """An entry without a label of ours, with another value at a place."""
+    odd = {
+        **entry(7, 1, name="odd"),
+        "Labels": {"a": "b"},
+        "State": "running",
+        "Ports": [],
+        "Created": 1,
+        "Mounts": [],
+    }
+    *folders, last = path.split(".")
+    place: Any = odd
+    for step in folders:
+        place = place[step]
+    place[last] = value
+    return odd
+
+
+FIELDS = (
+    "Id", "Names", "Image", "ImageID", "Created", "Labels", "Labels.a", "State", "Ports", "Mounts", "HostConfig",
+    "HostConfig.NetworkMode", "NetworkSettings", "NetworkSettings.Networks", "NetworkSettings.Networks.app_default",
+    "NetworkSettings.Networks.app_default.IPAddress", "NetworkSettings.Networks.app_default.GlobalIPv6Address",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_podman", [False, True])
+async def test_odd_entries_cost_no_other_container(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, is_podman: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Null, or a value of a wrong type, in any place of an entry, an image and an event."""
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        docker_discovery.log, "warning", lambda event, **more: lines.append({"event": event, **more})
+    )
+    docker.is_podman = is_podman
+    docker.images = [{**image(1), "Id": None}, {**image(3), "RepoDigests": 5}, image(1)]
+    docker.listing = [entry(1, port), "nothing", None]  # type: ignore[list-item]
+    values: list[Any] = [None, 5, "text", [[]]]
+    docker.listing += [changed(field, value) for field in FIELDS for value in values]
+    odd: list[dict[str, Any]] = [{"Actor": None}, {"Actor": 5}, {"Action": []}]
+    async with exporter(config(docker=settings(docker, relist_seconds=0.1))) as run:
+        await eventually(lambda: run.value("infercanary_up", container="app-resnet-1"))
+        assert await run.value("infercanary_discovery_up") == 1
+        assert [found["image_digest"] for found in await run.labels("infercanary_container_info")] == [
+            "sha256:01"
+        ]
+        now = time.time_ns()
+        docker.past += [{"Type": "container", "Action": "oom", "timeNano": now, **each} for each in odd]
+        await docker.ends(1, "oom", "die 137")
+        await eventually(lambda: run.value("infercanary_container_oom_kills_total", container="app-resnet-1"))
+        listings = docker.listings
+        await eventually(lambda: asyncio.sleep(0, docker.listings > listings + 1))
+    left_out = [line for line in lines if "left out" in line["event"]]
+    assert {line["container"] for line in left_out} >= {"/odd", "nothing"}
+    names = [line["container"] for line in left_out]
+    assert len(names) == len(set(names)), "each is named once"
+
+
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, good_probe: Any
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import http.client
+import os
 import shutil
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -42,20 +44,26 @@ def certificate(folder: Path, name: str, *more: str) -> Path:
 
 
 @contextmanager
-def running(folder: Path, web_config: str) -> Iterator[str]:
-    """The exporter's URL."""
-    (folder / "exporter.yaml").write_text("docker: {enabled: false}")
+def running(
+    folder: Path, web_config: str, settings: str = "docker: {enabled: false}", python_path: str = ""
+) -> Iterator[str]:
+    """The exporter's URL; after the block it ends as a container does."""
+    (folder / "exporter.yaml").write_text(settings)
     (folder / "web.yml").write_text(web_config)
     command = [sys.executable, "-m", "infercanary.exporter", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, "--config", "exporter.yaml", "--web-config", "web.yml"],
         stderr=subprocess.PIPE, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))},
     )  # fmt: skip
     try:
         assert process.stderr is not None
         for line in process.stderr:
             if "event=listening" in line:
                 yield line.partition("url=")[2].split()[0]
+                process.terminate()
+                process.stderr.read()
+                assert process.wait(60) == 0
                 return
         raise AssertionError("it did not start")
     finally:
@@ -89,6 +97,106 @@ def test_users(tmp_path: Path) -> None:
             assert get(f"{url}/metrics", Authorization=odd) == 401
         assert get(f"{url}/metrics", f"prometheus:{'x' * 5000}") == 401
         assert get(f"{url}/metrics", "prometheus:\0") == 401
+
+
+USERS = "basic_auth_users: {prometheus: '%s', removed: '%s'}"
+OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # of another password, and as long
+
+
+def swapped(path: Path, text: str) -> None:
+    """As Kubernetes renews a mounted Secret: the file is a link through a folder that becomes another one."""
+    folder = path.parent / f"..data_{time.monotonic_ns()}"
+    folder.mkdir()
+    (folder / path.name).write_text(text)
+    link = path.parent / "..new"
+    link.symlink_to(folder.name)
+    link.replace(path.parent / "..data")
+    if not path.is_symlink():
+        path.unlink()
+        path.symlink_to(f"..data/{path.name}")
+
+
+def replaced(path: Path, text: str) -> None:
+    """As editors do."""
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    other.replace(path)
+
+
+def in_the_same_second(path: Path, text: str) -> None:
+    """In place and as long, on a file system that keeps whole seconds."""
+    seconds = path.stat().st_mtime
+    path.write_text(text.ljust(path.stat().st_size))
+    os.utime(path, (seconds, seconds))
+
+
+@pytest.mark.parametrize("write", [Path.write_text, replaced, swapped, in_the_same_second])
+def test_the_file_is_read_at_each_request(tmp_path: Path, write: Callable[[Path, str], object]) -> None:
+    """Also passwords that were remembered go."""
+    path, keeps = tmp_path / "web.yml", f"basic_auth_users: {{prometheus: '{HASH}'"
+    with running(tmp_path, USERS % (HASH, HASH)) as url:
+        for user in ("prometheus", "removed"):
+            assert get(url, f"{user}:canary") == 200
+        write(path, f"{keeps}}}")
+        assert get(url, "removed:canary") == 401
+        assert get(url, "prometheus:canary") == 200
+        write(path, f"{keeps}, added: '{HASH}'}}")
+        assert get(url, "added:canary") == 200
+        write(path, f"{keeps}, added: '{OTHER}'}}")
+        assert get(url, "added:canary") == 401
+        assert get(url, "prometheus:canary") == 200
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["", "basic_auth_users: {}", "basic_auth_users: {prometheus: [", "basic_auth_users: {prometheus: canary}", None],
+)  # fmt: skip
+def test_nobody_is_let_in_while_the_file_cannot_be_used(tmp_path: Path, between: str | None) -> None:
+    """An editor may empty a file before it writes it, and what is wrong may hide who was to be taken out."""
+    path = tmp_path / "web.yml"
+    with running(tmp_path, USERS % (HASH, HASH)) as url:
+        assert get(url, "removed:canary") == 200
+        path.unlink() if between is None else path.write_text(between)
+        for user in ("removed:canary", "prometheus:canary", "prometheus:wrong", ""):
+            assert get(url, user) == -1, "neither let in, nor asked for another password"
+        path.write_text(f"basic_auth_users: {{prometheus: '{HASH}'}}")
+        assert get(url, "prometheus:canary") == 200
+        assert get(url, "removed:canary") == get(url) == 401
+
+
+HANGS = """
+import pathlib, socket, threading
+real = socket.getaddrinfo
+
+def hangs(host, *rest, **more):
+    if "hangs" not in str(host):
+        return real(host, *rest, **more)
+    pathlib.Path("asked", str(host)).touch()
+    threading.Event().wait()
+
+socket.getaddrinfo = hangs
+"""
+
+
+def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path: Path) -> None:
+    """More of them than Python's own pool has threads; the end is that of :func:`running`."""
+    count = min(32, (os.cpu_count() or 1) + 4) + 2
+    probes = [f"{{url: 'http://hangs-{n}:1', service: s, container: c{n}}}" for n in range(count)]
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    (tmp_path / "asked").mkdir()
+    settings = (
+        f"poll_seconds: 0.1\ntimeout_seconds: 0.2\ndocker: {{enabled: false}}\nprobes: [{', '.join(probes)}]"
+    )
+    with running(tmp_path, USERS % (HASH, HASH), settings, str(tmp_path)) as url:
+        deadline = time.monotonic() + 60
+        while len([*(tmp_path / "asked").iterdir()]) < count - 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert get(url, "prometheus:canary") == 200
+        request = urllib.request.Request(f"{url}/-/reload", method="POST")
+        request.add_header("Authorization", f"Basic {base64.b64encode(b'prometheus:canary').decode()}")
+        with urllib.request.urlopen(request, timeout=60) as response:
+            assert response.status == 200
 
 
 def test_tls_and_a_certificate_that_is_renewed(tmp_path: Path) -> None:
@@ -128,6 +236,10 @@ def test_clients_with_a_certificate(tmp_path: Path) -> None:
         for name in ("", "stranger"):
             with pytest.raises(REFUSED):
                 get(f"{url}/metrics", context=knows(name))
+        (tmp_path / "web.yml").write_text(settings.replace("client.pem", "stranger.pem"))
+        assert get(f"{url}/metrics", context=knows("stranger")) == 200
+        with pytest.raises(REFUSED):
+            get(f"{url}/metrics", context=knows("client"))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +264,37 @@ def test_mistakes_are_one_line(pems: Callable[[], Path], text: str, line: str) -
     path = pems() / "web.yml"
     path.write_text(text)
     with pytest.raises(UsageError) as mistake:
-        guard.Secured.read(path)
+        guard.Secured(path)
     assert str(mistake.value).startswith(str(path)) and line in str(mistake.value), str(mistake.value)
+
+
+# The keys of the exporter-toolkit's own example that are not supported here.
+TOOLKIT = """
+tls_server_config:
+  {cert_file: server.pem, key_file: server.key, cipher_suites: [TLS_AES_128_GCM_SHA256], client_allowed_sans: [a.b]}
+http_server_config: {http2: true}
+rate_limit: {interval: 1s, burst: 20}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "supported"),
+    [
+        (TOOLKIT, ("`http_server_config`", "`rate_limit`"), "tls_server_config, basic_auth_users"),
+        ("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequestClientCert}", ("`Request",),
+         "RequireAndVerifyClientCert"),
+        (TOOLKIT[: TOOLKIT.index("http_server")], ("`cipher_suites`", "`client_allowed_sans`"), "min_version"),
+    ],
+)  # fmt: skip
+def test_keys_of_the_toolkit_that_are_not_supported_are_named(
+    pems: Callable[[], Path], text: str, named: tuple[str, ...], supported: str
+) -> None:
+    path = pems() / "web.yml"
+    path.write_text(text)
+    refused = CliRunner().invoke(check.command, ["--web-config", str(path)])
+    line = str(refused.exception)
+    assert isinstance(refused.exception, UsageError) and "not supported here" in line
+    assert all(key in line for key in named) and supported in line, line
 
 
 @pytest.fixture(scope="module")

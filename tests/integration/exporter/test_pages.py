@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
-from infercanary.contract.report import Run
+from infercanary.contract.report import Family, Point, Run
 from infercanary.exporter import connections, status
 from infercanary.exporter.config import Links
 from infercanary.exporter.status import SCRIPT_SOURCE
@@ -42,7 +42,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
         assert await run.labels("infercanary_links_info") == [
             {"grafana": "http://grafana.example", "runbooks": "https://canary.example:9797/runbooks"}
         ]
-        assert '<a href="/runbooks">' in (await run.get("/"))[1]
+        assert '<a href="runbooks">' in (await run.get("/"))[1]
     async with exporter(config()) as run:
         assert await run.labels("infercanary_links_info") == []
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text(encoding="utf-8"))
@@ -52,8 +52,43 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
     places = set(re.findall(r' id="([^"]+)"', text))
     leads = re.findall(r'href="([^"]+)"', text)
     assert {lead[1:] for lead in leads if lead.startswith("#")} <= places
-    assert all(lead.startswith(("#", "https://")) or lead == "/" for lead in leads)
+    assert all(lead.startswith(("#", "https://")) or lead == "./" for lead in leads)
     assert not re.search(r"<(script|img|link|iframe)\b|\bsrc=|@import|url\(", text)
+
+
+async def test_every_link_works_behind_a_path_prefix(
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any
+) -> None:
+    """Through a reverse proxy that strips the prefix, from page to page."""
+    good_probe.families = [
+        Family(f"infercanary_f{n}", "gauge", "x", ("a",), (Point(("b",), 1.0),)) for n in range(50)
+    ]
+    good_probe.runs = [Run(n, f"canary-{n}", 0.0, 0.0, "not_finite") for n in range(60)]
+    probes = [("down", "http://127.0.0.1:1"), ("many", await serve(good_probe.app()))]
+    async with exporter(config(*probes)) as run:
+
+        async def forward(request: web.Request) -> web.Response:
+            async with run.session.get(f"{run.url}/{request.match_info['rest']}") as response:
+                return web.Response(body=await response.read(), content_type=response.content_type)
+
+        proxy = web.Application()
+        proxy.router.add_get("/infercanary/{rest:.*}", forward)
+        begin = URL(await serve(proxy)) / "infercanary/"
+        await eventually(lambda: run.value("infercanary_up", container="many"))
+        await eventually(lambda: run.value("infercanary_poll_failures_total", container="down"))
+        todo, seen = [begin], set()
+        while todo:
+            page = todo.pop().with_fragment(None)
+            if page.host != begin.host or page in seen:
+                continue
+            seen.add(page)
+            async with run.session.get(page) as response:
+                assert response.status == 200, page
+                if response.content_type == "text/html":
+                    found = re.findall(r'(?:href|src|action)="([^"]+)"', await response.text())
+                    todo += [page.join(URL(link)) for link in found]
+    paths = {str(page.relative()).removeprefix("/infercanary/") for page in seen}
+    assert paths == {"", "metrics", "runbooks", "-/healthy", "-/ready"}
 
 
 class Outline(HTMLParser):

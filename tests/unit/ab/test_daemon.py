@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tarfile
+from types import SimpleNamespace
+from typing import Any
 
 import docker.errors
 import pytest
@@ -16,6 +18,7 @@ from infercanary.ab.daemon import (
     OWNER_LABEL,
     SETTINGS,
     UNTIL_LABEL,
+    RunningContainer,
     _archive,
     _port,
     is_stale,
@@ -39,6 +42,25 @@ def test_a_running_experiment_is_not_stale() -> None:
 def test_what_is_past_its_time_is_stale_wherever_it_was_started() -> None:
     assert is_stale(labels("another-host 1 5", NOW - 1), NOW)
     assert not is_stale(labels("another-host 1 5"), NOW)
+
+
+@pytest.mark.parametrize(
+    ("inspected", "urls"),
+    [
+        ({"NetworkSettings": None}, []),
+        ({"NetworkSettings": {"IPAddress": None, "Ports": None, "Networks": None}}, []),
+        (
+            {"NetworkSettings": {"Networks": {"a": None, "b": {"IPAddress": None}, "c": {"IPAddress": "10.0.0.5"}}}},
+            ["http://10.0.0.5:9798"],
+        ),
+    ],
+)  # fmt: skip
+def test_nulls_of_inspect_are_missing_values(inspected: dict[str, Any], urls: list[str]) -> None:
+    client: Any = SimpleNamespace(inspect_container=lambda _: {**inspected, "State": None})
+    container = RunningContainer(client, "id", 9798)
+    container.find("127.0.0.1")
+    assert list(container.urls) == urls
+    assert "exit code" in container.ended()
 
 
 def test_what_a_process_left_that_ended_is_stale() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from contextlib import suppress
 
 import pytest
+from aiohttp import StreamReader
+from aiohttp.client_proto import ResponseHandler
 
+from infercanary.client import wire
 from infercanary.client.fetch import PollError, fetch, open_session, read
 from infercanary.client.limits import Limits
 from infercanary.contract.report import Report, Run, encode
@@ -66,3 +70,64 @@ async def test_what_http_says_beside_a_report_takes_little_memory(answer: bytes)
             finally:
                 tracemalloc.stop()
     assert most < 600 << 10
+
+
+ONE_BYTE_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000
+
+
+async def test_answers_of_many_probes_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which each piece takes a millisecond: what is done of all polls between two looks of another."""
+    pieces, chunks, most = 0, 0, 0
+
+    def thread_time() -> float:
+        return pieces / 1_000
+
+    parse, take = ResponseHandler.data_received, StreamReader._read_nowait_chunk
+
+    def parsed(self: ResponseHandler, data: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        parse(self, data)
+
+    def taken(self: StreamReader, n: int) -> bytes:
+        nonlocal chunks
+        chunks += 1
+        return take(self, n)
+
+    monkeypatch.setattr(time, "thread_time", thread_time)
+    monkeypatch.setattr(ResponseHandler, "data_received", parsed)
+    monkeypatch.setattr(StreamReader, "_read_nowait_chunk", taken)
+    answers = {
+        "good": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(WHOLE), WHOLE),
+        "odd": ONE_BYTE_CHUNKS,
+    }
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError):
+            writer.write(answers["good" if b"since=good" in asked else "odd"])
+            await writer.drain()
+        writer.close()
+
+    async def look() -> None:
+        nonlocal most
+        while True:
+            before = pieces
+            await asyncio.sleep(0)
+            most = max(most, pieces - before)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        looking, turns = asyncio.create_task(look()), wire.Turns()
+
+        async def poll(cursor: str) -> bytes:
+            async with open_session(url, 4 << 20, wire.Meter(turns)) as session:
+                return await fetch(session, url, cursor, 60.0, 4 << 20)
+
+        *odd, good = await asyncio.gather(*(poll("") for _ in range(8)), poll("good"), return_exceptions=True)
+        looking.cancel()
+    assert good == WHOLE
+    assert [getattr(error, "reason", error) for error in odd] == ["too_costly"] * 8
+    assert pieces > 8 * 50, "each was taken apart until it cost too much"
+    assert most <= 7, "of a turn, and its reading goes on where another one begins"
+    assert chunks <= 2 * pieces, "what came is read as a whole, not byte by byte"

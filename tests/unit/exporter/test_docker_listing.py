@@ -135,6 +135,16 @@ FOREIGN = {"other": address("10.0.0.2")}
     [
         ([exporter()], listed(port="8000"), "http://172.18.0.5:8000"),
         (
+            [exporter(ingress=address("10.0.0.9"), web=address("172.19.0.9"))],
+            listed(networks={"ingress": address("10.0.0.5"), "web": address("172.19.0.5")}),
+            "http://172.19.0.5:9798",
+        ),
+        (
+            [exporter(ingress=address("10.0.0.9"))],
+            listed(networks={"ingress": address("10.0.0.5")}),
+            "http://10.0.0.5:9798",
+        ),
+        (
             [exporter()],
             listed(networks={**FOREIGN, "app_default": address("172.18.0.5")}),
             "http://172.18.0.5:9798",

@@ -92,6 +92,17 @@ def test_a_pod_that_cannot_be_read_costs_no_other(monkeypatch: pytest.MonkeyPatc
     assert known.left_out == {"malformed": 2}
 
 
+@pytest.mark.parametrize("odd", [None, 5, [], {}, {"metadata": None}, {"metadata": {"name": "odd", "labels": 5}},
+                                 {"metadata": {"name": "odd", "resourceVersion": 5}}])  # fmt: skip
+def test_an_odd_object_costs_no_other(odd: Any) -> None:
+    known = listed(pod("1", 1), odd, pod("2", 3))
+    known.take_event(event("ADDED", odd))
+    known.take_event(event("MODIFIED", odd))
+    known.take_event(event("ADDED", pod("4", 5)))
+    assert names(known) == ["1", "2", "4"] and known.version == "5"
+    assert known.left_out == {"malformed": 3}
+
+
 def test_a_list_in_pages() -> None:
     known = NodePods(since=0.0)
     known.begin_list()

@@ -163,7 +163,7 @@ def test_what_pages_is_red_and_leads_to_its_runbook() -> None:
     assert '<article class="critical">' in shown
     assert "<b>1</b> to act on now" in shown
     assert (
-        '<p class="condition critical"><a href="/runbooks#infercanarycudamissing">resnet should run on a GPU, but its '
+        '<p class="condition critical"><a href="runbooks#infercanarycudamissing">resnet should run on a GPU, but its '
         "engine has no CUDA: cpu_only_build</a></p>"
     ) in shown
 
@@ -171,7 +171,7 @@ def test_what_pages_is_red_and_leads_to_its_runbook() -> None:
 def test_what_waits_is_in_the_colour_of_doubt_and_what_is_well_is_green() -> None:
     shown = Reported(family("infercanary_nvml_state", state="version_mismatch")).page()
     assert '<article class="failing">' in shown and "<b>1</b> in trouble" in shown
-    assert 'class="condition warning"><a href="/runbooks#infercanarygpufailing">' in shown
+    assert 'class="condition warning"><a href="runbooks#infercanarygpufailing">' in shown
     well = Reported(family("infercanary_nvml_state", state="ok")).page()
     assert '<article class="up">' in well and "condition" not in well.partition("</style>")[2]
 

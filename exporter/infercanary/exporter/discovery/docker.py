@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import docker
 import docker.errors
@@ -37,6 +37,7 @@ from infercanary.exporter.discovery.docker_listing import (
     ambiguous,
     containers,
     own_ids,
+    readable,
 )
 from infercanary.exporter.discovery.kills import MemoryKill
 
@@ -84,6 +85,7 @@ class DockerDiscovery:
         self._images: list[ListedImage] = []
         self._images_missing = False
         self._several: dict[str, list[str]] = {}
+        self._odd: dict[str, str] = {}
         self._ends = Ends(time.time())
         self._ends_read_at = time.monotonic()
         self._ends_missing = False
@@ -158,7 +160,10 @@ class DockerDiscovery:
         ) as response:
             response.raise_for_status()
             self._events = docker.types.CancellableStream(response.iter_content(None), response)
-            listing = msgspec.convert(client.containers(), list[ListedContainer])
+            listing, odd = readable(msgspec.convert(client.containers(), list[Any]), ListedContainer)
+            for name in odd.keys() - self._odd.keys():
+                log.warning("a container cannot be read, and is left out", container=name, error=odd[name])
+            self._odd = odd
             self._images = self._listed_images(client)
             found = containers(listing, self._images, self._own_ids)
             self._ends.follow(found)
@@ -180,7 +185,7 @@ class DockerDiscovery:
     def _listed_images(self, client: docker.APIClient) -> list[ListedImage]:
         """For digests; where a proxy refuses the call, containers are found without new ones."""
         try:
-            images = msgspec.convert(client.images(all=True), list[ListedImage])
+            images, _ = readable(msgspec.convert(client.images(all=True), list[Any]), ListedImage)
         except (docker.errors.APIError, requests.Timeout, msgspec.ValidationError) as error:
             if not self._images_missing:
                 log.warning("docker does not list images; digests are those known before", error=str(error))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.docker_listing import readable
 from infercanary.exporter.discovery.kills import MemoryKill
 
 _TOGETHER_SECONDS = 10.0
@@ -31,7 +33,7 @@ class _Event(msgspec.Struct):
     nanoseconds: int = msgspec.field(default=0, name="timeNano")
 
 
-_decoder = msgspec.json.Decoder(_Event)
+_lines = msgspec.json.Decoder(Any)
 
 
 class Ends:
@@ -76,7 +78,8 @@ class Ends:
         Raises:
             msgspec.DecodeError: It is something else; the same time is asked for again.
         """
-        events = sorted(_decoder.decode_lines(body), key=lambda event: event.nanoseconds)
+        listed, _ = readable(_lines.decode_lines(body), _Event)
+        events = sorted(listed, key=lambda event: event.nanoseconds)
         self.since = until
         kills = []
         for event in events:

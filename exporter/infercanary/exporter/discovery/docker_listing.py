@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -59,7 +59,7 @@ class ListedContainer(msgspec.Struct, rename="pascal"):
     """What is used of an entry of GET /containers/json."""
 
     id: str
-    names: list[str]
+    names: list[str] = []
     image: str = ""
     image_id: str = msgspec.field(default="", name="ImageID")
     created: float = 0.0
@@ -75,6 +75,37 @@ class ListedImage(msgspec.Struct, rename="pascal"):
     id: str
     repo_digests: list[str] | None = None
     labels: dict[str, str] | None = None
+
+
+T = TypeVar("T")
+
+
+def readable(entries: Sequence[object], kind: type[T]) -> tuple[list[T], dict[str, str]]:
+    """The entries of a list that can be read: one odd entry, as of a container that is dead, costs no other.
+
+    Args:
+        entries: Of Docker's or Podman's answer; null is the same as a key that is missing.
+        kind: What is used of each.
+
+    Returns:
+        Those in order; and of each other one its name or id, and why it cannot be read.
+    """
+    found: list[T] = []
+    odd: dict[str, str] = {}
+    for entry in entries:
+        try:
+            found.append(msgspec.convert(_without_nulls(entry), kind))
+        except (msgspec.ValidationError, RecursionError) as error:
+            names = entry.get("Names") or entry.get("Id") if isinstance(entry, dict) else entry
+            name = names[0] if isinstance(names, list) and names else names
+            odd[label_text(str(name))] = label_text(str(error))
+    return found, odd
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value
 
 
 def containers(
@@ -375,7 +406,8 @@ def _host(
             f"share a socket by the label {SOCKET_LABEL}"
         )
     ours = (here.network_settings.networks or {}).keys() if here else networks.keys()
-    for name, network in networks.items():
+    # Swarm's `ingress` only balances the load of published ports.
+    for name, network in sorted(networks.items(), key=lambda item: item[0] == "ingress"):
         if on_host or name in ours:
             if network.ipv4:
                 return network.ipv4, ""

@@ -5,12 +5,16 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
+import structlog
 
+from infercanary.exporter.discovery.asking import label_text
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.discovery.kubernetes_pods import (
@@ -21,11 +25,14 @@ from infercanary.exporter.discovery.kubernetes_pods import (
     reachable,
 )
 
+log = structlog.get_logger(__name__)
+
 MAX_LINE_BYTES = 4 << 20
 """Of one event: a pod has 1.5 MiB in etcd at most (--max-request-bytes), and less than twice that as JSON."""
 MAX_PODS = 10_000
 """With a probe, on one node: a kubelet has 110 by default, and 500 are the most that anyone runs."""
 _GONE = 410
+_NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,253})"')  # the first one is the pod's, or its owner's
 
 LeftOut = Literal["too_large", "malformed", "too_many"]
 
@@ -140,6 +147,8 @@ class NodePods:
         self.left_out: Counter[LeftOut] = Counter()
         self.kills: list[MemoryKill] = []
         """Those that are new; who reads them empties the list."""
+        self._odd: set[str] = set()
+        """Names of pods that could not be read, of which the log says so."""
         self._since = since
         self._pods: dict[tuple[str, str], _Known] = {}
         self._listed: dict[tuple[str, str], _Known] = {}
@@ -214,8 +223,9 @@ class NodePods:
                 self._take(pod, is_gone=event.type == "DELETED")
         else:
             self.events["bookmark" if event.type == "BOOKMARK" else "unknown"] += 1
-        metadata = pod.metadata if pod is not None else _versioned.decode(event.object).metadata
-        self.version = metadata.resource_version or self.version
+        with suppress(msgspec.DecodeError):  # what cannot be read must not come again and again
+            metadata = pod.metadata if pod is not None else _versioned.decode(event.object).metadata
+            self.version = metadata.resource_version or self.version
 
     def _take(self, pod: Pod, *, is_gone: bool) -> None:
         before = self._pods.get(pod.key)
@@ -245,6 +255,14 @@ class NodePods:
     def _decoded(self, raw: msgspec.Raw) -> Pod | None:
         try:
             return _pod.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self.left_out["malformed"] += 1
+            name = match[1].decode(errors="replace") if (match := _NAME.search(raw)) else "without a name"
+            if name not in self._odd and len(self._odd) < MAX_PODS:
+                self._odd.add(name)
+                log.warning(
+                    "a pod cannot be read, and is left out",
+                    pod=label_text(name),
+                    error=label_text(str(error)),
+                )
             return None
