@@ -20,9 +20,9 @@ _CONNECTION_SECONDS = 0.0002  # a thread that is started and ended, which it can
 
 
 class _Bucket:
-    def __init__(self, share: float, burst: float, now: float) -> None:
+    def __init__(self, share: float, burst: float, left: float, now: float) -> None:
         self._share, self._burst = share, burst
-        self._left, self._at = burst, now
+        self._left, self._at = left, now
 
     def left(self, now: float) -> float:
         return min(self._burst, self._left + (now - self._at) * self._share)
@@ -36,7 +36,8 @@ class _Bucket:
 
 class _Place:
     def __init__(self, now: float) -> None:
-        self.bucket = _Bucket(PLACE_SHARE, PLACE_BURST_SECONDS, now)
+        # Empty at first: places that change hands must not add up to more.
+        self.bucket = _Bucket(PLACE_SHARE, PLACE_BURST_SECONDS, 0.0, now)
         self.reported_at = now
 
 
@@ -49,8 +50,8 @@ class Callers:
 
     def __init__(self, now: float) -> None:
         self._places: dict[str, _Place] = {}
-        self._others = _Bucket(OTHERS_SHARE, OTHERS_BURST_SECONDS, now)
-        self._accepting = _Bucket(ACCEPT_SHARE, ACCEPT_BURST_SECONDS, now)
+        self._others = _Bucket(OTHERS_SHARE, OTHERS_BURST_SECONDS, OTHERS_BURST_SECONDS, now)
+        self._accepting = _Bucket(ACCEPT_SHARE, ACCEPT_BURST_SECONDS, ACCEPT_BURST_SECONDS, now)
 
     def admits(self, address: str, now: float) -> bool:
         """Say whether a new connection of this address may be answered."""

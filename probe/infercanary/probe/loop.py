@@ -178,6 +178,7 @@ class Probe:
         )  # fmt: skip
         self._running_since: float | None = None
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
@@ -195,7 +196,12 @@ class Probe:
         Start it in the process that serves: threads do not survive a fork (gunicorn: in ``post_fork``).
         """
         if self._thread is not None:
+            if os.getpid() != self._pid:
+                log.error(
+                    "the probe was started before this process was forked; make and start another one here"
+                )
             return
+        self._pid = os.getpid()
         self._openings.be_a_guest()
         for canary in self._canaries:
             canary.be_a_guest()
@@ -219,6 +225,9 @@ class Probe:
             seconds: Also 0: the run under way is then interrupted.
         """
         atexit.unregister(self.stop)
+        # In a forked child there are no threads of this probe, and its locks may be held for ever.
+        if os.getpid() != self._pid:
+            return
         self._stopping.set()
         self._openings.watcher.stop()
         for sweeping in self._sweeps:
