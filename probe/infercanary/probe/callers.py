@@ -1,16 +1,16 @@
 """CPU time that callers may take of the process that the probe runs in, which has requests of its own to serve.
 
-All callers together take at most 2 % of one CPU for long, wherever they come from. Half of it is for four addresses
-that have a place, a quarter of that each: the first to come keep theirs while they get reports, so that an exporter is
-answered whatever others do.
+All callers together take at most 2 % of one CPU for long, wherever they come from. A part of it is for four addresses
+that have a place: the first to come keep theirs while they get reports, so that an exporter is answered whatever others
+do.
 """
 
 from __future__ import annotations
 
 PLACES = 4
-PLACE_SHARE, PLACE_BURST_SECONDS = 0.0025, 0.1
+PLACE_SHARE, PLACE_BURST_SECONDS = 0.001875, 0.1
 """Of one CPU, that one address with a place may take for long; and at once. A poll each 5 s takes less than 0.0005."""
-OTHERS_SHARE, OTHERS_BURST_SECONDS = 0.0025, 0.25
+OTHERS_SHARE, OTHERS_BURST_SECONDS = 0.005, 1.0
 """The same of all callers without a place together. Of the burst's first half, those with a place may take, too."""
 ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.0075, 0.1
 """The same of accepting connections, and of closing those that are refused."""

@@ -71,7 +71,7 @@ class Probe:
         self,
         targets: Mapping[str, Target],
         *,
-        listen: str | int = "0.0.0.0:9798",
+        listen: str | int = "[::]:9798",
         tls: ServerTls | None = None,
         token_file: str | None = None,
         interval_seconds: float = 10.0,
@@ -94,8 +94,8 @@ class Probe:
 
         Args:
             targets: Name → what to execute and time; the names become the label ``canary``.
-            listen: ``host:port``, a port alone for every address, or ``unix:///path`` on a volume shared with the
-                exporter.
+            listen: ``host:port``, a port alone for every address (IPv4 and IPv6), or ``unix:///path`` on a
+                volume shared with the exporter.
             tls: Certificate and key to answer with; None for plain HTTP.
             token_file: Whose text the exporter must show; None for everybody.
             interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.

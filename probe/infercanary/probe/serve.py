@@ -140,7 +140,7 @@ def parse(listen: str) -> Path | tuple[str, int]:
         return Path(listen.removeprefix("unix://"))
     host, _, port = listen.rpartition(":")
     if not host or "/" in host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
-        raise UsageError(f"listen: `{listen}` is neither host:port (0.0.0.0:9798) nor unix:///path")
+        raise UsageError(f"listen: `{listen}` is neither host:port ([::]:9798) nor unix:///path")
     return host.strip("[]"), int(port)
 
 
