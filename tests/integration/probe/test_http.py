@@ -19,6 +19,7 @@ from watching import until
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import serve
+from infercanary.probe.arguments import address
 from infercanary.probe.serve import ReportServer
 
 
@@ -33,8 +34,8 @@ def connect(server: ReportServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=30)
 
 
-def get(server: ReportServer, path: str = "/report") -> bytes:
-    with urllib.request.urlopen(server.address + path, timeout=30) as response:
+def get(server: ReportServer, path: str = "/report", at: str = "") -> bytes:
+    with urllib.request.urlopen((at or server.address) + path, timeout=30) as response:
         body: bytes = response.read()
     return body
 
@@ -174,6 +175,23 @@ def test_ipv6() -> None:
     server.close()
 
 
+@pytest.mark.parametrize(("listen", "number"), [(address(0), 2), ("[::]:0", 2), ("0.0.0.0:0", 1)])
+def test_every_address_is_of_both_kinds(listen: str, number: int) -> None:
+    server = ReportServer(listen, lambda since: b"both")
+    port = server.address.rpartition(":")[2]
+    try:
+        answered = 0
+        for host in ("127.0.0.1", "[::1]"):
+            with contextlib.suppress(urllib.error.URLError):
+                answered += get(server, "/report", f"http://{host}:{port}") == b"both"
+        if server.address.startswith("http://0.0.0.0:") and listen != "0.0.0.0:0":
+            pytest.skip("no IPv6 here")
+        assert answered == number
+        assert get(server) == b"both", "its address can be asked"
+    finally:
+        server.close()
+
+
 def test_the_port_is_free_again_after_close(server: ReportServer) -> None:
     get(server)
     server.close()
@@ -221,9 +239,9 @@ def test_headers_take_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            address = process.stdout.readline().strip()
+            url = process.stdout.readline().strip()
             before = memory(process.pid)
-            port = int(address.rpartition(":")[2])
+            port = int(url.rpartition(":")[2])
 
             def attack() -> None:
                 with (
@@ -238,7 +256,7 @@ def test_headers_take_no_memory() -> None:
                 attacker.start()
             for attacker in attackers:
                 attacker.join()
-            with urllib.request.urlopen(f"{address}/report", timeout=30) as response:
+            with urllib.request.urlopen(f"{url}/report", timeout=30) as response:
                 assert response.read() == b"report"
             assert memory(process.pid) - before < 16 << 20
         finally:

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tarfile
+from types import SimpleNamespace
+from typing import Any
 
 import docker.errors
 import pytest
@@ -16,6 +18,7 @@ from infercanary.ab.daemon import (
     OWNER_LABEL,
     SETTINGS,
     UNTIL_LABEL,
+    RunningContainer,
     _archive,
     _port,
     is_stale,
@@ -118,3 +121,35 @@ def test_the_port_of_an_image() -> None:
         UsageError, match=r"answers on a socket .*; have it listen on a port, or give --config"
     ):
         _port("i", {"infercanary.socket": "unix:///x"})
+
+
+@pytest.mark.parametrize(
+    ("host", "settings", "urls"),
+    [
+        (
+            "127.0.0.1",
+            {"Ports": {"9798/tcp": [{"HostPort": "32768"}]}, "Networks": {"n": {"IPAddress": "172.18.0.2"}}},
+            ["http://127.0.0.1:32768", "http://172.18.0.2:9798"],
+        ),
+        (
+            "fd00::9",
+            {
+                "Ports": {"9798/tcp": [{"HostPort": "32768"}, {"HostPort": "32769"}]},
+                "Networks": {"n": {"IPAddress": "", "GlobalIPv6Address": "fd00::2"}},
+            },
+            ["http://[fd00::9]:32768", "http://[fd00::9]:32769", "http://[fd00::2]:9798"],
+        ),
+        (
+            "127.0.0.1",
+            {"IPAddress": "172.17.0.2", "Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
+            ["http://172.17.0.2:9798"],
+        ),
+    ],
+)
+def test_a_probe_is_asked_at_addresses_of_both_kinds(
+    host: str, settings: dict[str, Any], urls: list[str]
+) -> None:
+    client: Any = SimpleNamespace(inspect_container=lambda _: {"NetworkSettings": settings})
+    container = RunningContainer(client, "id", 9798)
+    container.find(host)
+    assert container.urls == urls
