@@ -43,6 +43,7 @@ _RECEIVE_BYTES, _SEND_BYTES = (
 _SECONDS = 5.0
 _POLL_SECONDS = 0.25
 _GIVE_WAY_SECONDS = 0.1
+_ANSWER_SECONDS = 1.0
 
 Answering = Callable[[str], bytes]
 """The caller's cursor ("" for none) → the report as JSON."""
@@ -250,7 +251,8 @@ class _Server:
     def _room_for(self, address: str) -> bool:
         """Say whether one more of this address fits in; another one gives way to it. Holds the lock.
 
-        Of the address that has most, the oldest goes that has not asked, else the oldest.
+        Of the address that has most, the oldest goes that has not asked, else the oldest. An answer has a second, but
+        where whoever comes has a place and its reader has none.
         """
         counts = Counter(opened.address for opened in self._open)
         among = self._open
@@ -258,10 +260,17 @@ class _Server:
             among = [opened for opened in self._open if opened.address == address]
         elif len(self._open) < _MAX_CONNECTIONS:
             return True
-        victim = min(
-            among,
-            key=lambda o: (-counts[o.address], self._callers.has_place(o.address), o.asked, o.since),
-        )
+        now, placed = time.monotonic(), self._callers.has_place
+        may_go = [
+            opened
+            for opened in among
+            if not opened.asked
+            or now - opened.since > _ANSWER_SECONDS
+            or (placed(address) and not placed(opened.address))
+        ]
+        if not may_go:
+            return False
+        victim = min(may_go, key=lambda o: (-counts[o.address], placed(o.address), o.asked, o.since))
         victim.end()
         return self._ended.wait_for(lambda: victim not in self._open, _GIVE_WAY_SECONDS)
 
