@@ -63,13 +63,14 @@ def counted_as(host: str) -> str:
     Args:
         host: An address as a socket names it; a mapped one (``::ffff:192.0.2.1``) is its IPv4 address.
     """
+    if ":" not in host:
+        return host
     try:
         ip = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
-    if isinstance(ip, ipaddress.IPv6Address):
-        return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
-    return str(ip)
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ipaddress.ip_network((ip, 64), strict=False))
 
 
 def first_routed(addresses: Sequence[str]) -> str:
