@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import asdict
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter.config import check, file_type, listen_address
+from infercanary.exporter.config import ExporterConfig, check, file_type, listen_address
 from infercanary.judge.policy import LIVE
 
 
@@ -165,6 +165,7 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: 
         ("9797", ("::", 9797)),
         (9797, ("::", 9797)),
         ("[::]:1", ("::", 1)),
+        (ExporterConfig().listen, ("::", 9797)),
         (":80", ("::", 80)),
         ("localhost:0", ("localhost", 0)),
     ],
