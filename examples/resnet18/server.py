@@ -74,7 +74,7 @@ async def probed(app: web.Application) -> AsyncIterator[None]:
     classifier = app[CLASSIFIER]
     probe = Probe(  # 2
         {"resnet18": TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)},
-        listen=os.environ.get("PROBE_LISTEN", "0.0.0.0:9798"),
+        listen=os.environ.get("PROBE_LISTEN", "9798"),
         interval_seconds=float(os.environ.get("PROBE_INTERVAL_SECONDS", "10")),
         duty_cap=float(os.environ.get("PROBE_DUTY_CAP", "0.01")),
         timeout_seconds=float(os.environ.get("PROBE_TIMEOUT_SECONDS", "10")),

@@ -277,7 +277,7 @@ def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any
     return {"canaries": {"model": {"target": "torch", "options": options}}}
 
 
-def document(settings: Mapping[str, Any], listen: str = f"0.0.0.0:{DEFAULT_PORT}") -> str:
+def document(settings: Mapping[str, Any], listen: int | str = DEFAULT_PORT) -> str:
     """The settings of an experiment's probe, as YAML: with its address and pace, and without a journal.
 
     A sweep comes as soon as it may: half of the time is for sweeps, and the first comes an interval after the start.

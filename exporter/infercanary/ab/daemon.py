@@ -31,6 +31,7 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import StartFailed
 from infercanary.client.docker_api import DirectClient
 from infercanary.command.settings import UsageError
+from infercanary.contract.address import in_url
 from infercanary.contract.report import DEFAULT_PORT
 from infercanary.contract.started import started
 from infercanary.contract.text import printable
@@ -268,13 +269,15 @@ class RunningContainer:
         """
         settings = self._client.inspect_container(self.id).get("NetworkSettings") or {}
         published = (settings.get("Ports") or {}).get(f"{self._port}/tcp") or []
-        networks = [network for network in (settings.get("Networks") or {}).values() if network]
-        address = settings.get("IPAddress") or next(
-            (n["IPAddress"] for n in networks if n.get("IPAddress")), ""
-        )
-        self.urls = [f"http://{host}:{binding['HostPort']}" for binding in published[:1]]
-        if address:
-            self.urls.append(f"http://{address}:{self._port}")
+        ports = dict.fromkeys(
+            binding["HostPort"] for binding in published
+        )  # IPv4's, and IPv6's if it is another
+        networks = (settings, *filter(None, (settings.get("Networks") or {}).values()))
+        own = (network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks)
+        self.urls = [f"http://{in_url(host)}:{port}" for port in ports]
+        self.urls += [
+            f"http://{in_url(address)}:{self._port}" for address in dict.fromkeys(filter(None, own))
+        ]
 
     def ended(self) -> str:
         """Return why it has ended; empty while it runs."""
@@ -432,7 +435,7 @@ def _remote() -> str:
 
 def _published() -> str:
     # On this machine only; with a daemon on another one (docker:dind in a pipeline) that would not be reachable.
-    return "0.0.0.0" if _remote() else "127.0.0.1"  # noqa: S104
+    return "" if _remote() else "127.0.0.1"
 
 
 def _host() -> str:

@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
@@ -36,7 +37,7 @@ _SWITCH_SECONDS = 0.0005
     type=click.Path(readable=False, path_type=Path),
     help="exporter.yaml; without it, the defaults.",
 )
-@click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: 0.0.0.0:9797]")
+@click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: [::]:9797]")
 @click.option(
     "--store",
     type=click.Path(readable=False, path_type=Path),
@@ -97,14 +98,13 @@ def listen_on(host: str, port: int, place: str) -> socket.socket:
         UsageError: It cannot listen there.
     """
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=128)
+        return listening_socket(host, port, backlog=128)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a host that is no text for an address
         reason = str(getattr(error, "strerror", None) or error).partition(" (")[
             0
         ]  # Python appends the address
         raise UsageError(
-            f"{place}: cannot listen on {host}:{port} ({reason}); stop what uses it, "
+            f"{place}: cannot listen on {in_url(host)}:{port} ({reason}); stop what uses it, "
             "or choose another address with --listen"
         ) from None
 
@@ -158,7 +158,7 @@ async def serve(
         host, port = sock.getsockname()[:2]
         log.info(
             "listening",
-            url=f"{'https' if secured.has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
+            url=f"{'https' if secured.has_tls else 'http'}://{in_url(host)}:{port}",
             config=str(path) if path else "",
         )
         for remark in remarks(config):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from typing import Literal
+
+from infercanary.contract.address import counted_as
 
 Reason = Literal["no_request", "late_reader", "crowded", "refused", "busy", "malformed"]
 
@@ -122,22 +123,8 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
 
 
 def address_of(peer: object) -> str:
-    """Who it is that connects: one IPv4 address, or one network of IPv6, which is what one host may have.
-
-    Args:
-        peer: As a socket names it.
-
-    Returns:
-        Its text; empty where there is none.
-    """
-    host = peer[0] if isinstance(peer, tuple) else ""
-    try:
-        ip = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return str(host)
-    if isinstance(ip, ipaddress.IPv6Address):
-        return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
-    return str(ip)
+    """Return the caller that a socket's peer is counted as; empty where there is none."""
+    return counted_as(peer[0]) if isinstance(peer, tuple) else ""
 
 
 async def first_record(sock: socket.socket) -> None:

@@ -13,6 +13,7 @@ from infercanary.client.access import ProbeAccess, ProbeTls
 from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
+from infercanary.contract.address import EVERY_ADDRESS
 from infercanary.exporter.discovery.base import DiscoveryKind, registered, url_mistake
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import kinds as stores
@@ -60,7 +61,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     long as the exporter does. ``host`` tells apart the hosts of those; empty for the node's name, or the host's own.
     """
 
-    listen: str | int = "0.0.0.0:9797"
+    listen: str | int = "[::]:9797"
     poll_seconds: Seconds = 5.0
     timeout_seconds: Seconds = 3.0
     store: str | None = None
@@ -180,7 +181,7 @@ def remarks(config: ExporterConfig) -> list[str]:
 
 
 def listen_address(listen: str | int, place: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as host and port; no host means every address, and so does a port alone.
+    """``host:port`` or ``[v6]:port`` as host and port; a port alone means every address, IPv4 and IPv6.
 
     Args:
         listen: As given.
@@ -204,5 +205,7 @@ def listen_address(listen: str | int, place: str) -> tuple[str, int]:
         or int(port) > 65_535
         or (":" in bare and bare == host)
     ):
-        raise UsageError(f"{place}: '{listen}' is not HOST:PORT; write for example 0.0.0.0:9797 or [::]:9797")
-    return bare or "0.0.0.0", int(port)  # noqa: S104
+        raise UsageError(
+            f"{place}: '{listen}' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797"
+        )
+    return bare or EVERY_ADDRESS, int(port)

@@ -25,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
 
+from infercanary.contract.address import counted_as
 from infercanary.contract.report import Family, Metric
 from infercanary.exporter.caller import HEADER_SECONDS, Caller, Reason, address_of, first_record
 from infercanary.exporter.feed import Feed
@@ -313,7 +314,9 @@ class Connections:
         if not isinstance(error, (HttpProcessingError, ConnectionError)):
             return True
         if isinstance(error, HttpProcessingError):
-            self._count("malformed", str(record.args[0]) if isinstance(record.args, tuple) else "")
+            self._count(
+                "malformed", counted_as(str(record.args[0])) if isinstance(record.args, tuple) else ""
+            )
         return False
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from infercanary.command.settings import UsageError, convert
+from infercanary.contract.address import EVERY_ADDRESS
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import Resizable, Target
 
@@ -16,7 +17,7 @@ _METHODS = ("open", "run", "values", "environment", "close")
 
 
 def address(listen: str | int) -> str:
-    """Where to listen, of which a port alone means every address.
+    """Where to listen, of which a port alone means every address, IPv4 and IPv6.
 
     Args:
         listen: ``host:port``, a port, or ``unix:///path``.
@@ -25,8 +26,8 @@ def address(listen: str | int) -> str:
         UsageError: It is neither text nor a whole number.
     """
     if isinstance(listen, bool) or not isinstance(listen, (str, int)):
-        raise UsageError(f"listen: `{listen}` is neither host:port (0.0.0.0:9798) nor unix:///path")
-    return f"0.0.0.0:{listen}" if str(listen).isdigit() else str(listen)
+        raise UsageError(f"listen: `{listen}` is neither host:port ([::]:9798) nor unix:///path")
+    return f"[{EVERY_ADDRESS}]:{listen}" if str(listen).isdigit() else str(listen)
 
 
 def check(

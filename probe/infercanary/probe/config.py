@@ -34,7 +34,7 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The whole file. Every key but ``canaries`` has a safe default."""
 
     canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
-    listen: str | int = "0.0.0.0:9798"
+    listen: str | int = "[::]:9798"
     tls: ServerTls | None = None
     """Certificate and key to answer with; without, plain HTTP."""
     token_file: str | None = None

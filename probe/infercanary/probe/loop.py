@@ -72,7 +72,7 @@ class Probe:
         self,
         targets: Mapping[str, Target],
         *,
-        listen: str | int = "0.0.0.0:9798",
+        listen: str | int = "[::]:9798",
         tls: ServerTls | None = None,
         token_file: str | None = None,
         interval_seconds: float = 10.0,
@@ -95,8 +95,8 @@ class Probe:
 
         Args:
             targets: Name → what to execute and time; the names become the label ``canary``.
-            listen: ``host:port``, a port alone for every address, or ``unix:///path`` on a volume shared with the
-                exporter.
+            listen: ``host:port``, a port alone for every address (IPv4 and IPv6), or ``unix:///path`` on a
+                volume shared with the exporter.
             tls: Certificate and key to answer with; None for plain HTTP.
             token_file: Whose text the exporter must show; None for everybody.
             interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
@@ -179,6 +179,7 @@ class Probe:
         )  # fmt: skip
         self._running_since: float | None = None
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
@@ -196,7 +197,12 @@ class Probe:
         Start it in the process that serves: threads do not survive a fork (gunicorn: in ``post_fork``).
         """
         if self._thread is not None:
+            if os.getpid() != self._pid:
+                log.error(
+                    "the probe was started before this process was forked; make and start another one here"
+                )
             return
+        self._pid = os.getpid()
         self._openings.be_a_guest()
         for canary in self._canaries:
             canary.be_a_guest()
@@ -220,6 +226,9 @@ class Probe:
             seconds: Also 0: the run under way is then interrupted.
         """
         atexit.unregister(self.stop)
+        # In a forked child there are no threads of this probe, and its locks may be held for ever.
+        if os.getpid() != self._pid:
+            return
         self._stopping.set()
         self._openings.watcher.stop()
         for sweeping in self._sweeps:

@@ -1,40 +1,49 @@
 """The probe's HTTP server: one GET on a TCP port or a UNIX socket. It never calls out.
 
-It is the standard library's server, in a daemon thread: the probe runs in other people's processes, with any event loop
-or none. What a caller controls is bounded: how long a connection lasts, how many there are (one of whoever has most is
-closed, the oldest that has not asked: a proper caller needs milliseconds), the CPU time that answers to one address
-take, and, by ``http.server``, the sizes of lines and headers.
+Threads answer, one for each connection: the probe runs in other people's processes, with any event loop or none. What a
+caller controls is bounded: bytes of a request's head (counted before they are parsed), number and time of connections
+with their threads and buffers in the kernel, and the CPU time that all callers together take (``callers.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
-import socketserver
-import ssl
 import stat
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.address import EVERY_ADDRESS, counted_as, in_url, listening_socket
 from infercanary.contract.report import PATH
 from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
 
 _MAX_CONNECTIONS = 8
+"""And as many threads, and reports in memory."""
+_MAX_OF_ADDRESS = 4
+_HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
+_HEAD_READS = 32
+_HEAD_END = re.compile(rb"\n\r?\n")
 _BACKLOG = 128
-_REFUSED_SECONDS = (
-    0.002  # of not accepting, after each connection that is refused: the process has other work
-)
+_RECEIVE_BYTES, _SEND_BYTES = (
+    8 << 10,
+    128 << 10,
+)  # in the kernel, which doubles them; the container's memory has them
 _SECONDS = 5.0
 _POLL_SECONDS = 0.25
+_GIVE_WAY_SECONDS = 0.1
+_ANSWER_SECONDS = 1.0
 
 Answering = Callable[[str], bytes]
 """The caller's cursor ("" for none) → the report as JSON."""
@@ -59,21 +68,22 @@ class ReportServer:
         """
         self._path: Path | None = None
         access = access or Access()
-        handler = type("Handler", (_Handler,), {"answer": staticmethod(answer), "access": access})
         try:
             where = parse(listen)
             if isinstance(where, Path):
                 _clear_stale(where)
-                self._server: _Server = _UnixServer(str(where), handler)
-                # The exporter runs as another user, in another container, and only reads.
-                where.chmod(0o666)
+                sock = _listen_on_path(where)
                 self._path = where
                 self.address = listen
             else:
-                host, port = where
-                self._server = (_Ipv6Server if ":" in host else _Server)((host, port), handler)
+                sock = listening_socket(
+                    *where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
+                )
                 scheme = "http" if access.context() is None else "https"
-                self.address = f"{scheme}://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
+                host, port = where[0], sock.getsockname()[1]
+                if host == EVERY_ADDRESS:  # or 0.0.0.0, where the kernel has no IPv6
+                    host = sock.getsockname()[0]
+                self.address = f"{scheme}://{in_url(host)}:{port}"
         except OSError as error:
             reason = error.strerror or str(error)
             remedy = (
@@ -82,34 +92,44 @@ class ReportServer:
                 else "free it or choose another"
             )
             raise UsageError(f"listen: cannot listen on {listen} ({reason}); {remedy}") from None
-        self._server.access = access
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            kwargs={"poll_interval": _POLL_SECONDS},
-            name="infercanary-serve",
-            daemon=True,
-        )
+        self._sock = sock
+        self._server = _Server(sock, answer, access)
+        _servers.add(self._server)
+        self._thread = threading.Thread(target=self._server.run, name="infercanary-serve", daemon=True)
         self._thread.start()
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that answers took."""
+        """CPU time that callers took."""
         return self._server.cpu_seconds
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
         self._thread.join(_SECONDS)
+        self._sock.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+_servers: weakref.WeakSet[_Server] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """After a fork, close what the child has of the parent's servers, which cannot answer there."""
+    for server in list(_servers):
+        server.close_in_child()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def parse(listen: str) -> Path | tuple[str, int]:
     """Read where to listen.
 
     Args:
-        listen: ``host:port`` (``[::]:9798`` for IPv6), or ``unix:///path``.
+        listen: ``host:port`` (``[::]:9798`` for every address of both kinds), or ``unix:///path``.
 
     Returns:
         The socket's path, or host (without brackets) and port.
@@ -121,7 +141,7 @@ def parse(listen: str) -> Path | tuple[str, int]:
         return Path(listen.removeprefix("unix://"))
     host, _, port = listen.rpartition(":")
     if not host or "/" in host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
-        raise UsageError(f"listen: `{listen}` is neither host:port (0.0.0.0:9798) nor unix:///path")
+        raise UsageError(f"listen: `{listen}` is neither host:port ([::]:9798) nor unix:///path")
     return host.strip("[]"), int(port)
 
 
@@ -137,113 +157,192 @@ def _clear_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _listen_on_path(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(str(path))
+        # The exporter runs as another user, in another container, and only reads.
+        path.chmod(0o666)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class _Open:
-    def __init__(self, address: str, since: float) -> None:
-        self.address, self.since, self.asked = address, since, False
+    def __init__(self, sock: socket.socket, address: str, since: float) -> None:
+        self.sock, self.address, self.since, self.asked = sock, address, since, False
+
+    def end(self) -> None:
+        """End its thread's read or write immediately, and so the thread."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = _BACKLOG
-    access: Access
+class _Server:
+    """Accepts connections, and answers each in a thread.
 
-    def __init__(self, *args: Any) -> None:
+    Args:
+        sock: One that listens.
+        answer: Gives the report.
+        access: Who may ask, and over what.
+    """
+
+    def __init__(self, sock: socket.socket, answer: Answering, access: Access) -> None:
         self.cpu_seconds = 0.0
-        self._open: dict[Any, _Open] = {}  # by its socket, the oldest first
-        self._callers = Callers()
+        self.answer = answer
+        self.access = access
+        self._sock = sock
+        self._open: list[_Open] = []  # those whose thread has not ended, the oldest first
+        self._callers = Callers(time.monotonic())
         self._lock = threading.Lock()
-        super().__init__(*args)
+        self._ended = threading.Condition(self._lock)
+        self._closing = False
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        address, now = str(client_address[0]), time.monotonic()
+    def run(self) -> None:
+        """Accept until :meth:`stop`."""
+        self._sock.settimeout(_POLL_SECONDS)
+        cpu = time.thread_time()
+        while not self._closing:
+            try:
+                sock, peer = self._sock.accept()
+            except TimeoutError:
+                pass
+            except OSError:  # out of descriptors
+                time.sleep(_POLL_SECONDS)
+            else:
+                self._take(sock, counted_as(peer[0]) if isinstance(peer, tuple) else "unix")
+            before, cpu = cpu, time.thread_time()
+            self._pause(cpu - before)
+
+    def stop(self) -> None:
+        """Let :meth:`run` return soon; connections that are open end by themselves."""
+        self._closing = True
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child: close its copies of the parent's sockets. Its locks may be held for ever."""
+        for sock in (self._sock, *(opened.sock for opened in self._open)):
+            if (descriptor := sock.detach()) >= 0:
+                os.close(descriptor)
+
+    def reported(self, opened: _Open) -> None:
+        """Note that it is given a report."""
         with self._lock:
-            admitted = self._callers.admits(address, now)
-        if not admitted:
-            self.shutdown_request(request)
-            time.sleep(_REFUSED_SECONDS)
-            return
-        if (context := self.access.context()) is not None:
-            request.settimeout(_SECONDS)
-            request = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        with self._lock:
-            self._open[request] = _Open(address, now)
-            if len(self._open) > _MAX_CONNECTIONS:
-                self._end(self._least())
-        super().process_request(request, client_address)
+            self._callers.reported(opened.address, time.monotonic())
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            if isinstance(request, ssl.SSLSocket):
-                with contextlib.suppress(OSError):
-                    request.do_handshake()
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._open.pop(request, None)
-                self.cpu_seconds += (cpu := time.thread_time())
-                self._callers.charge(str(client_address[0]), cpu, time.monotonic())
-
-    def asked(self, request: Any) -> None:
-        """Note that its header is whole."""
-        with self._lock:
-            if request in self._open:
-                self._open[request].asked = True
-
-    def _least(self) -> Any:
-        """The one that gives way: of the address that has most, the oldest that has not asked, else the oldest."""
-        counts = Counter(found.address for found in self._open.values())
-        most = max(counts, key=lambda address: counts[address])
-        of_most = [request for request, found in self._open.items() if found.address == most]
-        return min(of_most, key=lambda request: (self._open[request].asked, self._open[request].since))
-
-    def service_actions(self) -> None:
-        """Called between polls: a time-out on each read would let a caller drip bytes for ever."""
+    def _take(self, sock: socket.socket, address: str) -> None:
         now = time.monotonic()
         with self._lock:
-            for request in [r for r, found in self._open.items() if now - found.since > _SECONDS]:
-                self._end(request)
+            admitted = self._callers.admits(address, now) and self._room_for(address)
+            if admitted:
+                self._open.append(opened := _Open(sock, address, now))
+        if not admitted:
+            sock.close()
+            return
+        thread = threading.Thread(target=self._speak, args=(opened,), name="infercanary-answer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the host is out of threads
+            sock.close()
+            with self._lock:
+                self._open.remove(opened)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing into the host's output: a caller that goes away is no error."""
+    def _room_for(self, address: str) -> bool:
+        """Say whether one more of this address fits in; another one gives way to it. Holds the lock.
 
-    def _end(self, request: Any) -> None:
-        """End its thread's read or write immediately, and so the thread."""
-        del self._open[request]
+        Of the address that has most, the oldest goes that has not asked, else the oldest. An answer has a second, but
+        where whoever comes has a place and its reader has none.
+        """
+        counts = Counter(opened.address for opened in self._open)
+        among = self._open
+        if counts[address] >= _MAX_OF_ADDRESS:
+            among = [opened for opened in self._open if opened.address == address]
+        elif len(self._open) < _MAX_CONNECTIONS:
+            return True
+        now, placed = time.monotonic(), self._callers.has_place
+        may_go = [
+            opened
+            for opened in among
+            if not opened.asked
+            or now - opened.since > _ANSWER_SECONDS
+            or (placed(address) and not placed(opened.address))
+        ]
+        if not may_go:
+            return False
+        victim = min(may_go, key=lambda o: (-counts[o.address], placed(o.address), o.asked, o.since))
+        victim.end()
+        return self._ended.wait_for(lambda: victim not in self._open, _GIVE_WAY_SECONDS)
+
+    def _pause(self, cpu_seconds: float) -> None:
+        """Look after those that are open, and rest where accepting took too much."""
+        now = time.monotonic()
+        with self._lock:
+            self.cpu_seconds += cpu_seconds
+            rest = self._callers.accepted(cpu_seconds, now)
+            # A time-out on each read would let a caller drip bytes for ever.
+            late = [opened for opened in self._open if now - opened.since > _SECONDS]
+            for opened in late:
+                opened.end()
+        if rest:
+            time.sleep(min(rest, _POLL_SECONDS))
+
+    def _speak(self, opened: _Open) -> None:
+        # Print nothing into the host's output: a caller that goes away is no error.
+        with contextlib.suppress(Exception):
+            if (context := self.access.context()) is not None:
+                opened.sock.settimeout(_SECONDS)
+                with self._lock:  # wrapping moves the descriptor
+                    opened.sock = context.wrap_socket(
+                        opened.sock, server_side=True, do_handshake_on_connect=False
+                    )
+                opened.sock.do_handshake()
+            _Handler(opened, self)
         with contextlib.suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
-
-
-class _Ipv6Server(_Server):
-    address_family = socket.AF_INET6
-
-
-class _UnixServer(_Server):
-    address_family = socket.AF_UNIX
-
-    def get_request(self) -> tuple[Any, Any]:
-        request, _ = super().get_request()
-        return request, ("unix", 0)
+            opened.sock.shutdown(socket.SHUT_WR)
+        with self._lock:
+            opened.sock.close()
+            self._open.remove(opened)
+            self.cpu_seconds += (cpu := time.thread_time())
+            self._callers.answered(opened.address, cpu, time.monotonic())
+            self._ended.notify_all()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    answer: Answering
-    access: Access
-    server: _Server
     timeout = _SECONDS
     server_version = "infercanary-probe"
     sys_version = ""
 
+    def __init__(self, opened: _Open, server: _Server) -> None:
+        self._opened, self._server = opened, server
+        super().__init__(opened.sock, (opened.address, 0), server)  # type: ignore[arg-type]
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = BytesIO(self._read_head())
+
+    def _read_head(self) -> bytes:
+        """Read the request's head before any of it is parsed; empty where it is too long or never whole."""
+        head = bytearray()
+        for _ in range(_HEAD_READS):
+            piece: bytes = self.connection.recv(_HEAD_BYTES - len(head))
+            head += piece
+            if _HEAD_END.search(head):
+                return bytes(head)
+            if not piece or len(head) >= _HEAD_BYTES:
+                break
+        return b""
+
     def do_GET(self) -> None:
-        self.server.asked(self.request)
+        self._opened.asked = True
         url = urlsplit(self.path)
         if url.path == PATH:
-            if not self.access.allows(self.headers.get("Authorization", "")):
+            if not self._server.access.allows(self.headers.get("Authorization", "")):
                 self._send(401, "text/plain", b"a token is needed: Authorization: Bearer ...\n")
                 return
+            self._server.reported(self._opened)
             since = parse_qs(url.query).get("since", [""])[-1]
-            self._send(200, "application/json", type(self).answer(since))
+            self._send(200, "application/json", self._server.answer(since))
         elif url.path == "/-/healthy":
             self._send(200, "text/plain", b"ok\n")
         else:

@@ -32,7 +32,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+            if found := re.search(r"http://[][:.\w]+:\d+", line):
                 yield process, found[0]
                 return
         raise AssertionError("it did not start")
@@ -55,6 +55,33 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "exporter.yaml"
     path.write_text("docker: {enabled: false}")
     return path
+
+
+@pytest.mark.parametrize(
+    ("listen", "answers"),
+    [("0", {"127.0.0.1", "::1"}), ("[::]:0", {"127.0.0.1", "::1"}), ("0.0.0.0:0", {"127.0.0.1"})],
+)
+def test_every_address_is_of_both_kinds(path: Path, listen: str, answers: set[str]) -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 here")
+    with running("--config", str(path), "--listen", listen) as (_, url):
+        found = set()
+        for address in ("127.0.0.1", "::1"):
+            try:
+                socket.create_connection((address, int(url.rpartition(":")[2])), timeout=10).close()
+            except ConnectionRefusedError:
+                continue
+            found.add(address)
+        assert found == answers
+        assert get(f"{url}/-/healthy")[0] == 200, "its log shows an address that can be asked"
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -402,6 +402,42 @@ def test_the_host_exits_as_if_there_were_no_probe(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 45
 
 
+def test_a_forked_child_starts_a_probe_of_its_own() -> None:
+    """As a worker of gunicorn with `--preload`: its parent's probe does nothing in it, not even when it exits."""
+    script = textwrap.dedent(
+        """
+        import os, sys, time, urllib.request
+        from infercanary.probe import Probe
+        from scripted import Scripted
+
+        def start(listen):
+            probe = Probe({"a": Scripted(seconds=0.001)}, listen=listen, interval_seconds=0.1, duty_cap=1.0)
+            probe.start()
+            while not probe.address: time.sleep(0.01)
+            return probe
+
+        probe = start("127.0.0.1:0")
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.read(told, 1)
+            own = start(probe.address.removeprefix("http://"))
+            print(urllib.request.urlopen(own.address + "/-/healthy", timeout=20).read(), flush=True)
+            probe._stopping._cond.acquire()  # as if another thread of the parent had it at that moment
+            sys.exit(3)
+        probe.stop()
+        os.write(tell, b".")
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=MODULES, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "b'ok\\n'\n3\n", done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_report_is_whole_under_concurrent_readers(started: Any) -> None:
     """Runs and the numbers that count them come from one moment, whoever reads at the same time."""
     probe = started({"a": Scripted(seconds=0.0), "b": Scripted(seconds=0.0)})

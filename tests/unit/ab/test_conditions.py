@@ -143,7 +143,7 @@ def test_settings_of_an_experiment(tmp_path):
     assert made == {
         "canaries": {"c": {"target": "torch", "options": {"seed": 3}}},
         "journal": None,
-        "listen": "0.0.0.0:9798",
+        "listen": 9798,
         "interval_seconds": 0.5,
         "duty_cap": 1.0,
         "timeout_seconds": 7,

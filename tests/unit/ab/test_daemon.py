@@ -140,3 +140,35 @@ def test_the_port_of_an_image() -> None:
         UsageError, match=r"answers on a socket .*; have it listen on a port, or give --config"
     ):
         _port("i", {"infercanary.socket": "unix:///x"})
+
+
+@pytest.mark.parametrize(
+    ("host", "settings", "urls"),
+    [
+        (
+            "127.0.0.1",
+            {"Ports": {"9798/tcp": [{"HostPort": "32768"}]}, "Networks": {"n": {"IPAddress": "172.18.0.2"}}},
+            ["http://127.0.0.1:32768", "http://172.18.0.2:9798"],
+        ),
+        (
+            "fd00::9",
+            {
+                "Ports": {"9798/tcp": [{"HostPort": "32768"}, {"HostPort": "32769"}]},
+                "Networks": {"n": {"IPAddress": "", "GlobalIPv6Address": "fd00::2"}},
+            },
+            ["http://[fd00::9]:32768", "http://[fd00::9]:32769", "http://[fd00::2]:9798"],
+        ),
+        (
+            "127.0.0.1",
+            {"IPAddress": "172.17.0.2", "Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
+            ["http://172.17.0.2:9798"],
+        ),
+    ],
+)
+def test_a_probe_is_asked_at_addresses_of_both_kinds(
+    host: str, settings: dict[str, Any], urls: list[str]
+) -> None:
+    client: Any = SimpleNamespace(inspect_container=lambda _: {"NetworkSettings": settings})
+    container = RunningContainer(client, "id", 9798)
+    container.find(host)
+    assert container.urls == urls

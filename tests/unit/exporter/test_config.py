@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import asdict
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter.config import check, file_type, listen_address
+from infercanary.exporter.config import ExporterConfig, check, file_type, listen_address
 from infercanary.judge.policy import LIVE
 
 
@@ -79,7 +79,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "probes: [http://h:1]",
             "probes[0]: expected a mapping, got text; its keys: url, service, container",
         ),
-        ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example 0.0.0.0:9797"),
+        ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example [::]:9797"),
         ("listen: '::1:9797'", "listen: '::1:9797' is not HOST:PORT"),
         ("listen: 'localhost:99999'", "listen: 'localhost:99999' is not HOST:PORT"),
         (
@@ -162,10 +162,11 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: 
     ("text", "address"),
     [
         ("0.0.0.0:9797", ("0.0.0.0", 9797)),
-        ("9797", ("0.0.0.0", 9797)),
-        (9797, ("0.0.0.0", 9797)),
+        ("9797", ("::", 9797)),
+        (9797, ("::", 9797)),
         ("[::]:1", ("::", 1)),
-        (":80", ("0.0.0.0", 80)),
+        (ExporterConfig().listen, ("::", 9797)),
+        (":80", ("::", 80)),
         ("localhost:0", ("localhost", 0)),
     ],
 )

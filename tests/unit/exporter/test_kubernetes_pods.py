@@ -235,6 +235,25 @@ def test_an_ipv6_address_is_bracketed() -> None:
     assert (none.url, none.url_missing) == (None, "the pod has no address yet")
 
 
+@pytest.mark.parametrize(
+    ("first", "others", "host"),
+    [
+        ("127.0.0.1", ["::1"], "127.0.0.1"),
+        ("255.255.255.255", ["127.0.0.1"], "127.0.0.1"),  # to which there is no route
+        ("", ["127.0.0.1"], "127.0.0.1"),
+        ("255.255.255.255", [], "255.255.255.255"),
+    ],
+)
+def test_of_several_addresses_one_with_a_route_is_asked(first: str, others: list[str], host: str) -> None:
+    found = pod(address=first)
+    both = msgspec.json.decode(
+        msgspec.json.encode({"podIP": first, "podIPs": [{"ip": each} for each in (first, *others)]}),
+        type=type(found.status),
+    )
+    status_ = msgspec.structs.replace(found.status, pod_ips=both.pod_ips)
+    assert only(msgspec.structs.replace(found, status=status_)).url == f"http://{host}:9798"
+
+
 def test_a_container_that_does_not_run_is_not_found() -> None:
     waiting = status(state={"waiting": {"reason": "CrashLoopBackOff"}})
     ended = status(state={"terminated": {"reason": "Error", "exitCode": 1}})

@@ -9,8 +9,10 @@ import socket
 import pytest
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.address import in_url
 from infercanary.exporter.__main__ import listen_on
 from infercanary.exporter.discovery.docker_listing import own_ids
+from infercanary.probe.serve import ReportServer
 
 
 @pytest.fixture
@@ -26,15 +28,20 @@ def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
 
 
-@pytest.mark.parametrize("host", ["::", "::1"])
-def test_a_host_without_ipv6_says_it_in_one_line(without_ipv6: None, host: str) -> None:
-    with pytest.raises(UsageError, match=r"^--listen: cannot listen on .*; stop what uses it, or choose"):
-        listen_on(host, 0, "--listen")
+def test_a_host_without_ipv6_says_it_in_one_line(without_ipv6: None) -> None:
+    with pytest.raises(
+        UsageError, match=r"^--listen: cannot listen on \[::1\]:0 .*; stop what uses it, or choose"
+    ):
+        listen_on("::1", 0, "--listen")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_a_host_without_ipv6_listens_as_others_do(without_ipv6: None, host: str) -> None:
-    listen_on(host, 0, "--listen").close()
+@pytest.mark.parametrize(("host", "listens"), [("::", "0.0.0.0"), ("0.0.0.0",) * 2, ("127.0.0.1",) * 2])
+def test_a_host_without_ipv6_listens_as_others_do(without_ipv6: None, host: str, listens: str) -> None:
+    with listen_on(host, 0, "--listen") as sock:
+        assert sock.getsockname()[0] == listens
+    server = ReportServer(f"{in_url(host)}:0", lambda since: b"report")
+    assert server.address.startswith(f"http://{listens}:")
+    server.close()
 
 
 @pytest.mark.parametrize("name", ["GPU-Node-01", "GPU-NODE.Example.COM", "DEADBEEF0123", "deadbeef012"])

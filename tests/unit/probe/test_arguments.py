@@ -41,7 +41,7 @@ TARGET = TorchTarget(model, [{"shape": [1]}])
         ({}, {}, "canaries: there are none; give one at least, such as a TorchTarget"),
         (TARGET, {}, 'canaries: give a mapping, such as {"resnet18": TorchTarget(model, inputs)}'),
         ({1: TARGET}, {}, "canaries: `1` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"),
-        ({"a": TARGET}, {"listen": True}, "listen: `True` is neither host:port (0.0.0.0:9798) nor unix:///path"),
+        ({"a": TARGET}, {"listen": True}, "listen: `True` is neither host:port ([::]:9798) nor unix:///path"),
         (
             {"a": TARGET},
             {"executor": 4},
@@ -74,6 +74,6 @@ def test_a_mistake_is_one_line(targets: Any, arguments: dict[str, Any], line: st
     assert str(caught.value) == line
 
 
-@pytest.mark.parametrize("listen", [9798, "9798", "0.0.0.0:9798"])
+@pytest.mark.parametrize("listen", [9798, "9798", "[::]:9798"])
 def test_a_port_alone_is_every_address(listen: str | int) -> None:
-    assert address(listen) == "0.0.0.0:9798"
+    assert address(listen) == "[::]:9798"

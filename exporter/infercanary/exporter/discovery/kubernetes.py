@@ -22,6 +22,7 @@ import structlog
 from infercanary.client import lookups
 from infercanary.client.limits import Limits
 from infercanary.command.settings import UsageError
+from infercanary.contract.address import in_url
 from infercanary.contract.report import Family
 from infercanary.contract.text import printable
 from infercanary.exporter.discovery.base import (
@@ -358,7 +359,7 @@ def _api_server_url() -> str:
         raise UsageError(
             "kubernetes.url: this is no pod; write the API server's, such as https://10.0.0.1:6443"
         )
-    return f"https://{_bracketed(host)}:{port or 443}"
+    return f"https://{in_url(host)}:{port or 443}"
 
 
 def _kubelet_url(port: int) -> str:
@@ -367,11 +368,7 @@ def _kubelet_url(port: int) -> str:
         raise UsageError(
             "kubernetes.kubelet: the node's address is not known; set NODE_IP from the field status.hostIP of the pod"
         )
-    return f"https://{_bracketed(host)}:{port}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return f"https://{in_url(host)}:{port}"
 
 
 register(

@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from infercanary.contract.address import first_routed, in_url
 from infercanary.contract.report import DEFAULT_PORT
 from infercanary.exporter.discovery.asking import is_meant, is_off, label_text, mistake, unknown
 from infercanary.exporter.discovery.base import Container, as_port
@@ -95,8 +96,13 @@ class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
+class _PodIP(msgspec.Struct):
+    ip: str = ""
+
+
 class _PodStatus(msgspec.Struct, rename="camel"):
     pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: list[_PodIP] | None = msgspec.field(default=None, name="podIPs")
     container_statuses: list[_Status] | None = None
     init_container_statuses: list[_Status] | None = None
 
@@ -165,6 +171,8 @@ def containers(pod: Pod) -> tuple[Container, ...]:
         *unknown("annotation", _PREFIX, annotations, _ANNOTATIONS),
         *unknown("label", _PREFIX, pod.metadata.labels or (), (ENABLE,)),
     )
+    addresses = (pod.status.pod_ip, *(each.ip for each in pod.status.pod_ips or ()))
+    address = first_routed([each for each in addresses if each])
     found = []
     kind, value = _enable(pod)
     for name, port, missing in _probes(pod, annotations, mistake(kind, ENABLE, value)):
@@ -195,8 +203,8 @@ def containers(pod: Pod) -> tuple[Container, ...]:
                 image_form=image_form,
                 watched_id="" if described is status else _bare(described.container_id),
                 watched_since=0.0 if described is status else _started(described),
-                url=_url(pod.status.pod_ip, port),
-                url_missing=missing or ("" if pod.status.pod_ip else "the pod has no address yet"),
+                url=_url(address, port),
+                url_missing=missing or ("" if address else "the pod has no address yet"),
                 failure="server_gone" if watched is None else "label" if missing else "no_address",
                 is_asked=value is not None,
                 notes=notes,
@@ -364,7 +372,7 @@ def memory_kills(pod: Pod, found: Sequence[Container]) -> list[MemoryKill]:
 def _url(address: str, port: int) -> str | None:
     if not address or not port:
         return None
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    return f"http://{in_url(address)}:{port}"
 
 
 def _bare(container_id: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -39,9 +41,22 @@ class Seen:
 
 
 def fetch(address: str, since: str = "") -> Seen:
-    with urllib.request.urlopen(f"{address}/report?since={since}", timeout=10) as response:
-        assert response.headers["Content-Type"] == "application/json"
-        body = response.read()
+    """Ask for the report, again while the port refuses: it gives no caller more than a small part of a CPU."""
+
+    def ask() -> bytes | None:
+        try:
+            with urllib.request.urlopen(f"{address}/report?since={since}", timeout=10) as response:
+                assert response.headers["Content-Type"] == "application/json"
+                body: bytes = response.read()
+                return body
+        except (ConnectionResetError, http.client.RemoteDisconnected):
+            return None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ConnectionResetError):
+                return None
+            raise
+
+    body: bytes = until(ask, "the port refuses for good")
     json.loads(body)
     return Seen(decode(body))
 
@@ -51,5 +66,5 @@ def until(condition: Callable[[], Any], what: str = "it did not happen", seconds
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found

@@ -1,0 +1,100 @@
+"""Addresses of both kinds, IPv4 and IPv6: where a server listens, and how an address is written and counted."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+EVERY_ADDRESS = "::"
+"""A socket that listens here takes IPv4 and IPv6."""
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT)
+
+
+def listening_socket(
+    host: str, port: int, *, backlog: int, receive_bytes: int = 0, send_bytes: int = 0
+) -> socket.socket:
+    """Listen on TCP. ``::`` is every address of both kinds; where the kernel has no IPv6, every IPv4 address.
+
+    Args:
+        host: Name or address, without brackets.
+        port: 0 for a free one.
+        backlog: Connections that the kernel keeps until they are accepted.
+        receive_bytes: The kernel's receive buffer of each connection; 0 for the kernel's default.
+        send_bytes: The kernel's send buffer of each connection; 0 for the kernel's default.
+
+    Raises:
+        OSError: It cannot listen there.
+    """
+    try:
+        return _listen(
+            socket.AF_INET6 if ":" in host else socket.AF_INET, host, port, backlog, receive_bytes, send_bytes
+        )
+    except OSError as error:
+        if host != EVERY_ADDRESS or error.errno not in _NO_IPV6:
+            raise
+    return _listen(socket.AF_INET, "0.0.0.0", port, backlog, receive_bytes, send_bytes)  # noqa: S104
+
+
+def _listen(
+    family: socket.AddressFamily, host: str, port: int, backlog: int, receive_bytes: int, send_bytes: int
+) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # whatever net.ipv6.bindv6only says
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != EVERY_ADDRESS))
+        for option, size in ((socket.SO_RCVBUF, receive_bytes), (socket.SO_SNDBUF, send_bytes)):
+            if size:  # connections inherit it
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        sock.bind((host, port))
+        sock.listen(backlog)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def counted_as(host: str) -> str:
+    """The caller that an address belongs to: an IPv4 address, or an IPv6 network of 64 bits, which one host may have.
+
+    Args:
+        host: An address as a socket names it; a mapped one (``::ffff:192.0.2.1``) is its IPv4 address.
+    """
+    if ":" not in host:
+        return host
+    try:
+        ip = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ipaddress.ip_network((ip, 64), strict=False))
+
+
+def first_routed(addresses: Sequence[str]) -> str:
+    """Choose the first address that this host has a route to: a host of one kind cannot ask the other kind.
+
+    Args:
+        addresses: Of one pod or container, the preferred one first.
+
+    Returns:
+        The first one where none has a route, and empty where there is none.
+    """
+    for address in addresses:
+        with suppress(OSError, ValueError):
+            family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.connect((address, 9))  # of a datagram socket: no packet is sent
+            return address
+    return addresses[0] if addresses else ""
+
+
+def in_url(host: str) -> str:
+    """The host as URLs have it: an IPv6 address in brackets.
+
+    Args:
+        host: Name or address, with or without brackets.
+    """
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

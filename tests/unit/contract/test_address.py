@@ -1,0 +1,66 @@
+"""Addresses of both kinds: who a caller is counted as, and which address of several is asked."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from infercanary.contract.address import counted_as, first_routed, in_url, listening_socket
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_a_caller_is_an_address_or_a_network_of_64_bits(host: str, counted: str) -> None:
+    assert counted_as(host) == counted
+
+
+@pytest.mark.parametrize(
+    ("host", "text"), [("::", "[::]"), ("[::1]", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("gpu-1", "gpu-1")]
+)
+def test_brackets(host: str, text: str) -> None:
+    assert in_url(host) == text
+
+
+@pytest.mark.parametrize(
+    ("addresses", "chosen"),
+    [
+        (["127.0.0.1", "2001:db8::1"], "127.0.0.1"),
+        (["not-an-address", "127.0.0.1"], "127.0.0.1"),
+        (["255.255.255.255", "127.0.0.1"], "127.0.0.1"),  # refused without a right to broadcast
+        (["255.255.255.255"], "255.255.255.255"),
+        ([], ""),
+    ],
+)
+def test_the_first_address_with_a_route_is_asked(addresses: Sequence[str], chosen: str) -> None:
+    assert first_routed(addresses) == chosen
+
+
+@pytest.mark.parametrize(
+    ("host", "callers"), [("::", {"127.0.0.1", "::1"}), ("0.0.0.0", {"127.0.0.1"}), ("::1", {"::1"})]
+)
+def test_every_address_is_of_both_kinds(host: str, callers: set[str]) -> None:
+    try:
+        sock = listening_socket(host, 0, backlog=8)
+        listening_socket("::1", 0, backlog=1).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with sock:
+        answered = set()
+        for caller in ("127.0.0.1", "::1"):
+            try:
+                socket.create_connection((caller, sock.getsockname()[1]), timeout=10).close()
+            except ConnectionRefusedError:
+                continue
+            answered.add(caller)
+        assert answered == callers
