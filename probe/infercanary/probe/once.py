@@ -298,7 +298,7 @@ def _samplers(known: Values, width: int) -> Iterator[str]:
         return
     yield "samplers"
     state = next((name for (name,), on in known.get(NVML_STATE.name, {}).items() if on), "ok")
-    if working := [name for (name,), good in succeeded.items() if good]:
+    if working := [name for (name,), good in succeeded.items() if good and (name != "nvml" or state == "ok")]:
         yield from _row("working", ", ".join(working), width)
     for (name,), good in succeeded.items():
         why = f"{state}: {_NVML_STATES.get(state, '')}" if name == "nvml" and state != "ok" else ""

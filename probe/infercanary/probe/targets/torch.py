@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets import Need, NoCuda, Unsized, register
@@ -17,7 +16,6 @@ from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.engines.torch_weights import digest_of
-from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences, inferences_of_100_us
 
 _CAPTURE_WARM_UPS = 5
@@ -134,7 +132,7 @@ class TorchTarget:
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
         self.ask_for_memory(self._needs())
-        self._torch: Any = imported("torch", advice("torch"))
+        self._torch = torch_profile.imported_torch()
         torch = self._torch
         self._device = torch.device(self.device)
         if self._device.type == "cuda":
