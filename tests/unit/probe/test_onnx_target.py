@@ -329,7 +329,8 @@ def test_a_mistake_that_shows_when_opened(tmp_path: Path, options: dict[str, Any
     linear(tmp_path / "ir.onnx", ir=99)
     (tmp_path / "junk.onnx").write_bytes(b"not a model" * 40)
     (tmp_path / "empty.onnx").touch()
-    for name, dims in {"any_rank": None, "scalar": []}.items():
+    ranks: dict[str, list[int] | None] = {"any_rank": None, "scalar": []}
+    for name, dims in ranks.items():
         relu = helper.make_node("Relu", ["x"], ["y"])
         save(tmp_path / f"{name}.onnx", [relu], [("x", Type.FLOAT, dims)], [("y", Type.FLOAT, dims)])
     one = [("x", Type.FLOAT, [1])], [("y", Type.FLOAT, [1])]
