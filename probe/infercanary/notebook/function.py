@@ -9,6 +9,7 @@ from typing import Any
 
 from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
+from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
 
@@ -53,8 +54,8 @@ class FunctionTarget:
             return self._function(*self._arguments)
 
     def values(self, result: Any) -> Sequence[float]:
-        """Its result, where that is a number; what else it returns is not looked at."""
-        return [float(result)] if isinstance(result, (int, float)) else []
+        """Return evenly spread places of all numbers in the result, and NaN if any of them is not finite."""
+        return outputs.values(result)
 
     def environment(self) -> Mapping[str, str]:
         """The versions of what was imported, as far as they change latency."""

@@ -88,7 +88,7 @@ class Canary:
         self.compute_threads = 0
         """How many threads its engine computes with on the CPU; 0 where that is not known."""
         self.output: tuple[float, ...] | None = None
-        """The fingerprint of the first steady output since the start."""
+        """The fingerprint of the first steady output since the start; empty where outputs hold no numbers."""
         self.crowding = 1.0
         """What the last run cost, over the time that it took: above 1 where it waited in the server's pool."""
         self.last_tags: tuple[str, ...] = ()
@@ -273,8 +273,8 @@ class Canary:
             place = ran.place
             busy, cost = self._runner.spent(begin)
             result = self._judge(ran, lateness)._replace(busy=busy, cost=cost)
-            if result.outcome == "ok" and self._reference is None and self.state == "steady":
-                self._reference, self.output = ran.values, fingerprint(ran.values)
+            if result.outcome == "ok" and self._reference is None:
+                self._refer_to(ran.values)
         self.place = place
         self._runner.rest()
         self._account(result)
@@ -316,6 +316,15 @@ class Canary:
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
         return ended
+
+    def _refer_to(self, values: list[float]) -> None:
+        """Compare later outputs with the first steady one that holds numbers."""
+        if not values:
+            if self.output is None:
+                log.warning("canary %s: output not checked: no numbers were read from it", self.name)
+            self.output = ()
+        elif self.state == "steady":
+            self._reference, self.output = values, fingerprint(values)
 
     def _judge(self, ran: Repeats, lateness: float) -> Round:
         intended = max(0.0, lateness) + ran.intended

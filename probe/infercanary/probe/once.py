@@ -39,6 +39,8 @@ _NAME = 24  # columns of a name at most: a target may call its phases anything
 _OPERATORS = 5
 _REST = 0.005  # of the wall time: a larger part that is in no phase gets a row
 
+_UNCHECKED = "not checked: no numbers were read from it, so a wrong answer goes unnoticed"
+
 _NVML_STATES = {
     "no_driver": "no NVIDIA driver here",
     "no_permission": "the container may not reach the GPU's device files; recreate it",
@@ -112,6 +114,8 @@ def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -
     blocks = [[f"InferCanary {version}".strip() + f": one run, {when:%Y-%m-%d %H:%M:%S} UTC"]]
     for name, state in _states(known).items():
         blocks.append(list(_canary(name, state, runs.get(name), known, width)))
+        if report.outputs.get(name) == ():
+            blocks[-1] += _row("output", _UNCHECKED, width)
     blocks += [list(_controls(device, known)) for device in _devices(known)]
     blocks.append(list(_environment(report, known, width)))
     blocks.append(list(_samplers(known, width)))
@@ -294,7 +298,7 @@ def _samplers(known: Values, width: int) -> Iterator[str]:
         return
     yield "samplers"
     state = next((name for (name,), on in known.get(NVML_STATE.name, {}).items() if on), "ok")
-    if working := [name for (name,), good in succeeded.items() if good]:
+    if working := [name for (name,), good in succeeded.items() if good and (name != "nvml" or state == "ok")]:
         yield from _row("working", ", ".join(working), width)
     for (name,), good in succeeded.items():
         why = f"{state}: {_NVML_STATES.get(state, '')}" if name == "nvml" and state != "ok" else ""

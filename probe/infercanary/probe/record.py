@@ -179,7 +179,8 @@ OUTPUT_ERROR = Metric(
     "most.",
     ("canary",),
     reading="Below 0.01 it is rounding: about 1e-6 for float32, up to 4e-3 for bfloat16. Above that, the run is "
-    "tagged `output_changed`: the same input gets another answer, so a faster run is no improvement.",
+    "tagged `output_changed`: the same input gets another answer, so a faster run is no improvement. Missing if the "
+    "output holds no numbers: the log then says `output not checked`.",
 )
 THREAD_POOL = Metric(
     "infercanary_thread_pool_size",

@@ -12,6 +12,7 @@ from itertools import islice
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from infercanary.command.settings import UsageError
 from infercanary.contract.measures import OUTPUT
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
@@ -35,6 +36,7 @@ from infercanary.probe.targets import (
     RunsOnDevice,
     Target,
 )
+from infercanary.probe.targets.engines.outputs import pending
 from infercanary.probe.targets.openai import TOKENS
 from infercanary.probe.timing import Timing, inferences, overhead
 
@@ -418,6 +420,13 @@ class Runner:
     def _measure(self) -> tuple[Timing, Any]:
         """One repeat. A target may have its own clock, so times are checked: one NaN would make the report invalid."""
         timing, result = self._with_target(self._target.clock.measure, self._target.run)
+        if kind := pending(result):
+            if kind == "a coroutine":
+                result.close()  # else Python warns that nobody awaited it
+            raise UsageError(
+                f"it returns {kind}, and nothing was computed yet; give a function that runs it to its end and returns "
+                "the output"
+            )
         phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
         self._phase_names.update(phases)
         if len(self._phase_names) > _MAX_PHASES:

@@ -7,12 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import infercanary
+import infercanary.probe
 from infercanary.command.settings import UsageError
 from infercanary.notebook.result import TimingResult
 
@@ -173,6 +174,34 @@ def test_a_model_that_raises_is_reported_once(caplog: pytest.LogCaptureFixture) 
     with pytest.raises(UsageError, match="ValueError: wrong shape"):
         infercanary.time(model, runs=1)
     assert [line.getMessage() for line in caplog.records if "wrong shape" in line.getMessage()] == []
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+async def coroutine() -> int:
+    return 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("function", [generator, async_generator, coroutine])
+def test_a_function_that_computes_nothing_when_it_is_called_is_refused(function: Any) -> None:
+    for model in (function, infercanary.probe.TorchTarget(function, [])):
+        with pytest.raises(
+            UsageError, match=f"it returns an? {function.__name__.replace('_', ' ')}, and nothing"
+        ):
+            infercanary.time(model, runs=1)
+
+
+def test_a_result_that_is_not_finite_is_seen_wherever_it_is() -> None:
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(UsageError, match="NaN or infinity"):
+        infercanary.time(lambda: {"scores": [numpy.array([1.0, numpy.nan])]}, runs=1)
 
 
 def test_only_a_result_is_compared() -> None:

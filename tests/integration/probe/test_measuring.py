@@ -19,6 +19,7 @@ from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
 from infercanary.contract.report import Family, Run, decode
+from infercanary.notebook.function import FunctionTarget
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.timing import overhead
 
@@ -132,6 +133,39 @@ def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: 
     assert seen.report.outputs == {"a": (1.0, 2.0, 2.0)}, "the reference is the first steady one"
     share = seen.value("infercanary_eligible_ratio", "a")
     assert share is not None and share < 1
+
+
+class Silent(Scripted):
+    def values(self, result: Any) -> Sequence[float]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Silent(),
+        FunctionTarget(lambda: "text", [], "cpu"),
+        FunctionTarget(lambda: [{"label": None}, object()], [], "cpu"),
+    ],
+    ids=["of a stranger", "text", "objects"],
+)
+def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(
+    started: Any, target: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe = started({"a": target})
+    seen: Seen = until(
+        lambda: (
+            len(ok(s := fetch(probe.address))) >= 4
+            and s.value("infercanary_canary_state", "a", "steady")
+            and s
+        )
+    )
+    assert seen.value("infercanary_output_error_ratio", "a") is None
+    assert {run.output_error for run in ok(seen)} == {None}
+    assert seen.report.outputs == {"a": ()}
+    assert [r.getMessage() for r in caplog.records if "output not checked" in r.getMessage()] == [
+        "canary a: output not checked: no numbers were read from it"
+    ]
 
 
 def test_a_pool_that_is_busy_is_busy_not_broken(started: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -98,6 +98,7 @@ def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -
         "nan": scripted(values="nan"),
         "hangs": scripted(values="hang"),
         "never": scripted(open="hang"),
+        "silent": scripted(values="nothing"),
     }
     text = ", ".join(f"{name}: {canary}" for name, canary in canaries.items())
     code, out, said = once(settings(tmp_path, f"{{{text}}}", "timeout_seconds: 1\nopen_timeout_seconds: 2"))
@@ -113,6 +114,8 @@ def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -
     assert "  not finite   the output holds NaN or infinity\n" in blocks["canary nan: failing"]
     assert "  timed out    no result within 1 s (timeout_seconds)\n" in blocks["canary hangs: failing"]
     assert "  no run       it was not open in time" in blocks["canary never: failing"]
+    assert "  output       not checked: " in blocks["canary silent: steady"]
+    assert "  output  " not in blocks["canary good: steady"]
     assert "  - canary nan: its output holds NaN or infinity" in out
 
 

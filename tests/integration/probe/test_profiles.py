@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import statistics
 import subprocess
@@ -214,7 +215,10 @@ def test_once_has_the_largest_operators(tmp_path: Path) -> None:
     code, out, said = profile_command(tmp_path, "--once")
     assert code == 0, said
     [line] = [line for line in out.splitlines() if line.startswith("  operators ")]
-    assert "aten::linear " in line and "outside operators " in line and line.count("%") >= 2
+    assert "aten::linear " in line and "outside operators " in line
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
+    assert len(shares) >= 2 and sum(shares) <= 101
+    assert "External init callback" not in said, "torch's profiler complains of the thread"
 
 
 def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path: Path) -> None:

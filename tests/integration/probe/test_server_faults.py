@@ -202,9 +202,12 @@ def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
     late: list[Faulty] = []
     ready = threading.Timer(0.5, lambda: late.append(Faulty(port=port)))
     ready.start()
-    target = http_target(f"http://127.0.0.1:{port}/", **QUICK | {"ready_seconds": 30}, keep_alive=keep_alive)
+    target = http_target(
+        f"http://127.0.0.1:{port}/", **QUICK | {"ready_seconds": 30}, keep_alive=keep_alive,
+        expect={"values": "/score"},
+    )  # fmt: skip
     target.open()
-    assert once(target) == [200.0]
+    assert once(target) == [0.5]
     target.close()
     ready.join()
     late[0].stop()

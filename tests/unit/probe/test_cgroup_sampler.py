@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -263,6 +264,31 @@ def test_v1(tmp_path: Path, inside: str) -> None:
     tree(tmp_path, {"proc/cgroup": OWN_V1})
     assert found(tmp_path, tmp_path / "proc") == FOUND_V1
     assert granted_cpus(tmp_path, tmp_path / "proc") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("folder", "point"),
+    [
+        ("cpu,cpuacct", "{root}/cpu,cpuacct"),
+        ("cpuacct and cpu", "{root}/cpuacct\\040and\\040cpu"),
+        ("cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct"),  # the host's, seen from elsewhere
+    ],
+)
+def test_v1_a_hierarchy_of_two_controllers_without_links_is_found_where_it_is_mounted(
+    tmp_path: Path, folder: str, point: str
+) -> None:
+    moved = {re.sub("^cpu(acct)?/", f"{folder}/", name): text for name, text in V1.items()}
+    table = (
+        "garbage - cgroup\n"
+        "32 31 0:28 / {root}/memory rw - cgroup cgroup rw,memory\n"
+        f"33 31 0:29 / {point} rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+        "34 31 0:30 / {root}/unified rw - cgroup2 cgroup rw,cpu\n"
+    )
+    tree(tmp_path, moved | {"proc/cgroup": OWN_V1, "proc/mountinfo": table.replace("{root}", str(tmp_path))})
+    proc = tmp_path / "proc"
+    assert found(tmp_path, proc) == FOUND_V1
+    assert limits(tmp_path, proc)["cpu_quota"] == "1.5"
+    assert ContainerCpu(tmp_path, proc).seconds() == 0.0009
 
 
 @pytest.mark.parametrize(("hierarchy", "hits"), [("1\n", 3 + 5), ("0\n", 3)])

@@ -15,6 +15,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.runner import Runner
 from infercanary.probe.targets import Need, NoCuda, make
 from infercanary.probe.targets import matmul as module
+from infercanary.probe.targets.engines import torch_profile
 from infercanary.probe.targets.matmul import (
     BEST,
     FLOPS,
@@ -210,7 +211,7 @@ FLOP = 2.0 * 64**3
 
 
 def on(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, **options: Any) -> MatmulTarget:
-    monkeypatch.setattr(module, "imported", lambda *_: gpu)
+    monkeypatch.setattr(torch_profile, "imported", lambda *_: gpu)
     options = {"own_process": True, **options}
     target = opened(MatmulTarget(size=64, device="cuda", **options))
     assert isinstance(target, MatmulTarget)
@@ -354,7 +355,7 @@ def test_on_a_gpu_it_asks_for_both_kinds_of_memory_and_binds_torchs_allocator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu = FakeGpu(A100, (8, 0), "NVIDIA A100")
-    monkeypatch.setattr(module, "imported", lambda *_: gpu)
+    monkeypatch.setattr(torch_profile, "imported", lambda *_: gpu)
     target, asked = MatmulTarget(size=64, device="cuda", own_process=True), list[Need]()
     target.ask_for_memory = asked.extend
     target.device_memory_left = lambda: 1 << 30

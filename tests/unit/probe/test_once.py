@@ -219,7 +219,7 @@ environment
                os Debian GNU/Linux 12 (bookworm); python 3.11.7
 
 samplers
-  working      threads, cgroup, nvml
+  working      threads, cgroup
   nvml         no_driver: no NVIDIA driver here
 
 warnings: none

@@ -91,6 +91,30 @@ def test_several_inputs_of_several_dtypes(tmp_path: Path) -> None:
     assert arrays["i"].max() > 500 and not arrays["m"].all()
 
 
+@pytest.mark.parametrize("model_format", ["onnx", "ort"])
+@pytest.mark.parametrize(
+    ("declared", "given", "shape"),
+    [(None, [2, 4], (2, 4)), (None, [], ()), ([], None, ()), ([], [], ()), (["N"], [3], (3,))],
+)
+def test_a_shape_is_given_where_the_model_declares_none(
+    tmp_path: Path,
+    declared: list[Any] | None,
+    given: list[int] | None,
+    shape: tuple[int, ...],
+    model_format: str,
+) -> None:
+    sides = [(name, Type.FLOAT, declared) for name in "xy"]
+    path = save(tmp_path / "rank.onnx", [helper.make_node("Relu", ["x"], ["y"])], sides[:1], sides[1:])
+    if model_format == "ort":
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = path = str(tmp_path / "rank.ort")
+        options.add_session_config_entry("session.save_model_format", "ORT")
+        ort.InferenceSession(str(tmp_path / "rank.onnx"), options, providers=["CPUExecutionProvider"])
+    target = opened(path, inputs=[] if given is None else [{"shape": given}])
+    assert target._arrays["x"].shape == shape
+    assert len(measured(target)[1]) == math.prod(shape)
+
+
 def test_outputs_that_are_not_plain_numbers(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["b"], to=Type.BFLOAT16),
@@ -282,6 +306,14 @@ def test_where_it_was_asked_to_run() -> None:
         ),
         ({"inputs": [{"shape": [1, 5]}]}, r"inputs\[0\].shape: \[1, 5\] does not fit"),
         (
+            {"model": "any_rank.onnx", "inputs": []},
+            r"inputs\[0\].shape: .*`x` has no fixed number of dimensions; say which",
+        ),
+        (
+            {"model": "scalar.onnx", "inputs": [{"shape": [2, 4]}]},
+            r"\[2, 4\] does not fit the model's input `x`, which is \[\]",
+        ),
+        (
             {"inputs": [{"shape": [1, 4], "dtype": "float16"}]},
             "the model's input `x` is float32, not float16",
         ),
@@ -297,6 +329,10 @@ def test_a_mistake_that_shows_when_opened(tmp_path: Path, options: dict[str, Any
     linear(tmp_path / "ir.onnx", ir=99)
     (tmp_path / "junk.onnx").write_bytes(b"not a model" * 40)
     (tmp_path / "empty.onnx").touch()
+    ranks: dict[str, list[int] | None] = {"any_rank": None, "scalar": []}
+    for name, dims in ranks.items():
+        relu = helper.make_node("Relu", ["x"], ["y"])
+        save(tmp_path / f"{name}.onnx", [relu], [("x", Type.FLOAT, dims)], [("y", Type.FLOAT, dims)])
     one = [("x", Type.FLOAT, [1])], [("y", Type.FLOAT, [1])]
     save(tmp_path / "unknown.onnx", [helper.make_node("NoSuchOp", ["x"], ["y"])], *one)
     text = [("x", Type.STRING, [1])], [("y", Type.STRING, [1])]

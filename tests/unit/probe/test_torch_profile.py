@@ -196,6 +196,14 @@ def test_an_operator_has_what_it_called_and_is_named_by_what_took_most() -> None
     assert found.outside == (0.0003,) and found.wall == (1.0,) and found.state == "ok"
 
 
+def test_time_that_only_the_profiler_took_is_not_outside_of_operators() -> None:
+    """The mark lies around the clock, and takes microseconds itself."""
+    walls = iter([1.0, 0.0008])  # the first is not counted
+    found = profiled(Torch(CONV), lambda: next(walls), 1, 1, "cpu", None)
+    assert sum(row.seconds[0] for row in found.rows) == pytest.approx(0.0007)
+    assert found.wall == (0.0008,) and found.outside == (pytest.approx(0.0001),)
+
+
 def test_another_threads_operators_are_not_the_canarys() -> None:
     beside = Event("aten::linear", 200, 300, id=9, thread=2)
     assert [row.kind for row in profile([*CONV, beside]).rows] == ["aten::conv2d", "aten::relu"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import shutil
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,6 +20,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.probe.targets import Unsized
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings(
@@ -247,8 +251,98 @@ def test_values_of_nested_outputs() -> None:
     )
     target = opened(lambda: nested, [])
     assert target.values(nested) == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert target.values("no tensor") == []
-    assert target.values(torch.zeros(0)) == []
+
+
+@dataclasses.dataclass
+class Fields:
+    logits: Any
+    loss: Any = None
+
+
+class Named(NamedTuple):
+    x: Any
+    y: Any = "text"
+
+
+def bits(dtype: str, *numbers: float) -> Any:
+    return torch.tensor(numbers).to(getattr(torch, dtype))
+
+
+HELD = {  # what a model may return, with 1, a number that decides, and 3 in it
+    "dataclass": lambda x: Fields(torch.tensor([1.0, x]), {"more": [Fields(3)]}),
+    "named tuple": lambda x: Named(Named(torch.tensor([1.0, x])), torch.tensor(3)),
+    "array": lambda x: np.array([1.0, x, 3.0]),
+    "half array": lambda x: np.array([1.0, x, 3.0], np.float16),
+    "array in a dict": lambda x: {"a": np.array([[1.0], [x]]), "b": np.float32(3)},
+    "array of objects": lambda x: np.array([torch.tensor([1.0, x]), None, Fields(3)], object),
+    "records": lambda x: np.array([(1.0, b"x", x, 3)], [("a", "f4"), ("t", "S1"), ("b", "f8"), ("c", "i4")]),
+    "plain numbers": lambda x: [1, (x,), {"last": 3.0, "text": "4"}],
+    "complex": lambda x: [torch.tensor([complex(1, x)]).conj_physical().conj(), 3],
+    "complex array": lambda x: [np.array([complex(1, x)]), np.float64(3)],
+    "bfloat16": lambda x: bits("bfloat16", 1, x, 3),
+    "float8": lambda x: bits("float8_e5m2", 1, x, 3),
+    "nested": lambda x: torch.nested.nested_tensor([torch.tensor([1.0]), torch.tensor([x, 3.0])]),
+    "with a gradient": lambda x: torch.tensor([1.0, x, 3.0], requires_grad=True),
+    "beside no memory": lambda x: (torch.ones(4, device="meta"), torch.tensor([1.0, x, 3.0])),
+    "a deque and a cycle": lambda x: deque([1, *cycle(), x, 3]),
+}
+
+
+def cycle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_numbers_are_read_from_whatever_holds_them(held: Callable[[float], Any]) -> None:
+    target = opened(lambda: None, [])
+    assert target.values(held(2.0)) == [1.0, 2.0, 3.0]
+    for bad in (math.nan, math.inf):
+        assert not all(map(math.isfinite, target.values(held(bad))))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["to_sparse", "to_sparse_csr", "to_sparse_csc", "to_mkldnn"],
+)
+def test_a_tensor_of_another_layout_is_read_as_it_is_stored(stored: str) -> None:
+    target = opened(lambda: None, [])
+    dense = torch.tensor([[0.0, 5.0], [7.0, 0.0]])
+    assert {5.0, 7.0} <= {*target.values(getattr(dense, stored)())}
+    dense[1, 0] = math.nan
+    assert not all(map(math.isfinite, target.values(getattr(dense, stored)())))
+
+
+def test_a_quantized_tensor_has_the_numbers_that_it_stands_for() -> None:
+    made = torch.quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 0, torch.qint8)
+    assert opened(lambda: None, []).values(made) == [1.0, 2.0]
+
+
+class Own:
+    x = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "text", None, Own(), b"bytes", {"label": "cat"}, [{"label": "cat"}, None], torch.zeros(0), np.array(["a"]),
+        np.array("2026-01-01", "datetime64[D]"), torch.ones(2, device="meta"), {1.0, 2.0}, Fields, [],
+    ],
+)  # fmt: skip
+def test_what_holds_no_numbers_gives_none(held: Any) -> None:
+    assert opened(lambda: None, []).values(held) == []
+
+
+def test_a_result_without_end_is_read_to_a_limit() -> None:
+    result: Any = 7.0
+    for _ in range(60):
+        result = [result, result]
+    assert {*opened(lambda: None, []).values(result)} == {7.0}
+    for _ in range(10_000):
+        result = (result,)
+    assert opened(lambda: None, []).values(result) == []
+    assert opened(lambda: None, []).values([10**400, -(10**400)]) == [sys.float_info.max, -sys.float_info.max]
 
 
 def test_values_are_few_fixed_and_from_all_over() -> None:
@@ -268,7 +362,7 @@ def test_one_value_that_is_not_finite_is_seen_wherever_it_is(
     bad: float, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = opened(lambda: None, [])
-    monkeypatch.setattr("infercanary.probe.targets.torch._PIECE", 1_000)
+    monkeypatch.setattr("infercanary.probe.targets.engines.outputs._PIECE", 1_000)
     for place in (0, 1, 999, 1_000, 4_997):
         output = torch.ones(4_999, dtype=getattr(torch, dtype))
         output[place] = complex(0, bad) if output.is_complex() else bad

@@ -16,14 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Need, NoCuda, Reading, register
-from infercanary.probe.targets.engines import needs, torch_model
+from infercanary.probe.targets.engines import needs, torch_model, torch_profile
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
-from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import CudaClock, HostClock, Phase, Timing, inferences_of_100_us
 
 T = TypeVar("T")
@@ -164,7 +162,7 @@ class MatmulTarget:
             Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
-        self._torch: Any = imported("torch", advice("torch"))
+        self._torch = torch_profile.imported_torch()
         torch, self._device = self._torch, self._torch.device(self.device)
         if self._device.type == "cuda":
             self.cuda_missing, why = torch_model.why_no_cuda(torch, self._device)

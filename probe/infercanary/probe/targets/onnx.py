@@ -159,7 +159,7 @@ class OnnxTarget:
         loaded = self._loaded
         try:
             loaded.open(onnxruntime, self.session_options, self.device_memory_left)
-            inputs = matched(self._specs, slots(loaded.session))
+            inputs = matched(self._specs, slots(loaded.session, path))
             asked = [needs.of_input(each.place, each.shape, each.dtype) for each in inputs]
             self.ask_for_memory(asked if loaded.gpu is None else [*asked, *needs.on_device(asked)])
             if loaded.gpu is None:

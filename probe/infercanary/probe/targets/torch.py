@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets import Need, NoCuda, Unsized, register
-from infercanary.probe.targets.engines import needs, torch_model, torch_profile
+from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.engines.torch_weights import digest_of
-from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences, inferences_of_100_us
 
-_MAX_VALUES = 1024
-_PIECE = 1 << 18  # elements that are looked at together; all at once would need as much memory again
 _CAPTURE_WARM_UPS = 5
 _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
@@ -136,7 +132,7 @@ class TorchTarget:
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
         self.ask_for_memory(self._needs())
-        self._torch: Any = imported("torch", advice("torch"))
+        self._torch = torch_profile.imported_torch()
         torch = self._torch
         self._device = torch.device(self.device)
         if self._device.type == "cuda":
@@ -174,21 +170,8 @@ class TorchTarget:
             return self._run(phase)
 
     def values(self, result: Any) -> list[float]:
-        """Return evenly spread places of all tensors in the result, and NaN if anything in them is not finite."""
-        torch = self._torch
-        tensors = [t.detach() for t in torch_model.tensors(torch, result)]
-        # They are not joined to one tensor: a language model's logits are gigabytes as doubles.
-        flat = [(torch.view_as_real(t) if t.is_complex() else t).reshape(-1) for t in tensors]
-        step = max(1, -(-sum(t.numel() for t in flat) // _MAX_VALUES))
-        chosen: list[float] = []
-        skip = 0
-        for t in flat:
-            chosen += t[skip::step].double().tolist()
-            skip = (skip - t.numel()) % step
-        pieces = (piece for t in flat if t.is_floating_point() for piece in t.split(_PIECE))
-        if chosen and not all(bool(torch.isfinite(piece).all()) for piece in pieces):
-            chosen[-1] = float("nan")
-        return chosen
+        """Return evenly spread places of all numbers in the result, and NaN if any of them is not finite."""
+        return outputs.values(result)
 
     def environment(self) -> dict[str, str]:
         """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
@@ -356,11 +339,11 @@ class TorchTarget:
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                outputs = model(*self._device_inputs)
+                result = model(*self._device_inputs)
 
         def replay(*_: Any) -> Any:
             graph.replay()
-            return outputs
+            return result
 
         return replay
 
@@ -373,17 +356,21 @@ class TorchTarget:
         with phase("compute"):
             for _ in batch:
                 result = self._model(*self._device_inputs)
-        outputs = list(torch_model.tensors(self._torch, result))
-        if not _same_shapes(outputs, self._host_outputs):
-            self.ask_for_memory([needs.of_output(o.shape, str(o.dtype)) for o in outputs])
+        if outputs.pending(result):
+            return result  # nothing was computed, and the caller refuses it
+        leaves = list(outputs.leaves(result))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
+        others = [leaf for leaf in leaves if not isinstance(leaf, self._torch.Tensor)]
+        if not _same_shapes(tensors, self._host_outputs):
+            self.ask_for_memory([needs.of_output(t.shape, str(t.dtype)) for t in tensors])
             self._host_outputs = [
-                self._torch.empty(o.shape, dtype=o.dtype, device="cpu", pin_memory=True) for o in outputs
+                self._torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True) for t in tensors
             ]
         with phase("d2h"):
             for _ in batch:
-                for host, device in zip(self._host_outputs, outputs, strict=True):
+                for host, device in zip(self._host_outputs, tensors, strict=True):
                     host.copy_(device, non_blocking=True)
-        return self._host_outputs
+        return [*self._host_outputs, *others]
 
     def _require_cuda(self) -> None:
         self.cuda_missing, why = torch_model.why_no_cuda(self._torch, self._device)
@@ -394,5 +381,5 @@ class TorchTarget:
         )
 
 
-def _same_shapes(outputs: list[Any], buffers: list[Any]) -> bool:
-    return [(o.shape, o.dtype) for o in outputs] == [(b.shape, b.dtype) for b in buffers]
+def _same_shapes(tensors: list[Any], buffers: list[Any]) -> bool:
+    return [(t.shape, t.dtype) for t in tensors] == [(b.shape, b.dtype) for b in buffers]

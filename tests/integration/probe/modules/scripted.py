@@ -14,7 +14,7 @@ LONG = 120.0
 
 
 class Scripted:
-    """``script`` maps a method to what it does: ok, raise, exit, interrupt, hang, nan, junk, mistake, usage.
+    """``script`` maps a method to what it does: ok, raise, exit, interrupt, hang, nan, nothing, junk, mistake, usage.
 
     ``script`` is read at each call, so a test can break and repair a target while it is run.
     """
@@ -40,6 +40,8 @@ class Scripted:
         what = self._act("values")
         if what == "nan":
             return [1.0, float("nan")]
+        if what == "nothing":
+            return []
         if what == "junk":
             return ["a", None]  # type: ignore[list-item]
         return [1.0]

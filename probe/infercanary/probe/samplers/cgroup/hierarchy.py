@@ -283,9 +283,26 @@ def own_cgroup(root: Path, proc: Path) -> V1 | V2:
     if os.path.exists(root / "cgroup.controllers"):
         return V2(_lineage(root, paths.get("", "/")))
     # The process's list names what the kernel counts by, which need not be mounted here.
-    if any(name in paths and os.path.isdir(root / name) for name in _V1_CONTROLLERS):
-        return V1(*(_lineage(root / name, paths.get(name, "/")) for name in _V1_CONTROLLERS))
+    mounts = _v1_mounts(root, proc)
+    if any(name in paths and os.path.isdir(mounts[name]) for name in _V1_CONTROLLERS):
+        return V1(*(_lineage(mounts[name], paths.get(name, "/")) for name in _V1_CONTROLLERS))
     raise Unavailable(f"no cgroup is mounted at {root}")
+
+
+def _v1_mounts(root: Path, proc: Path) -> dict[str, Path]:
+    """Controller → its hierarchy: the folder or link of its name, else where the mount table has it (proc(5))."""
+    mounts = {name: root / name for name in _V1_CONTROLLERS}
+    missing = {name for name, folder in mounts.items() if not os.path.isdir(folder)}
+    for line in text(proc / "mountinfo").splitlines() if missing else ():
+        mount, _, source = line.partition(" - ")
+        fields = mount.split(" ")
+        if not source.startswith("cgroup ") or len(fields) < 5:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
+        folder = point if point.is_relative_to(root) else root / point.name
+        if os.path.isdir(folder):
+            mounts |= dict.fromkeys(missing.intersection(source.split(" ")[-1].split(",")), folder)
+    return mounts
 
 
 def _own_paths(file: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infercanary.command.settings import UsageError
@@ -11,6 +12,7 @@ from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need
 from infercanary.probe.targets.engines import needs
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
+from infercanary.probe.targets.engines.onnx_file import with_rank
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, places, readable
 from infercanary.probe.timing import HostClock, Phase
 
@@ -28,11 +30,12 @@ _DTYPES = {
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16: numpy has no such type to name
 
 
-def slots(session: Any) -> list[Slot]:
+def slots(session: Any, path: Path) -> list[Slot]:
     """Return a session's inputs as it declares them.
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
+        path: The file of its model.
 
     Returns:
         One slot for each input, in the model's order.
@@ -48,7 +51,13 @@ def slots(session: Any) -> list[Slot]:
                 "give a model that takes tensors of numbers"
             )
         found.append(Slot(argument.name, tuple(argument.shape), _DTYPES[argument.type]))
-    return found
+    if all(slot.shape for slot in found):
+        return found
+    # ONNX Runtime reports an unknown rank as it does a single number: with no dimensions.
+    ranked = with_rank(path)
+    if ranked is None:
+        return [slot if slot.shape else slot._replace(shape=None, usual=()) for slot in found]
+    return [slot if slot.shape or slot.name in ranked else slot._replace(shape=None) for slot in found]
 
 
 class HostBinding:

@@ -56,7 +56,7 @@ class ProfiledRepeat(NamedTuple):
     wall: float
     """By the host's clock."""
     traced: float
-    """The same by the profiler's own clock: what is in it and in no operator is outside."""
+    """The same by the profiler's own clock, which may hold time of the profiler itself."""
     operators: dict[Operator, Spent]
     """In the order of their first calls."""
     inferences: int = 1
@@ -107,7 +107,7 @@ def assembled(repeats: Sequence[ProfiledRepeat], engine: str, taken_at: float, s
         for operator in ordered[:MAX_ROWS]
     )
     outside = (
-        max(0.0, r.traced - sum(spent.seconds for spent in r.operators.values())) / r.inferences
+        max(0.0, min(r.wall, r.traced) - sum(spent.seconds for spent in r.operators.values())) / r.inferences
         for r in repeats
     )
     return Profile(

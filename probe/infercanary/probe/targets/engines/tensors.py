@@ -49,7 +49,8 @@ class Slot(NamedTuple):
     """One input as the engine declares it: a dimension may be any number, and is then a name, or unnamed."""
 
     name: str
-    shape: tuple[int | str | None, ...]
+    shape: tuple[int | str | None, ...] | None
+    """None for any number of dimensions."""
     dtype: str
     usual: tuple[int, ...] | None = None
     """The shape to take where none is given."""
@@ -127,8 +128,15 @@ def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
 def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
     if spec.dtype is not None and spec.dtype != slot.dtype:
         raise UsageError(f"{place}.dtype: the model's input `{slot.name}` is {slot.dtype}, not {spec.dtype}")
-    fixed = tuple(size for size in slot.shape if isinstance(size, int))
     shape = spec.shape if spec.shape is not None else slot.usual
+    if slot.shape is None:
+        if shape is None:
+            raise UsageError(
+                f"{place}.shape: the model's input `{slot.name}` has no fixed number of dimensions; say which shape, "
+                "such as [1, 3], or [] for a single number"
+            )
+        return Input(place, slot.name, shape, slot.dtype, spec.high)
+    fixed = tuple(size for size in slot.shape if isinstance(size, int))
     if shape is None and len(fixed) == len(slot.shape):
         shape = fixed
     if shape is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,26 +190,6 @@ def autocasting(
     if not is_cast:
         raise UsageError(f"autocast: torch {torch.__version__} does not compute in {dtype} on {device.type}")
     return cast
-
-
-def tensors(torch: Any, result: Any) -> Iterator[Any]:
-    """Yield all tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order.
-
-    Args:
-        torch: The module.
-        result: What a model returned.
-
-    Yields:
-        Tensors of any shapes.
-    """
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, Mapping):
-        for value in result.values():
-            yield from tensors(torch, value)
-    elif isinstance(result, (tuple, list)):
-        for value in result:
-            yield from tensors(torch, value)
 
 
 def repeated(tensor: Any, size: int) -> Any:

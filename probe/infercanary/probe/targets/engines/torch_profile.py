@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from infercanary.command.extras import advice
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
 from infercanary.probe.targets.engines.inductor import fused
 from infercanary.probe.targets.engines.profiled import (
@@ -20,6 +23,7 @@ from infercanary.probe.targets.engines.profiled import (
     assembled,
     shapes_text,
 )
+from infercanary.probe.targets.libraries import imported
 
 _MARK = "infercanary::repeat"
 # The first one makes the profiler's buffers; a short model needs some until its memory is warm again.
@@ -60,8 +64,7 @@ def profiled(
     Returns:
         The profile. Only operators of the calling thread are in it: a server's requests go on beside it.
     """
-    # Else its library prints a line on standard error each time it starts. A server's own setting stays.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    _silence()
     on_device = device.startswith("cuda")
     profiler = torch.autograd.profiler
     walls: list[float] = []
@@ -80,6 +83,33 @@ def profiled(
     found = list(_repeats(events, walls, inferences, on_device, _Names(torch)))[warm_ups:]
     has_kernels = any(o.device != "cpu" for repeat in found for o in repeat.operators)
     return assembled(found, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
+
+
+def imported_torch() -> Any:
+    """Import torch; the first import also starts its profiler once, for 1 ms.
+
+    Kineto, its library, prints an error if its first start is not in the thread that loaded torch: probes run repeats
+    in another thread. Where a server loaded torch, that line remains.
+
+    Returns:
+        The module.
+
+    Raises:
+        UsageError: It is not installed.
+        Failure: It is, and cannot be loaded.
+    """
+    is_first = "torch" not in sys.modules
+    torch = imported("torch", advice("torch"))
+    if is_first:
+        _silence()
+        with suppress(Exception), recorder(torch, on_device=False):  # a build may have no Kineto
+            pass
+    return torch
+
+
+def _silence() -> None:
+    # Else Kineto prints a line on standard error each time it starts. A server's own setting stays.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def recorder(torch: Any, on_device: bool) -> Any:
