@@ -248,7 +248,9 @@ class _Sides(NamedTuple):
 
 
 def _resolution(compared: Iterable[_Sides], policy: Policy) -> Resolution:
-    old, new = ([series for sides in compared for series in sides[i]] for i in (0, 1))
+    compared = [*compared]
+    old = [series for sides in compared for series in sides.old]
+    new = [series for sides in compared for series in sides.new]
     return resolution_of(old, new, policy)
 
 
