@@ -94,6 +94,7 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
     known = left | {start.identity for start in starts if len(start.samples) >= fewest}
     starts = [*starts[:first], *(start for start in starts[first:] if start.identity in known)]
     newest: dict[str, Start] = {}
+    running: dict[str, Start] = {}  # those of the newest that still ran when the last one began
     events: list[tuple[int, str, str]] = []
     for index, start in enumerate(starts):
         g = start.generation
@@ -101,12 +102,14 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
         if before is not None:
             replaced = before.identity
         else:  # another name for a replica: new only where no live start has its image
-            live = [s for s in newest.values() if _runs_at(s, g.started_at, policy)]
-            images = [s.identity for s in live or sorted(newest.values(), key=_last_run)[-1:]]
+            running = {name: s for name, s in running.items() if _runs_at(s, g.started_at, policy)}
+            images = [s.identity for name, s in newest.items() if name in running]
+            if not images and newest:
+                images = [sorted(newest.values(), key=_last_run)[-1].identity]
             replaced = start.identity if start.identity in images or not images else images[-1]
         if replaced != start.identity:
             events.append((index, replaced, start.identity))
-        newest[g.container] = start
+        newest[g.container] = running[g.container] = start
     withdrawn = None
     while events and events[-1][2] not in left:
         withdrawn = withdrawn or starts[events[-1][0]]
