@@ -257,7 +257,12 @@ def _compared(
     )
     if look is not None and why is not None:
         judgement = msgspec.structs.replace(
-            judgement, shift=look.seen.shift, low=look.seen.low, high=look.seen.high, causes=why
+            judgement,
+            shift=look.seen.shift,
+            low=look.seen.low,
+            high=look.seen.high,
+            causes=why,
+            only=look.shift.resolution.only,
         )
     text = _too_few(of, decision) if look is None else sentence(judgement, policy, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""

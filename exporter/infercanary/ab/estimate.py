@@ -27,6 +27,7 @@ import numpy as np
 
 from infercanary.judge.decide import verdict_after
 from infercanary.judge.policy import EXPERIMENT, Policy
+from infercanary.judge.resolution import typical
 from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
 from infercanary.judge.statistics import assess
 
@@ -76,7 +77,7 @@ def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     # Its own error is SD / ((1 - 2 cut / n) √n).
     between = float(winsorized.std(ddof=1)) * math.sqrt(n) / kept
     within = math.sqrt(math.fsum(pair.se**2 for pair in pairs)) / n
-    return Shift(centre, max(between, within), kept - 1.0)
+    return Shift(centre, max(between, within), kept - 1.0, typical([pair.resolution for pair in pairs]))
 
 
 def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
@@ -96,7 +97,8 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     )
     df = policy.prior_restart_df + n - 1
     within = math.sqrt(math.fsum(pair.se**2 for pair in pairs)) / n
-    return Shift(float(logs.mean()), max(math.sqrt(squares / df / n), within), df)
+    error = max(math.sqrt(squares / df / n), within)
+    return Shift(float(logs.mean()), error, df, typical([pair.resolution for pair in pairs]))
 
 
 def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:
@@ -168,7 +170,7 @@ def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERI
     for n in range(len(pairs) + 1, most + 1):
         cut = n // policy.pairs_per_trimmed
         level = policy.levels(range(FEWEST_PAIRS, n + 1))[-1]
-        then = Shift(now.log, now.se * math.sqrt(len(pairs) / n), n - 2 * cut - 1.0)
+        then = now._replace(se=now.se * math.sqrt(len(pairs) / n), df=n - 2 * cut - 1.0)
         if assess(then, level, policy=policy).verdict != "inconclusive":
             return n
     return None

@@ -20,7 +20,7 @@ from infercanary.compare.measured import Gate, MeasureShift
 from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
-from infercanary.compare.units import count
+from infercanary.compare.units import count, short
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified
@@ -159,7 +159,11 @@ def compare_runs(
         notes.append(f"candidate: {failed}: no clear rise")
     # The runs that ended well say nothing about those that failed, however fast they were.
     verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
-    text = _sentence(seen, causes, subject) if known else _too_few(observed, baseline, candidate)
+    text = (
+        _sentence(seen, shift.resolution.only, causes, subject)
+        if known
+        else _too_few(observed, baseline, candidate)
+    )
     following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     verdicts = compare_measures(old.starts, new.starts, policy)
     result = ComparisonResult(
@@ -307,14 +311,16 @@ def _ids(series: RecordedRuns) -> list[str]:
     return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
 
 
-def _sentence(seen: Comparison, causes: Causes | None, subject: str) -> str:
+def _sentence(seen: Comparison, only: float | None, causes: Causes | None, subject: str) -> str:
     """Return the exporter's sentence if causes are known, else the verdict and its interval."""
     if causes is not None:
         judgement = Judgement(
-            state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes
+            state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes, only=only
         )
         edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
         return sentence(judgement, subject=f"{subject} or settings" if edited else subject)
+    if only is not None:
+        return f"{seen.verdict}: all values are {short(only, 12)}"
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from infercanary.compare.units import short
 from infercanary.judge.policy import FILES, Policy
+from infercanary.judge.resolution import FINE
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import assess
 
@@ -47,6 +48,16 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
         need = "needs" if len(missing) == 1 else "need"
         return [
             f"the {' and the '.join(missing)} {need} {fewest} runs of one start at least, better {2 * fewest}"
+        ]
+    exact = observed.shift._replace(se=0.0, df=math.inf)
+    if (
+        assess(exact, policy.confidence, policy=policy).verdict
+        == "inconclusive"
+        != assess(exact._replace(resolution=FINE), policy.confidence, policy=policy).verdict
+    ):
+        return [
+            "more of the same will not settle it: the values are too coarse to show a change of "
+            f"{short(100 * policy.smallest_effect)} %; write them with more digits, or time several requests as one"
         ]
     found = []
     effect = policy.smallest_effect
@@ -130,7 +141,7 @@ def _with(observed: Observed, factor: float, starts: tuple[int, int]) -> Shift:
     df_restarts = restarts.df + sum(starts) - sum(observed.starts)
     # Welch and Satterthwaite.
     df = total**2 / (runs**2 / (shift.df * factor) + starting**2 / df_restarts)
-    return Shift(shift.log, math.sqrt(total), df)
+    return shift._replace(se=math.sqrt(total), df=df)
 
 
 def _round(number: int) -> int:

@@ -19,6 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import ndtri
 
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.resolution import resolution
 from infercanary.judge.segmentation import persistence
 from infercanary.judge.shift import ratio
 from infercanary.judge.statistics import Floats, Points, Series, shift
@@ -51,7 +52,8 @@ def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
         policy: What a step must exceed.
 
     Returns:
-        The change points, in order.
+        The change points, in order. A step that the resolution may make, such as from 4 to 5 ms of a clock with whole
+        milliseconds, is none.
 
     Raises:
         ValueError: A value is no latency.
@@ -245,11 +247,20 @@ def _inflation(phi: float, policy: Policy) -> float:
 
 def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[ChangePoint]:
     points = []
+    all_values = np.unique(y)
     around, fewest = policy.change_points, policy.fewest_runs
     for i, at in enumerate(places):
         begin = min(max([0, at - around, *places[:i][-1:]]), at - fewest)
         end = max(min([y.size, at + around, *places[i + 1 :][:1]]), at + fewest)
-        between = shift(Series(y[max(begin, 0) : at], policy), Series(y[at:end], policy), policy)
+        before, after = Series(y[max(begin, 0) : at], policy), Series(y[at:end], policy)
+        coarse = resolution([before.ordered], [after.ordered], all_values)
+        between = shift(before, after, policy)._replace(resolution=coarse)
+        if (
+            abs(between.log) - (coarse.down if between.log > 0 else coarse.up)
+            <= policy.log_clear
+            < abs(between.log)
+        ):
+            continue
         low, high = between.interval(policy.change_confidence)
         points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
     return points

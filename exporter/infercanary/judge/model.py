@@ -592,5 +592,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     more runs will not do."""
     starts_needed: int | None = None
     """How many more starts will, then; None where that is not known, or more than anybody would wait for."""
+    only: float | None = None
+    """Seconds that all runs of both sides took, as a coarse clock shows them; None where they differ."""
     medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """Seconds, before and after, in order of time: what a picture shows."""

@@ -150,6 +150,9 @@ class Policy:
     """Share of the pairs, on either side of the middle, within which their differences say how far an interval reaches;
     beyond, it grows in proportion."""
 
+    reads_clock: bool = True
+    """Whether equal values may be those of a coarse clock. Memory is exact: each start may have the same bytes."""
+
     # What siblings of the host tell (covariate adjustment).
 
     covariates: int = 4
@@ -500,6 +503,7 @@ class Policy:
         return replace(
             self,
             concurrent_starts=0,
+            reads_clock=False,
             smallest_effect=max(self.smallest_effect, self.measure_effect),
             looks=tuple(sorted({*self.looks[:: self.measure_looks], self.looks[-1]})),
             prior_restart_sd=Policy.prior_restart_sd if self.prior_number else self.prior_restart_sd,

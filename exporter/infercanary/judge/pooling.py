@@ -16,8 +16,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.resolution import Resolution
 from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
-from infercanary.judge.statistics import Floats, Points, Series, shift_of, variance_of
+from infercanary.judge.statistics import Floats, Points, Series, resolution_of, shift_of, variance_of
 
 Replica: TypeAlias = "tuple[Sequence[Points], Sequence[Points]]"
 Stayed: TypeAlias = "Mapping[tuple[int, int], Points]"
@@ -53,17 +54,18 @@ def pool(
     Returns:
         The pooled shift; of infinite error where nothing can be compared.
     """
-    each = []
+    each, compared = [], []
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_runs)
         beside = moved_beside(concurrent[place], policy) if concurrent and not sides.stayed else None
         if pair := _replica(sides, restarts, policy):
             each.append((pair, beside))
+            compared.append(sides)
     if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
         return UNKNOWN
     runs, starting, df, apart = _together(_beyond(each), restarts)
     pooled = _widened(runs, starting, df)
-    return pooled._replace(se=max(runs.se, pooled.se * apart))
+    return pooled._replace(se=max(runs.se, pooled.se * apart), resolution=_resolution(compared, policy))
 
 
 def pool_parts(
@@ -94,11 +96,12 @@ def pool_parts(
     Returns:
         None where nothing can be compared.
     """
-    each = []
+    each, compared = [], []
     lasting: tuple[list[Floats], ...] = ([], [], [])
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_new_runs)
         if pair := _replica(sides, restarts, policy, policy.noise_df):
+            compared.append(sides)
             around = concurrent[place] if concurrent else ()
             each.append((pair, None if sides.stayed else moved_beside(around, policy, policy.noise_df)))
             others = [Series.of(points, policy=policy) for both in around for points in both]
@@ -110,7 +113,9 @@ def pool_parts(
     known = [beside.shift.log for _, beside in each if beside is not None]
     moved = median(known) if known else None
     more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
-    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, lasting[:2], lasting[2], moved)
+    error = math.sqrt(max(more, 0.0))
+    coarse = _resolution(compared, policy)
+    return Pooled(runs.log, runs.se, runs.df, error, df, lasting[:2], lasting[2], moved, coarse)
 
 
 class Beside(NamedTuple):
@@ -240,6 +245,13 @@ class _Sides(NamedTuple):
             if (i, j) in known
         }
         return cls([s for _, s in old], [s for _, s in new], same)
+
+
+def _resolution(compared: Iterable[_Sides], policy: Policy) -> Resolution:
+    compared = [*compared]
+    old = [series for sides in compared for series in sides.old]
+    new = [series for sides in compared for series in sides.new]
+    return resolution_of(old, new, policy)
 
 
 def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
@@ -386,4 +398,4 @@ def _widened(between: Shift, variance: float, df: float) -> Shift:
     total = between.se**2 + variance
     share = variance / total
     freedom = share**2 / df + (1 - share) ** 2 / between.df
-    return Shift(between.log, math.sqrt(total), 1 / freedom if freedom else math.inf)
+    return between._replace(se=math.sqrt(total), df=1 / freedom if freedom else math.inf)

@@ -113,6 +113,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         shift=decision.look.seen.shift,
         low=decision.look.seen.low,
         high=decision.look.seen.high,
+        only=decision.look.shift.resolution.only,
         baseline_seconds=_level(start for pair in measured for start in pair.old),
         current_seconds=_level(start for pair in measured for start in pair.after),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
@@ -158,6 +159,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
         start = f"settling: the {what} {'have' if judgement.changed == 'both' else 'has'} too few runs yet"
         return "; ".join([start, *_alarming(judgement)])
     start = f"{judgement.state} {interval(judgement.shift, judgement.low, judgement.high)}"
+    if judgement.only is not None:
+        start = f"{judgement.state}: all values are {1e3 * judgement.only:.12g} ms"
     start += _SINCE[judgement.changed]
     found = [*_alarming(judgement)]
     if judgement.state == "confirming":

@@ -147,13 +147,15 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
         The verdict, and the shift with its interval as ratios.
     """
     half = half_width(between, runs, 1 - policy.confidence, policy)
+    low = between.log - max(half, between.resolution.down)
+    high = between.log + max(half, between.resolution.up)
     verdict: Verdict = "inconclusive"
-    if abs(between.log) + half < policy.log_effect:
-        verdict = "equivalent"
-    elif abs(between.log) - half > policy.log_clear:
+    if max(-low, high) < policy.log_effect:
+        verdict = "equivalent" if between.resolution.only is None else "inconclusive"
+    elif max(low, -high) > policy.log_clear:
         called = is_beyond_doubt(between, runs, policy)
         verdict = "confirming" if not called else "regressed" if between.log > 0 else "improved"
-    return Comparison(verdict, *(ratio(x) for x in (between.log, between.log - half, between.log + half)))
+    return Comparison(verdict, *(ratio(x) for x in (between.log, low, high)))
 
 
 def is_beyond_doubt(between: Pooled, runs: float, policy: Policy) -> bool:
@@ -165,8 +167,12 @@ def is_beyond_doubt(between: Pooled, runs: float, policy: Policy) -> bool:
         policy: What counts as a change.
     """
     size = abs(between.log)
-    return size >= policy.log_effect and is_within(
-        between, runs, policy.false_calls, size - policy.log_clear, policy
+    hidden = between.resolution.down if between.log > 0 else between.resolution.up
+    clear = size - policy.log_clear
+    return (
+        size >= policy.log_effect
+        and hidden < clear
+        and is_within(between, runs, policy.false_calls, clear, policy)
     )
 
 

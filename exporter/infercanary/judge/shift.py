@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from infercanary.judge.resolution import FINE, Resolution
+
 Verdict = Literal["regressed", "improved", "confirming", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
 
@@ -23,6 +25,7 @@ class Shift(NamedTuple):
     log: float
     se: float
     df: float
+    resolution: Resolution = FINE
 
     def interval(self, level: float) -> tuple[float, float]:
         """Logarithms between which the shift lies.
@@ -31,7 +34,8 @@ class Shift(NamedTuple):
             level: Two-sided confidence, between 0 and 1.
 
         Returns:
-            The lower and the upper one; -inf and inf where the standard error is not finite.
+            The lower and the upper one, as far apart as the resolution leaves them at least; -inf and inf where the
+            standard error is not finite.
 
         Raises:
             ValueError: The level is not between 0 and 1.
@@ -41,7 +45,7 @@ class Shift(NamedTuple):
         if not math.isfinite(self.se):
             return -math.inf, math.inf
         half = float(stdtrit(self.df, (1 + level) / 2)) * self.se
-        return self.log - half, self.log + half
+        return self.log - max(half, self.resolution.down), self.log + max(half, self.resolution.up)
 
 
 class Pooled(NamedTuple):
@@ -63,16 +67,17 @@ class Pooled(NamedTuple):
     """The same of replicas that stayed on the old image."""
     moved: float | None = None
     """What these moved by (a logarithm), which was taken off; None where nothing was."""
+    resolution: Resolution = FINE
 
     @property
     def shift(self) -> Shift:
         """With both parts as one, on their degrees of freedom together (Welch and Satterthwaite)."""
         total = self.runs_se**2 + self.restart_se**2
         if not self.restart_se or not math.isfinite(total):
-            return Shift(self.log, self.runs_se, self.runs_df)
+            return Shift(self.log, self.runs_se, self.runs_df, self.resolution)
         share = self.restart_se**2 / total
         freedom = share**2 / self.restart_df + (1 - share) ** 2 / self.runs_df
-        return Shift(self.log, math.sqrt(total), 1 / freedom if freedom else math.inf)
+        return Shift(self.log, math.sqrt(total), 1 / freedom if freedom else math.inf, self.resolution)
 
 
 UNKNOWN = Shift(math.nan, math.inf, 0.0)

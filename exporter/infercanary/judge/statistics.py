@@ -31,6 +31,7 @@ from scipy.special import stdtrit
 
 from infercanary.judge import persistence, ranks
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.resolution import FINE, Resolution, resolution
 from infercanary.judge.shift import UNKNOWN, Comparison, Restarts, Shift, Verdict, ratio
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -167,13 +168,14 @@ def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison
         policy: What counts as a change.
 
     Returns:
-        Ratios, and the verdict, which is never `confirming`; `inconclusive` where the error is infinite.
+        Ratios, and the verdict, which is never `confirming`; `inconclusive` where the error is infinite, or all values
+        are the same.
     """
     low, high = between.interval(level)
     verdict: Verdict = "inconclusive"
     if abs(between.log) >= policy.log_effect and (low > policy.log_clear or high < -policy.log_clear):
         verdict = "regressed" if between.log > 0 else "improved"
-    elif low > -policy.log_effect and high < policy.log_effect:
+    elif low > -policy.log_effect and high < policy.log_effect and between.resolution.only is None:
         verdict = "equivalent"
     return Comparison(verdict, ratio(between.log), ratio(low), ratio(high))
 
@@ -276,7 +278,22 @@ def shift_of(
     # Of the share of pairs whose difference is below the shift: 1/12 is the variance of a uniform rank.
     off = quantile * math.sqrt((one + other) / 12)
     between, half = ranks.inverted((a.ordered, a.spread), (b.ordered, b.spread), min(off, policy.most_off))
-    return Shift(between, half * max(off / policy.most_off, 1.0) / quantile, df)
+    return Shift(
+        between, half * max(off / policy.most_off, 1.0) / quantile, df, resolution_of([a], [b], policy)
+    )
+
+
+def resolution_of(baseline: Sequence[Series], candidate: Sequence[Series], policy: Policy) -> Resolution:
+    """What a coarse clock leaves open of a shift.
+
+    Args:
+        baseline: Its starts, at least one.
+        candidate: The same.
+        policy: Whether the values are read from a clock.
+    """
+    if not policy.reads_clock:
+        return FINE
+    return resolution([start.ordered for start in baseline], [start.ordered for start in candidate])
 
 
 def variance_of(side: Series, inflation: float) -> float:

@@ -63,7 +63,7 @@ def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
         newest.setdefault(start.generation.container, start)
     left = [start for start in newest.values() if not start.generation.ended_at] or [*newest.values()]
     now = max(map(_last_run, left), default=0.0)
-    return [start for start in reversed(left) if _runs_at(start, now, policy)]
+    return [start for start in reversed(left) if _runs_until(start, policy) >= now]
 
 
 def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | None:
@@ -94,6 +94,7 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
     known = left | {start.identity for start in starts if len(start.samples) >= fewest}
     starts = [*starts[:first], *(start for start in starts[first:] if start.identity in known)]
     newest: dict[str, Start] = {}
+    until: dict[str, float] = {}  # when those of the newest stop that still ran when the last one began
     events: list[tuple[int, str, str]] = []
     for index, start in enumerate(starts):
         g = start.generation
@@ -101,12 +102,15 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
         if before is not None:
             replaced = before.identity
         else:  # another name for a replica: new only where no live start has its image
-            live = [s for s in newest.values() if _runs_at(s, g.started_at, policy)]
-            images = [s.identity for s in live or sorted(newest.values(), key=_last_run)[-1:]]
+            until = {name: end for name, end in until.items() if end >= g.started_at}
+            images = [s.identity for name, s in newest.items() if name in until]
+            if not images and newest:
+                images = [sorted(newest.values(), key=_last_run)[-1].identity]
             replaced = start.identity if start.identity in images or not images else images[-1]
         if replaced != start.identity:
             events.append((index, replaced, start.identity))
         newest[g.container] = start
+        until[g.container] = _runs_until(start, policy)
     withdrawn = None
     while events and events[-1][2] not in left:
         withdrawn = withdrawn or starts[events[-1][0]]
@@ -151,9 +155,9 @@ def _last_run(start: Start) -> float:
     return start.samples[-1].started_at if start.samples else start.generation.started_at
 
 
-def _runs_at(start: Start, at: float, policy: Policy) -> bool:
+def _runs_until(start: Start, policy: Policy) -> float:
     if start.generation.ended_at:
-        return start.generation.ended_at >= at
+        return start.generation.ended_at
     recent = start.samples[-policy.pace_runs :]
     pace = (recent[-1].started_at - recent[0].started_at) / (len(recent) - 1) if len(recent) > 1 else 0.0
-    return _last_run(start) + max(policy.gone_seconds, policy.gone_runs * pace) >= at
+    return _last_run(start) + max(policy.gone_seconds, policy.gone_runs * pace)

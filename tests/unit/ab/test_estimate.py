@@ -139,6 +139,19 @@ def test_what_the_runs_leave_open_stays_open():
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
 
 
+def test_more_pairs_of_a_coarse_clock_show_no_more():
+    steps = [
+        shift([4.0] * 20, [5.0] * 20),
+        shift([4.0] * 19 + [5.0], [5.0] * 20),
+        shift([5.0] * 20, [5.0] * 20),
+    ]
+    for pairs in (steps[:1], steps[:2], steps[2:]):
+        found = decide(pairs * 6, MOST)
+        assert found.verdict == "inconclusive"
+        assert pairs_needed(pairs * 6) is None
+    assert decide([shift([4.0] * 20, [7.0] * 19 + [6.0])] * 6, MOST).verdict == "regressed"
+
+
 def test_two_pairs_are_enough_for_what_is_beyond_doubt_alone():
     assert estimate([]).se == math.inf
     assert estimate([pair(0.3)] * 2).se == math.inf

@@ -131,6 +131,21 @@ def test_two_files_of_numbers_are_one_series_and_say_so(run, write, numbers):
     assert run("compare", "a", "b", "--restart-sd", "1", code=3).startswith("inconclusive ")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("12", "12", "inconclusive: all values are 12"),
+        ("0.012", "12e-3", "inconclusive: all values are 0.012"),
+        ("4", "5", "inconclusive +25.0 % [+0.0, +66.7]"),
+    ],
+)
+def test_whole_milliseconds_hide_a_change_of_less_than_one(run, write, before, after, said):
+    out = run("compare", write("a", [before] * 40), write("b", [after] * 40), code=3)
+    assert out.startswith(said)
+    assert "the values are too coarse" in " ".join(out.split())
+    assert run("scan", write("both", [before] * 40 + [after] * 40), code=0).startswith("steady")
+
+
 def test_a_ratio_in_place_of_a_percentage_is_noted(run, write, numbers):
     write("a", numbers())
     write("b", numbers(seed=2))

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
 from infercanary.exporter.judging import findings, queue, siblings, silence, thread
+from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, ServiceKey, Start, kept
@@ -66,6 +68,30 @@ def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
     judging.turn()
     assert value(judging, "infercanary_stored_runs_total") == 25
     assert value(judging, "infercanary_store_up") == 1
+
+
+def test_containers_that_come_and_go_are_not_judged_for_ever(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a name of its own and ends before it has enough runs: the work of a judgement stays the same."""
+    judged: list[int] = []
+    inner = Findings.judged
+
+    def counted(self: Findings, canary: str, starts: Sequence[Start], *rest: Any, **more: Any) -> Findings:
+        judged.append(len(starts))
+        return inner(self, canary, starts, *rest, **more)
+
+    monkeypatch.setattr(Findings, "judged", counted)
+    judging.submit(generation(), [], runs(48))
+    for number in range(150):
+        judging.submit(
+            msgspec.structs.replace(generation(), container=f"c{number}", boot_id=f"short-{number}"),
+            [],
+            runs(2),
+        )
+        judging.turn()
+    assert len(judged) >= 100
+    assert judged[-1] == judged[-50] == 65
 
 
 def test_two_namespaces_share_no_history_and_no_verdict(judging: Judging) -> None:

@@ -89,13 +89,14 @@ def test_backwards_the_same_changes_are_found():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_clear_change_of_a_clock_with_two_values_is_found(seed):
-    """A tick of it is 5 %: no scatter is seen on either side, and the step is as large as the rounding."""
+def test_a_change_of_a_coarse_clock_is_more_than_a_step(seed):
+    """A step is 5 %, and no scatter is seen on either side: one may be the rounding, two are not."""
     rng = np.random.default_rng([seed, 4])
-    values = np.where(rng.random(300) < np.where(np.arange(300) < 140, 0.03, 0.97), 20.0, 19.0)
-    (found,) = scan(values)
+    base = np.where(rng.random(300) < 0.03, 20.0, 19.0)
+    assert scan(base + (np.arange(300) >= 140)) == []
+    (found,) = scan(base + 2 * (np.arange(300) >= 140))
     assert found.index == pytest.approx(140, abs=3)
-    assert found.shift == pytest.approx(1 / 19, abs=1e-9)
+    assert (found.shift, found.low) == pytest.approx((2 / 19, 1 / 20), abs=1e-9)
 
 
 @pytest.mark.parametrize("effect", [0.06, -0.06])
@@ -124,7 +125,8 @@ def test_a_long_series_is_scanned_as_a_whole():
 
 def test_a_level_without_noise():
     assert scan([5.0] * 40) == []
-    assert [change.index for change in scan([5.0] * 20 + [5.5] * 20)] == [20]
+    assert [change.index for change in scan([5.0] * 20 + [12.5] * 20)] == [20]
+    assert scan([5.0] * 20 + [5.5] * 20) == []  # it may be one step of a coarse clock
     assert scan([5.0] * 11 + [5.5] * 11) == []  # too short
     assert scan([5.0] * 20 + [5.1] * 20) == []  # less than the smallest effect
 

@@ -202,7 +202,7 @@ def series() -> Iterator[tuple[str, Any]]:
                 decision.verdict,
                 decision.done,
                 estimate.pairs_needed(pairs[:4]),
-                *estimate.estimate(pairs),
+                *estimate.estimate(pairs)[:3],
                 [look.seen.verdict for look in decision.looks],
             ],
         )

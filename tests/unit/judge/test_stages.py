@@ -336,9 +336,13 @@ def test_times_that_are_all_the_same_are_judged() -> None:
         )
 
     old = [constant(name, "old", HOUR * i, 0.02) for i, name in enumerate("ababab")]
-    assert judgement_of([*old, constant("a", "new", 9 * HOUR, 0.02)]).state == "equivalent"
+    assert judgement_of([*old, constant("a", "new", 9 * HOUR, 0.02)]).state == "inconclusive"
+    same = judgement_of([*old, constant("a", "new", 9 * HOUR, 0.02)])
+    assert "all values are 20 ms" in sentence(same)
+    one_step = judgement_of([*old, *(constant(x, "new", 9 * HOUR, 0.03) for x in "ab")])
+    assert (one_step.state, one_step.low) == ("inconclusive", pytest.approx(0.0))
     found = judgement_of(
-        [*old, constant("a", "new", 9 * HOUR, 0.04), constant("b", "new", 9 * HOUR + 1, 0.04)]
+        [*old, constant("a", "new", 9 * HOUR, 0.05), constant("b", "new", 9 * HOUR + 1, 0.05)]
     )
     assert (found.state, found.causes.cause) == ("regressed", "image")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.pooling import pool
+from infercanary.judge.resolution import FINE
 from infercanary.judge.samples import compare
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import Series, assess, learn, prior, shift
@@ -84,13 +85,57 @@ def test_ties_are_no_trouble(baseline, candidate):
 
 
 def test_constants():
-    assert compare([5.0] * 10, [5.0] * 10) == ("equivalent", 0, 0, 0)
-    assert compare([5.0] * 10, [5.25] * 10).verdict == "regressed"
-    assert compare([5.0] * 10, [4.75] * 10).verdict == "improved"
-    assert compare([5.0] * 10, [5.1] * 10).verdict == "equivalent"
+    assert compare([5.0] * 10, [5.0] * 10) == ("inconclusive", 0, pytest.approx(-0.2), pytest.approx(0.25))
     assert compare([5.0] * 10, [5.0] * 10, restart_sd=0.01).verdict == "inconclusive"
-    assert compare([5.0] * 10, [7.0] * 10, restart_sd=0.01).verdict == "regressed"
+    assert compare([5.0] * 10, [17.0] * 10, restart_sd=0.01).verdict == "regressed"
     assert scan([5.0] * 100) == []
+
+
+def milliseconds(level: float, sd: float = 0.02, step: float = 1.0, unit: float = 1.0) -> list[float]:
+    """As a tool writes them that rounds to steps."""
+    exact = np.random.default_rng([int(1e3 * level), 9]).normal(level, sd, 60)
+    return [max(1, round(x / step)) * step * unit for x in exact]
+
+
+COARSE = [
+    # before, after, SD, step: verdict, and the shift and its interval in percent
+    (12, 12.3, 0.02, 1.0, "inconclusive", (0, -8.3, 9.1)),
+    (2, 2.4, 0.05, 1.0, "inconclusive", (0, -50, 100)),
+    (4.4, 4.6, 0.02, 1.0, "inconclusive", (25, 0, 66.7)),
+    (4.6, 4.4, 0.02, 1.0, "inconclusive", (-20, -40, 0)),
+    (10, 24, 0.02, 1.0, "regressed", (140, 20, math.inf)),  # no step is larger than the smallest value
+    (12, 14, 0.4, 1.0, "regressed", (16.7, 7.7, 27.3)),  # some values are a step off
+    (14, 12, 0.4, 1.0, "improved", (-14.3, -21.4, -7.1)),
+    (15.6, 31.2, 0.1, 15.6, "inconclusive", (100, 0, math.inf)),  # the clock of Windows
+    (500, 500, 0.4, 1.0, "equivalent", (0, -0.2, 0.2)),
+    (500, 500, 0.02, 1.0, "inconclusive", (0, -0.2, 0.2)),  # all are the same: no sign of a timed value
+    (0.12, 0.123, 0.0004, 0.01, "inconclusive", (0, -8.3, 9.1)),
+]
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+@pytest.mark.parametrize(("before", "after", "sd", "step", "verdict", "numbers"), COARSE)
+def test_an_interval_is_no_narrower_than_a_step(before, after, sd, step, verdict, numbers, unit):
+    found = compare(milliseconds(before, sd, step, unit), milliseconds(after, sd, step, unit))
+    assert found.verdict == verdict
+    if unit == 1 or not math.isclose(before, after):  # the last digit of 0.5 is another one than of 500
+        assert [100 * x for x in found[1:]] == pytest.approx(numbers, abs=0.06)
+
+
+def test_values_that_scatter_over_several_steps_are_averaged():
+    """However few points there are, and whether or not some of them are the same: the interval is as it was."""
+    for seed in range(200):
+        for count in (8, 9, 12):
+            a, b = noise([seed, 30], count), 1.1 * noise([seed, 31], count)
+            assert shift(a, b).resolution == FINE
+    coarse = [compare(milliseconds(12.2, 1.5), milliseconds(14.4 + seed, 1.5)).verdict for seed in range(5)]
+    assert coarse == ["regressed"] * 5
+
+
+def test_memory_that_is_the_same_in_each_run_is_exact():
+    same = FILES.for_measures()
+    assert compare([5e8] * 10, [5e8] * 10, policy=same).verdict == "equivalent"
+    assert compare([5e8] * 10, [6e8] * 10, policy=same).verdict == "regressed"
 
 
 def test_one_step_of_a_coarse_clock_is_no_scatter_of_zero():
@@ -298,9 +343,9 @@ def test_pooled_intervals_cover_restarts():
 
 def test_pooling_one_pair_without_restarts_is_its_shift():
     ((old, new),) = restarted(3, 0.05, 1)
-    assert pool([(old, new)], Restarts(0.0, 1)) == pytest.approx(shift(old[0], new[0]))
+    assert pool([(old, new)], Restarts(0.0, 1))[:3] == pytest.approx(shift(old[0], new[0])[:3])
     flat = [([[5.0] * 10], [[6.0] * 10])] * 3
-    assert pool(flat, Restarts(0.0, math.inf)).interval(LEVEL) == pytest.approx((math.log(1.2),) * 2)
+    assert pool(flat, Restarts(0.0, math.inf))[:2] == pytest.approx((math.log(1.2), 0.0))
     assert pool(flat, Restarts(0.01, math.inf)).se == pytest.approx(0.01 * math.sqrt(2 / 3))
 
 

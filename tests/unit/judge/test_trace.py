@@ -23,7 +23,7 @@ USED = {
     "align": {"host"},
     "estimate": {
         *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),
-        *("statistics", "pooling", "persistence", "ranks", "sequential"),
+        *("statistics", "pooling", "persistence", "ranks", "resolution", "sequential"),
     },
     "causes": {"operators", "profiles"},
     "sentence": {"upgrade", "images", "operator_words"},

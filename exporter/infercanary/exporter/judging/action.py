@@ -15,6 +15,9 @@ from infercanary.store.base import Store
 Boot = tuple[str, str]  # container, boot id
 
 _BLOCKS = 10  # of a start between two looks at the drift
+_MOST_SHORT = (
+    64  # starts that are judged although they have too few runs to count, such as those of a rollout
+)
 _WATCHED_LOOKS = 2  # first looks' worth of runs; a start that never gets steady is not watched for ever
 
 
@@ -105,6 +108,18 @@ def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, 
         boot: SeenStart(count, counted.get(boot, 0), boot not in live, view.reported.get(boot))
         for boot, count in view.taken.items()
     }
+
+
+def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
+    """Leave out all but the latest starts that had too few runs to count: containers may come and go for ever.
+
+    Args:
+        starts: Of one canary, in order of time.
+        policy: How many runs a start of a new image needs.
+    """
+    short = [i for i, start in enumerate(starts) if len(start.samples) < policy.fewest_new_runs]
+    left_out = {*short[:-_MOST_SHORT]}
+    return [start for i, start in enumerate(starts) if i not in left_out]
 
 
 def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View, most_bytes: int) -> int:

@@ -362,6 +362,7 @@ class Judging:
             starts = identified([Start.of(g, samples) for g, samples in read])
             view = view._replace(taken=store.taken(service, canary))  # others may have stored more meanwhile
             self._seen[service, canary] = action.seen_now(starts, view, self._policy)
+            starts = action.counting_starts(starts, self._policy)
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
             before = self.findings.get(service, NOTHING)
             upgrade = last_upgrade(starts, self._policy)
