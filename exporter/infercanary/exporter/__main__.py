@@ -11,7 +11,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 import click
-import msgspec
 import structlog
 from aiohttp import web
 
@@ -39,8 +38,9 @@ _SWITCH_SECONDS = 0.0005
 @click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: 0.0.0.0:9797]")
 @click.option(
     "--store",
-    type=click.Path(readable=False, path_type=Path),
-    help="File of the runs that verdicts rest on, instead of the config's.  [default: memory]",
+    metavar="PATH|URL",
+    help="File of the runs that verdicts rest on, or the postgresql:// URL of a fleet's, instead of the config's.  "
+    "[default: memory]",
 )
 @click.option(
     "--web-config",
@@ -65,21 +65,20 @@ _SWITCH_SECONDS = 0.0005
 def command(
     path: Path | None,
     listen: str | None,
-    store: Path | None,
+    store: str | None,
     web_path: Path | None,
     log_format: str,
     log_level: str,
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
-    config = check(path) if path else ExporterConfig()
+    given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
+    config = check(path, given)
     secured = guard.Secured.read(web_path) if web_path else guard.Secured()
-    if store is not None:
-        config = msgspec.structs.replace(config, store=str(store))
     place = f"{path}: listen" if path and not listen else "--listen"
-    with listen_on(*listen_address(listen or config.listen, place), place) as sock:
+    with listen_on(*listen_address(config.listen, place), place) as sock:
         logs.configure(log_format, log_level)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(serve(config, path, sock, secured, ["store"] if store is not None else []))
+        asyncio.run(serve(config, path, sock, secured, [*given]))
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:

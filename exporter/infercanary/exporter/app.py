@@ -20,6 +20,7 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
+from infercanary.contract.text import masked
 from infercanary.exporter import api, connections, expose, polled, reload, runbooks, scrape, status, totals
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.conditions import Condition, impaired
@@ -236,8 +237,9 @@ class Exporter:
 
     def _families(self) -> list[Family]:
         links = self.live.current.links
+        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
         return [
-            LINKS.family({(links.grafana, links.runbooks): 1.0} if links.grafana or links.runbooks else {}),
+            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             *self.live.families(),

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from infercanary.contract.text import masked
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 
@@ -20,7 +21,7 @@ class StoreError(Exception):
     """The store could not do it; what it was to change is as before. One line, for people."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+        return masked(" ".join(super().__str__().split()))
 
 
 class Document(msgspec.Struct, frozen=True):
