@@ -255,6 +255,9 @@ class Collector:
         probe.account.spend("cpu_seconds", cpu_seconds, now)
         judged = self.judging.charge(probe.container.service_key, probe.container.replica)
         probe.account.spend("judge_seconds", judged, now)
+        known, left_out = self.judging.found(probe.container.service_key, probe.container.replica)
+        probe.runs_collected += known
+        probe.runs_left_out += left_out
         if accepted.environment == probe.environment or not probe.account.spend(
             "environment_bytes",
             sum(len(name) + len(text) for name, text in accepted.environment.items()),
@@ -298,9 +301,9 @@ class Collector:
         """Hand over the new runs of one start."""
         probe.sequences[boot_id] = runs[-1][0].sequence
         probe.history.take(summary for _, summary in runs)
-        probe.runs_collected += len(runs)
         raw = [run for run, _ in runs]
         if boot_id in probe.generations:
+            probe.runs_collected += len(runs)
             self.judging.submit(*probe.generations[boot_id], raw)
         else:
             container = probe.container

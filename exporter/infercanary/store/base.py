@@ -58,7 +58,8 @@ class StoredFinding(NamedTuple):
 
 
 class Fleet(Protocol):
-    """What exporters that share a store agree on. Every method may raise :class:`StoreError`; one thread at a time.
+    """What exporters that share a store agree on. Every method may raise :class:`StoreError`; one thread at a time, but
+    for :meth:`renew`.
 
     A service's lease has one holder. It ends after ``lease_seconds``, by the store's clock, unless it is renewed.
     """
@@ -73,6 +74,16 @@ class Fleet(Protocol):
 
         Returns:
             The services whose lease this process has now.
+        """
+
+    def renew(self, services: Collection[ServiceKey]) -> set[ServiceKey]:
+        """Renew leases, and take none; by a connection of its own, from another thread than all other methods.
+
+        Args:
+            services: Those that this process holds.
+
+        Returns:
+            The services whose lease goes on.
         """
 
     def give_back(self, services: Collection[ServiceKey]) -> None:
