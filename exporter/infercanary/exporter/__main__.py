@@ -8,17 +8,20 @@ import signal
 import socket
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import click
 import structlog
 from aiohttp import web
 
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
 from infercanary.exporter.connections import OF_SERVER
+from infercanary.exporter.watch import WATCH
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +81,8 @@ def command(
     with listen_on(*listen_address(config.listen, place), place) as sock:
         logs.configure(log_format, log_level)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(serve(config, path, sock, secured, [*given]))
+        code = asyncio.run(serve(config, path, sock, secured, [*given]))
+    sys.exit(code)
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:
@@ -124,7 +128,7 @@ async def serve(
     sock: socket.socket,
     secured: guard.Secured,
     given: Collection[str] = (),
-) -> None:
+) -> ExitCode:
     """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
 
     Args:
@@ -133,12 +137,22 @@ async def serve(
         sock: One that listens.
         secured: TLS and users, or neither.
         given: Keys of the config that the command line set, whatever the file says.
+
+    Returns:
+        Why it ended: by a signal, or by a fault of its own.
     """
     settle_garbage()
     stop = asyncio.Event()
     app = create_app(config, path, given)
     app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
+    failed = asyncio.Event()
+
+    def give_up() -> None:
+        failed.set()
+        stop.set()
+
+    WATCH.gave_up = lambda: loop.call_soon_threadsafe(give_up)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.ask)
@@ -163,10 +177,12 @@ async def serve(
         for remark in remarks(config):
             log.warning(remark)
         await stop.wait()
-        log.info("stopping")
+        with suppress(OverflowError):  # of a clock past the year 2262
+            log.info("stopping")
     finally:
         await connections.stop()
         await runner.cleanup()
+    return ExitCode.FAULT if failed.is_set() else ExitCode.FINE
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -37,6 +38,7 @@ from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
 from infercanary.exporter.signals import OWN
 from infercanary.exporter.totals import Shares
+from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -144,7 +146,7 @@ class Collector:
                 probe.up, probe.polled, probe.trouble = False, True, container.url_missing
             elif key not in self._tasks:
                 delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
-                self._tasks[key] = asyncio.create_task(self._watch(probe, container.url, delay))
+                self._tasks[key] = WATCH.task("poll", partial(self._watch, probe, container.url, delay))
             if probe.polled:
                 self.show(probe)
         services: defaultdict[ServiceKey, list[PolledProbe]] = defaultdict(list)

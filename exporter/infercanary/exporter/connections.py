@@ -17,6 +17,7 @@ import ssl
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -28,6 +29,7 @@ from aiohttp.web_protocol import RequestHandler
 from infercanary.contract.report import Family, Metric
 from infercanary.exporter.caller import HEADER_SECONDS, Caller, Reason, address_of, first_record
 from infercanary.exporter.feed import Feed
+from infercanary.exporter.watch import WATCH
 
 log = structlog.get_logger(__name__)
 
@@ -109,8 +111,8 @@ class Connections:
         sock.setblocking(False)
         sock.listen(_BACKLOG)
         self._tasks = [
-            asyncio.create_task(self._accept(server, sock, context)),
-            asyncio.create_task(self._watch()),
+            WATCH.task("accept", partial(self._accept, server, sock, context)),
+            WATCH.task("connections", self._watch),
         ]
 
     async def stop(self) -> None:

@@ -41,6 +41,7 @@ from infercanary.exporter.judging.ownership import PRIORS, Ownership, encoded, w
 from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_starts
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
+from infercanary.exporter.watch import WATCH
 from infercanary.judge.identity import identified
 from infercanary.judge.measures import measure_words
 from infercanary.judge.model import Generation, ServiceKey, Start
@@ -109,8 +110,8 @@ class Judging:
         self._numbers = itertools.count()
         self._found: dict[tuple[ServiceKey, str], tuple[int, int]] = {}  # that nobody asked about yet
         self._thinned_at = -math.inf
-        self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
-        self._keeper = threading.Thread(target=self._keep_leases, name="leases", daemon=True)
+        self._thread = WATCH.thread("judge", self._run)
+        self._keeper = WATCH.thread("leases", self._keep_leases)
 
     # From the event loop -----------------------------------------------------------------------------------------
 
@@ -259,6 +260,7 @@ class Judging:
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
             # A fault of ours: until it is fixed verdicts are not updated, and scrapes go on.
+            self._up = False
             self._failed(error, repr(error), "judging failed by a fault of the exporter")
         self._seconds += time.thread_time() - begin
 
