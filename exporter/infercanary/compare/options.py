@@ -17,6 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import claim, measured, text
 from infercanary.compare.schemas import VERSION
 from infercanary.compare.terminal import say, width
+from infercanary.contract.text import all_printable
 from infercanary.judge.policy import Policy
 
 GATED = "Memory, energy and the throughput of a load count too, unless --gate latency or --expect is given."
@@ -337,4 +338,4 @@ def answer(results: Sequence[Mapping[str, Any]], notes: Sequence[str], **more: A
         "notes": [*first["notes"], *notes],
         "canaries": results,
     }
-    return json.dumps(whole) + "\n"
+    return json.dumps(all_printable(whole)) + "\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _HIDDEN = "***"
@@ -27,6 +29,21 @@ def printable(text: str, most: int | None = None, replacement: str = "?") -> str
         One line of printable text, of the same length unless it was cut.
     """
     return "".join(c if c.isprintable() else replacement for c in text[:most])
+
+
+def all_printable(value: Any) -> Any:
+    """A value of JSON with each text in it as :func:`printable` makes it: `jq -r` prints texts as they are.
+
+    Args:
+        value: Of mappings, lists, texts and numbers.
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {all_printable(key): all_printable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [all_printable(each) for each in value]
+    return value
 
 
 def shortened(text: str, most: int) -> str:

@@ -6,6 +6,7 @@ Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import deque
@@ -78,7 +79,9 @@ class Journal:
             complaint = f"hangs: {error}"
             self.lost += len(runs)
         except OSError as error:
-            complaint = f"cannot be written: {error.strerror or error}"
+            is_link = error.errno == errno.ELOOP
+            why = "it is a symbolic link; give the file itself" if is_link else error.strerror or error
+            complaint = f"cannot be written: {why}"
             self.lost += len(runs)
         except BaseException as error:
             complaint = one_line(error)
@@ -115,7 +118,7 @@ class Journal:
             )
             entries.insert(0, said)
         lines = b"".join(encode(entry) for entry in entries)
-        with self._path.open("ab") as file:
+        with open(self._path, "ab", opener=_no_link) as file:
             # A process that was killed in the middle of a line must not spoil the next one.
             if size and not _ends_with_newline(self._path):
                 lines = b"\n" + lines
@@ -167,6 +170,11 @@ def last_runs(path: Path, limit: int) -> list[Run]:
 
 def _older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
+
+
+def _no_link(path: str, flags: int) -> int:
+    """In a folder that others share, a link would have the probe write where they want."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -249,6 +249,14 @@ def test_one_json_object(run, write, numbers, journal):
     assert json.loads(run("compare", "a", write("c", [0.01, 0.02]), "--json", code=3))["shift"] is None
 
 
+def test_json_has_no_text_that_a_terminal_acts_on(run, journal):
+    """`jq -r` prints texts as they are."""
+    journal("old", [0.02, 0.0201])
+    journal("new", [0.024, 0.0241], torch="2.13.0\x1b[2J")
+    out = run("compare", "old", "new", "--json", code=1)
+    assert "2.13.0?[2J" in out and "\\u001b" not in out
+
+
 def test_several_canaries_are_judged_each_and_the_worst_is_the_exit_code(run, journal):
     journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
     journal("new", [0.024, 0.0241, 0.024], canaries=("x",))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import subprocess
 import sys
 import textwrap
@@ -109,16 +111,20 @@ def test_nothing_to_find(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_once_counted_and_recovered_from(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
     path = tmp_path / "journal"
-    path.symlink_to("/dev/full")
     journal = Journal(path, "boot-1")
-    for _ in range(3):
-        journal.append([run(1)], ENVIRONMENT)
+    with monkeypatch.context() as full:
+
+        def fails(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(os, "open", fails)
+        for _ in range(3):
+            journal.append([run(1)], ENVIRONMENT)
     assert journal.lost == 3
-    path.unlink()
     journal.append([run(4)], ENVIRONMENT)
     assert journal.lost == 3
     assert journal.close(5)
@@ -126,3 +132,14 @@ def test_a_full_disk_is_said_once_counted_and_recovered_from(
     assert len(messages) == 2
     assert "No space left on device" in messages[0] and "works again" in messages[1]
     assert [entry.run.sequence for entry in read(path) if entry.run] == [4]
+
+
+def test_it_does_not_follow_a_link(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In a folder that others share, a link would have the probe write where they want."""
+    (tmp_path / "theirs").write_text("theirs\n")
+    (tmp_path / "journal").symlink_to(tmp_path / "theirs")
+    journal = Journal(tmp_path / "journal", "boot-1")
+    journal.append([run(1)], ENVIRONMENT)
+    assert journal.lost == 1 and "symbolic link" in caplog.text
+    assert (tmp_path / "theirs").read_text() == "theirs\n"
+    assert journal.close(5)
