@@ -153,8 +153,8 @@ PARTS = (
     Part(
         "Exporter",
         "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected budget runs_collected runs_lost build links event_loop refused_containers memory_limit discovery "
-        "discovered kubernetes config connections",
+        "rejected budget runs_collected runs_left_out runs_lost worker build links event_loop refused_containers "
+        "memory_limit discovery discovered kubernetes config connections",
         "Metrics about one container have the labels `service` and `container`. Metrics about the whole exporter "
         "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`, "
         "`infercanary_refused_containers`, `infercanary_memory_limit_bytes`) have neither. "

@@ -18,7 +18,7 @@ from infercanary.compare import claim, measured, text
 from infercanary.compare.rows import Choice
 from infercanary.compare.schemas import VERSION
 from infercanary.compare.terminal import say, width
-from infercanary.contract.text import printable
+from infercanary.contract.text import all_printable
 from infercanary.judge.policy import Policy
 
 GATED = "Memory, energy and the throughput of a load count too, unless --gate latency or --expect is given."
@@ -366,15 +366,4 @@ def json_line(document: object) -> str:
     Args:
         document: What :mod:`json` can write.
     """
-    return json.dumps(_printable(document)) + "\n"
-
-
-def _printable(value: object) -> object:
-    match value:
-        case str():
-            return printable(value)
-        case Mapping():
-            return {_printable(key): _printable(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_printable(each) for each in value]
-    return value
+    return json.dumps(all_printable(document)) + "\n"

@@ -8,19 +8,21 @@ import signal
 import socket
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import click
-import msgspec
 import structlog
 from aiohttp import web
 
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
 from infercanary.exporter.connections import OF_SERVER
+from infercanary.exporter.watch import WATCH
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +42,9 @@ _SWITCH_SECONDS = 0.0005
 @click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: [::]:9797]")
 @click.option(
     "--store",
-    type=click.Path(readable=False, path_type=Path),
-    help="File of the runs that verdicts rest on, instead of the config's.  [default: memory]",
+    metavar="PATH|URL",
+    help="File of the runs that verdicts rest on, or the postgresql:// URL of a fleet's, instead of the config's.  "
+    "[default: memory]",
 )
 @click.option(
     "--web-config",
@@ -66,21 +69,21 @@ _SWITCH_SECONDS = 0.0005
 def command(
     path: Path | None,
     listen: str | None,
-    store: Path | None,
+    store: str | None,
     web_path: Path | None,
     log_format: str,
     log_level: str,
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
-    config = check(path) if path else ExporterConfig()
+    given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
+    config = check(path, given)
     secured = guard.Secured(web_path)
-    if store is not None:
-        config = msgspec.structs.replace(config, store=str(store))
     place = f"{path}: listen" if path and not listen else "--listen"
-    with listen_on(*listen_address(listen or config.listen, place), place) as sock:
+    with listen_on(*listen_address(config.listen, place), place) as sock:
         logs.configure(log_format, log_level)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(serve(config, path, sock, secured, ["store"] if store is not None else []))
+        code = asyncio.run(serve(config, path, sock, secured, [*given]))
+    sys.exit(code)
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:
@@ -125,7 +128,7 @@ async def serve(
     sock: socket.socket,
     secured: guard.Secured,
     given: Collection[str] = (),
-) -> None:
+) -> ExitCode:
     """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
 
     Args:
@@ -134,12 +137,22 @@ async def serve(
         sock: One that listens.
         secured: TLS and users, or neither.
         given: Keys of the config that the command line set, whatever the file says.
+
+    Returns:
+        Why it ended: by a signal, or by a fault of its own.
     """
     settle_garbage()
     stop = asyncio.Event()
     app = create_app(config, path, given)
     app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
+    failed = asyncio.Event()
+
+    def give_up() -> None:
+        failed.set()
+        stop.set()
+
+    WATCH.gave_up = lambda: loop.call_soon_threadsafe(give_up)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.ask)
@@ -164,10 +177,12 @@ async def serve(
         for remark in remarks(config):
             log.warning(remark)
         await stop.wait()
-        log.info("stopping")
+        with suppress(OverflowError):  # of a clock past the year 2262
+            log.info("stopping")
     finally:
         await connections.stop()
         await runner.cleanup()
+    return ExitCode.FAULT if failed.is_set() else ExitCode.FINE
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from infercanary.contract.text import all_printable
 from infercanary.exporter.rollout import ABORTS, PROMOTES, Question, Verdict, Verdicts, answer
 from infercanary.judge.model import ServiceKey
 
@@ -183,7 +184,8 @@ def _parameters(call: Call) -> Mapping[str, str]:
 def _answered(request: web.Request, asked: Question, passes: frozenset[Verdict] | None) -> web.Response:
     found = answer(asked, request.app[VERDICTS])
     status = 200 if passes is None or found.verdict in passes else 412
-    return web.Response(status=status, body=_encoder.encode(found), content_type="application/json")
+    body = msgspec.json.encode(all_printable(msgspec.json.decode(_encoder.encode(found))))
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def _refused(reason: object) -> web.Response:

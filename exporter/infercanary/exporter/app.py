@@ -20,7 +20,19 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import api, connections, expose, polled, reload, runbooks, scrape, status, totals
+from infercanary.contract.text import masked
+from infercanary.exporter import (
+    api,
+    connections,
+    expose,
+    polled,
+    reload,
+    runbooks,
+    scrape,
+    status,
+    totals,
+    watch,
+)
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.conditions import Condition, impaired
 from infercanary.exporter.config import ExporterConfig
@@ -37,6 +49,7 @@ from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.shared_answer import SharedAnswer
 from infercanary.exporter.signals import OWN, Signals
+from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -72,6 +85,7 @@ METRICS = (
         *totals.METRICS,
         *reload.METRICS,
         *connections.METRICS,
+        *watch.METRICS,
         *base.METRICS,
         *kills.METRICS,
         *store_metrics.METRICS,
@@ -149,7 +163,7 @@ class Exporter:
         Yields:
             Once, when everything has been started.
         """
-        tasks = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self.live.watch())]
+        tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
         self.judging.start()
         self._follow()
         for discovery in self.discoveries.values():
@@ -236,12 +250,14 @@ class Exporter:
 
     def _families(self) -> list[Family]:
         links = self.live.current.links
+        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
         return [
-            LINKS.family({(links.grafana, links.runbooks): 1.0} if links.grafana or links.runbooks else {}),
+            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             *self.live.families(),
             *self.connections.families(),
+            *WATCH.families(),
             *self.judging.families(),
             *self.collector.shares.families(),
             *self.collector.kills.families(),

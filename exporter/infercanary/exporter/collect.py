@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -37,6 +38,7 @@ from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
 from infercanary.exporter.signals import OWN
 from infercanary.exporter.totals import Shares
+from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -145,7 +147,7 @@ class Collector:
                 probe.up, probe.polled, probe.trouble = False, True, container.url_missing
             elif key not in self._tasks:
                 delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
-                self._tasks[key] = asyncio.create_task(self._watch(probe, container.url, delay))
+                self._tasks[key] = WATCH.task("poll", partial(self._watch, probe, container.url, delay))
             if probe.polled:
                 self.show(probe)
         services: defaultdict[ServiceKey, list[PolledProbe]] = defaultdict(list)
@@ -256,6 +258,9 @@ class Collector:
         probe.account.spend("cpu_seconds", cpu_seconds, now)
         judged = self.judging.charge(probe.container.service_key, probe.container.replica)
         probe.account.spend("judge_seconds", judged, now)
+        known, left_out = self.judging.found(probe.container.service_key, probe.container.replica)
+        probe.runs_collected += known
+        probe.runs_left_out += left_out
         if accepted.environment == probe.environment or not probe.account.spend(
             "environment_bytes",
             sum(len(name) + len(text) for name, text in accepted.environment.items()),
@@ -299,9 +304,9 @@ class Collector:
         """Hand over the new runs of one start."""
         probe.sequences[boot_id] = runs[-1][0].sequence
         probe.history.take(summary for _, summary in runs)
-        probe.runs_collected += len(runs)
         raw = [run for run, _ in runs]
         if boot_id in probe.generations:
+            probe.runs_collected += len(runs)
             self.judging.submit(*probe.generations[boot_id], raw)
         else:
             container = probe.container

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, TypeVar, cast
 
 import msgspec
@@ -14,6 +16,7 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import EVERY_ADDRESS
+from infercanary.contract.text import masked
 from infercanary.exporter.discovery.base import DiscoveryKind, registered, url_mistake
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import kinds as stores
@@ -117,11 +120,14 @@ def file_type() -> type[ExporterConfig]:
     return cast(type[ExporterConfig], kind)  # a defstruct's type is the bare Struct
 
 
-def check(path: str | os.PathLike[str]) -> ExporterConfig:
-    """The config in the file ``path``, which is good in all its parts.
+def check(
+    path: str | os.PathLike[str] | None, given: Mapping[str, object] = MappingProxyType({})
+) -> ExporterConfig:
+    """The config in the file ``path`` with the command line's options, which is good in all its parts.
 
     Args:
-        path: YAML.
+        path: YAML; None for the defaults.
+        given: Keys that options set, whatever the file says.
 
     Returns:
         The config; nothing of it is in use yet.
@@ -129,8 +135,10 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     Raises:
         UsageError: One line with the place, the mistake and the fix.
     """
-    config = settings.load(path, file_type())
-    listen_address(config.listen, f"{path}: listen")
+    config = file_type()() if path is None else settings.load(path, file_type())
+    config = msgspec.structs.replace(config, **given)
+    place = {key: f"--{key}" if key in given else f"{path}: {key}" for key in ("listen", "store")}
+    listen_address(config.listen, place["listen"])
     try:
         config.judge.policy()
     except ValueError as error:
@@ -145,7 +153,7 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     try:
         stores.check(config.store)
     except StoreError as error:
-        raise UsageError(f"{path}: store: {error}") from None
+        raise UsageError(f"{place['store']}: {error}") from None
     for kind in registered():
         kind.check(config.section(kind), config.limits, f"{path}: {kind.key}")
     if len(several := [kind.key for kind in registered() if kind.finds_all(config.section(kind))]) > 1:
@@ -175,7 +183,7 @@ def remarks(config: ExporterConfig) -> list[str]:
         folder = os.path.dirname(config.store.removeprefix(f"{stores.DEFAULT_SCHEME}://"))
         if folder and not os.path.isdir(folder):
             found.append(
-                f"store: no folder `{folder}` here; make it, or what was learned ends with the exporter"
+                f"store: no folder `{masked(folder)}` here; make it, or what was learned ends with the exporter"
             )
     return found
 

@@ -17,6 +17,7 @@ import ssl
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -29,6 +30,7 @@ from infercanary.contract.address import counted_as
 from infercanary.contract.report import Family, Metric
 from infercanary.exporter.caller import HEADER_SECONDS, Caller, Reason, address_of, first_record
 from infercanary.exporter.feed import Feed
+from infercanary.exporter.watch import WATCH
 
 log = structlog.get_logger(__name__)
 
@@ -113,8 +115,8 @@ class Connections:
         sock.setblocking(False)
         sock.listen(_BACKLOG)
         self._tasks = [
-            asyncio.create_task(self._accept(server, sock, context)),
-            asyncio.create_task(self._watch()),
+            WATCH.task("accept", partial(self._accept, server, sock, context)),
+            WATCH.task("connections", self._watch),
         ]
 
     async def stop(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
-from infercanary.contract.text import printable, shortened
+from infercanary.contract.text import masked, printable, shortened
 
 BURST = 30
 """Lines of one cause at once: so many verdicts of a service may come after an upgrade."""
@@ -105,11 +105,11 @@ def _cause(record: logging.LogRecord) -> _Cause:
 def _made_printable(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Texts of one line that no terminal acts on; of a traceback, several such lines."""
+    """Texts of one line that no terminal acts on, without passwords; of a traceback, several such lines."""
     for key, value in event.items():
         if key == "exception":
-            lines = str(value)[-_MOST_CHARACTERS:].split("\n")
+            lines = masked(str(value))[-_MOST_CHARACTERS:].split("\n")
             event[key] = "\n".join(printable(line) for line in lines)
         elif isinstance(value, str):
-            event[key] = printable(shortened(value, _MOST_CHARACTERS))
+            event[key] = printable(shortened(masked(value), _MOST_CHARACTERS))
     return event

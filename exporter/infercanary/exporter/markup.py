@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from infercanary.contract.text import REPLACEMENT, printable, shortened
+from infercanary.contract.text import REPLACEMENT, masked, printable, shortened
 
 
 def duration(seconds: float) -> str:
@@ -23,10 +23,10 @@ def duration(seconds: float) -> str:
 
 
 def escaped(value: str, most: int = 200) -> str:
-    """``value`` for HTML, and without what could reorder or hide text.
+    """``value`` for HTML, without what could reorder or hide text, and without passwords.
 
     Args:
         value: From anybody.
         most: Characters to which it is cut.
     """
-    return html.escape(printable(shortened(value, most), replacement=REPLACEMENT))
+    return html.escape(printable(shortened(masked(value), most), replacement=REPLACEMENT))

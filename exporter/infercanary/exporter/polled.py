@@ -106,7 +106,14 @@ RUNS_COLLECTED = Metric(
     "counter",
     "Raw runs that the exporter took from the probe, each once.",
     reading="It grows with `infercanary_runs_total`. Runs of an earlier probe that were found in its journal count "
-    "too.",
+    "too, unless they are left out.",
+)
+RUNS_LEFT_OUT = Metric(
+    "infercanary_runs_left_out_total",
+    "counter",
+    "Raw runs of earlier starts that are not judged: no poll saw these starts, so their image is not known.",
+    reading="It grows if the container was started more than once while the exporter was away. Verdicts do not use "
+    "these runs.",
 )
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",
@@ -136,6 +143,7 @@ METRICS = (
     REJECTED,
     EXCEEDED,
     RUNS_COLLECTED,
+    RUNS_LEFT_OUT,
     RUNS_LOST,
     SHARED,
     SHARED_GPU,
@@ -173,6 +181,7 @@ class PolledProbe:
         self.failures: Counter[Failure] = Counter()
         self.rejected: Counter[Reason] = Counter()
         self.runs_collected = 0
+        self.runs_left_out = 0
         self.runs_lost = 0
         # The CPUs that it may use, as it last reported, and how many of them it shares.
         self.cpus = ""
@@ -395,6 +404,7 @@ class PolledProbe:
             ),
             REJECTED.family({(reason,): float(count) for reason, count in sorted(self.rejected.items())}),
             RUNS_COLLECTED.family(float(self.runs_collected)),
+            RUNS_LEFT_OUT.family(float(self.runs_left_out)),
             RUNS_LOST.family(float(self.runs_lost)),
             # These come from its report, and so are missing while it is down.
             WAITING.family({(canary,): share for canary, share in self.waiting().items()} if self.up else {}),

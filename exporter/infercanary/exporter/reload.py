@@ -101,7 +101,8 @@ class LiveConfig:
                     )
                 if self._path.exists() and not self._path.is_file():  # a pipe may never end
                     raise UsageError(f"{self._path}: is no file any more; put one in its place")
-                self._put_in_force(await asyncio.to_thread(check, self._path))
+                given = {key: getattr(self.current, key) for key in self._given}
+                self._put_in_force(await asyncio.to_thread(check, self._path, given))
             except Exception as caught:  # a fault of ours must not end the watch
                 error = caught if isinstance(caught, UsageError) else UsageError(f"{self._path}: {caught!r}")
                 self._ok = self._path is None and self._ok

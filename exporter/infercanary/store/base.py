@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from infercanary.contract.text import masked
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 
@@ -20,7 +21,7 @@ class StoreError(Exception):
     """The store could not do it; what it was to change is as before. One line, for people."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+        return masked(" ".join(super().__str__().split()))
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -57,7 +58,8 @@ class StoredFinding(NamedTuple):
 
 
 class Fleet(Protocol):
-    """What exporters that share a store agree on. Every method may raise :class:`StoreError`; one thread at a time.
+    """What exporters that share a store agree on. Every method may raise :class:`StoreError`; one thread at a time, but
+    for :meth:`renew`.
 
     A service's lease has one holder. It ends after ``lease_seconds``, by the store's clock, unless it is renewed.
     """
@@ -72,6 +74,16 @@ class Fleet(Protocol):
 
         Returns:
             The services whose lease this process has now.
+        """
+
+    def renew(self, services: Collection[ServiceKey]) -> set[ServiceKey]:
+        """Renew leases, and take none; by a connection of its own, from another thread than all other methods.
+
+        Args:
+            services: Those that this process holds.
+
+        Returns:
+            The services whose lease goes on.
         """
 
     def give_back(self, services: Collection[ServiceKey]) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from infercanary.store.base import Store, StoreError
 
 DEFAULT_SCHEME = "sqlite"
+_KEY_AND_VALUE = re.compile(
+    r"\s*(dbname|host|hostaddr|passfile|password|port|service|user)\s*="
+)  # libpq's other form
 
 OpenStore: TypeAlias = Callable[["str | None"], Store]
 """From a location, or None for memory; it may raise :class:`StoreError`."""
@@ -85,6 +89,8 @@ def check(location: str | os.PathLike[str] | None) -> Kind:
     kinds = registered()
     if scheme not in kinds:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: {', '.join(kinds)}")
+    if scheme == DEFAULT_SCHEME and _KEY_AND_VALUE.match(str(location)):
+        raise StoreError(f"{location}: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
     if location is not None:
         kinds[scheme].check(str(location))
     return kinds[scheme]

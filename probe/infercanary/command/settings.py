@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from infercanary.contract.text import printable
+from infercanary.contract.text import masked, printable
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class UsageError(Exception):
     """A mistake in what a person wrote. Its text is one printable line: the place, what is wrong, and the fix."""
 
     def __str__(self) -> str:
-        text = printable(" ".join(super().__str__().split()))
+        text = printable(masked(" ".join(super().__str__().split())))
         return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]} … {text[-_TAIL:]}"
 
 

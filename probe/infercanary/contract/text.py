@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_HIDDEN = "***"
+# `scheme://user:password@`; where the text begins with it also if the password has a blank in it.
+_IN_TEXT = re.compile(r"(://[^\s/?#@:]{0,200}:)\S{0,1000}@")
+_IN_URL = re.compile(r"(\A[\w+.-]+://[^/?#@:]*:)(?!\d+\b).*@", re.DOTALL)
+# `password=secret` of a query or of libpq's key=value form, where it may be quoted; `password_file=` is no secret.
+_ASSIGNED = re.compile(
+    r"((?:password|passwd|pwd|secret|token|api[_-]?key)\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&]+)", re.IGNORECASE
+)
 
 
 def printable(text: str, most: int | None = None, replacement: str = "?") -> str:
@@ -19,6 +31,21 @@ def printable(text: str, most: int | None = None, replacement: str = "?") -> str
     return "".join(c if c.isprintable() else replacement for c in text[:most])
 
 
+def all_printable(value: Any) -> Any:
+    """A value of JSON with each text in it as :func:`printable` makes it: `jq -r` prints texts as they are.
+
+    Args:
+        value: Of mappings, lists, texts and numbers.
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {all_printable(key): all_printable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [all_printable(each) for each in value]
+    return value
+
+
 def shortened(text: str, most: int) -> str:
     """``text``, or where it is longer than ``most`` characters its beginning with ``…`` as its last character.
 
@@ -27,3 +54,15 @@ def shortened(text: str, most: int) -> str:
         most: Characters; 1 or more.
     """
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def masked(text: str) -> str:
+    """Replace passwords in URLs and in libpq's ``key=value`` form by ``***``, for a message, a log, a page or a label.
+
+    Args:
+        text: A URL, or a text with URLs in it.
+    """
+    if "://" in text:
+        for pattern in (_IN_URL, _IN_TEXT):
+            text = pattern.sub(rf"\1{_HIDDEN}@", text)
+    return _ASSIGNED.sub(rf"\1{_HIDDEN}", text) if "=" in text else text

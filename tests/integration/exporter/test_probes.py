@@ -257,6 +257,14 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(
         good_probe.boot_id = "boot-2"
         good_probe.runs = [Run(n, "resnet18", 0.0, 0.0, "ok", (0.01,)) for n in range(2)]
         await eventually(lambda: equals(run.value("infercanary_runs_collected_total"), 10))
+        # It found runs of a start that no poll saw in its journal, and of one that polls saw.
+        good_probe.runs += [
+            Run(n, "resnet18", 0.0, 0.0, "ok", (0.01,), boot_id=boot)
+            for boot, numbers in (("unseen", range(4)), ("boot-1", range(8, 9)))
+            for n in numbers
+        ]
+        await eventually(lambda: equals(run.value("infercanary_runs_left_out_total"), 4))
+        assert await run.value("infercanary_runs_collected_total") == 11
 
 
 async def equals(value: Awaitable[float | None], expected: float) -> bool:

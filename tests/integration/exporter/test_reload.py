@@ -164,7 +164,7 @@ async def test_however_many_ask_together_the_file_is_loaded_twice_and_none_sees_
     loads: list[int] = []
     began, may_end = threading.Event(), threading.Event()
 
-    def slow(of: Path) -> ExporterConfig:
+    def slow(of: Path, _given: object) -> ExporterConfig:
         loads.append(threading.get_ident())
         config = check(of)
         began.set()
@@ -215,7 +215,7 @@ async def test_whatever_is_in_the_file_the_next_one_is_followed(odd: str, tmp_pa
 async def test_a_fault_of_ours_in_reading_it_is_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def faulty(_path: Path) -> ExporterConfig:
+    def faulty(_path: Path, _given: object) -> ExporterConfig:
         raise ZeroDivisionError("odd")
 
     path = tmp_path / "exporter.yaml"

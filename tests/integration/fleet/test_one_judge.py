@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import socket
-import threading
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psycopg
 import pytest
 from postgres import PASSWORD, Postgres
+from slow_network import Proxy
 
 from infercanary.exporter.judging import ownership, thread
 from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
@@ -91,42 +90,6 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
         for exporter in exporters.values():
             if service in exporter.ownership.held:
                 assert exporter.findings[service].judgements["c"].state == found.judgements["c"].state
-
-
-class Proxy:
-    """Between an exporter and the database; what it holds back is neither delivered nor refused."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._open = threading.Event()
-        self._open.set()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def hold_back(self, yes: bool) -> None:
-        if yes:
-            self._open.clear()
-        else:
-            self._open.set()
-
-    def close(self) -> None:
-        self._open.set()
-        self._listening.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listening.accept()
-                far = socket.create_connection(("127.0.0.1", self._to))
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
-
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
-        with suppress(OSError), one, other:
-            while data := one.recv(1 << 16):
-                self._open.wait()
-                other.sendall(data)
 
 
 def test_a_partition_costs_nothing_and_ends_with_one_judge(

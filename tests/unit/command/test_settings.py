@@ -76,6 +76,7 @@ def test_an_empty_file_is_all_defaults(file: Path) -> None:
             "rows: [{size: 1}, {size: 1, nam: 2}]",
             ": rows[1]: unknown key `nam`; did you mean `names`? known keys: size, names",
         ),
+        ('maybe: {size: 1, "x\\e[2J": 1}', ": maybe: unknown key `x?[2J`; known keys: size, names"),
         ("maybe: {size: 1, x: 1}", ": maybe: unknown key `x`; known keys: size, names"),
         ("parts: {a.b: {size: x}}", ": parts.a.b.size: expected a whole number, got text"),
         ("nested: {a.b: {c: {size: x}}}", ": nested.a.b[...].size: expected a whole number, got text"),

@@ -17,6 +17,7 @@ import msgspec
 from infercanary.client.fetch import Unpolled
 from infercanary.client.limits import Limits
 from infercanary.contract.report import PATH, Family, Metric
+from infercanary.contract.text import masked
 from infercanary.judge.model import ImageForm, ServiceKey
 from infercanary.judge.origin import NOWHERE, Origin
 
@@ -237,22 +238,24 @@ def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix"))
     fix = "write " + (
         "http://host:9798 or unix:///path/to/probe.sock" if "unix" in schemes else "http://host:port"
     )
+    shown = masked(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        return f"{url!r} is not a URL ({error}); {fix}"
+        why = error if shown == url else "its password has characters to percent-encode"
+        return f"{shown!r} is not a URL ({why}); {fix}"
     if not url.isprintable() or " " in url:
-        return f"{url!r} has blanks or control characters; {fix}"
+        return f"{shown!r} has blanks or control characters; {fix}"
     if parts.scheme not in schemes:
-        return f"{url!r} has no scheme that is known; {fix}"
+        return f"{shown!r} has no scheme that is known; {fix}"
     if parts.scheme == "unix":
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
-            return f"{url!r} needs an absolute path; {fix}"
+            return f"{shown!r} needs an absolute path; {fix}"
     elif not parts.hostname or port == 0:
-        return f"{url!r} names no host or an impossible port; {fix}"
+        return f"{shown!r} names no host or an impossible port; {fix}"
     if parts.query or parts.fragment:
-        return f"{url!r} has a query or a fragment; {fix}"
+        return f"{shown!r} has a query or a fragment; {fix}"
     if parts.scheme != "unix" and "unix" in schemes and parts.path.rstrip("/").endswith(PATH):
-        return f"{url!r} ends with {PATH}, which the exporter adds; leave it out"
+        return f"{shown!r} ends with {PATH}, which the exporter adds; leave it out"
     return None

@@ -40,6 +40,7 @@ from infercanary.exporter.discovery.docker_listing import (
     readable,
 )
 from infercanary.exporter.discovery.kills import MemoryKill
+from infercanary.exporter.watch import WATCH
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +91,7 @@ class DockerDiscovery:
         self._ends_read_at = time.monotonic()
         self._ends_missing = False
         self._kills: list[MemoryKill] = []
-        self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
+        self._thread = WATCH.thread("docker", self._run)
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
     def start(self) -> None:

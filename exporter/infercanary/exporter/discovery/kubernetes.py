@@ -45,6 +45,7 @@ from infercanary.exporter.discovery.kubernetes_metrics import (
     Reason,
 )
 from infercanary.exporter.discovery.kubernetes_watch import LineSplitter, NodePods
+from infercanary.exporter.watch import WATCH
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +135,7 @@ class KubernetesDiscovery:
 
     def start(self) -> None:
         """Begin to follow, on the running event loop."""
-        self._task = asyncio.create_task(self._follow())
+        self._task = WATCH.task("kubernetes", self._follow)
 
     async def stop(self) -> None:
         """End; requests are given up."""

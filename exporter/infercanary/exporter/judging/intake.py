@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +25,8 @@ class Taken(NamedTuple):
     """Canaries → the containers that reported runs of them."""
     ended: set[ServiceKey]
     """Services of which a start said how it ended."""
+    found: Mapping[tuple[ServiceKey, str], tuple[int, int]]
+    """Service and container → runs of earlier starts whose image is known, and those that are left out."""
     failures: int
     """Reports that could not be stored."""
 
@@ -44,10 +46,11 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
         StoreAway: The store cannot do it now: nothing was stored.
     """
     if not reports:
-        return Taken(0, {}, set(), 0)
+        return Taken(0, {}, set(), {}, 0)
     ran: defaultdict[Canary, set[str]] = defaultdict(set)
     ended: set[ServiceKey] = set()
-    unknown: Counter[tuple[str, str]] = Counter()
+    known: Counter[tuple[ServiceKey, str]] = Counter()
+    unknown: Counter[tuple[ServiceKey, str]] = Counter()
     stored = failures = 0
     with store.transaction():
         for report in reports:
@@ -67,17 +70,20 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
                 log.exception("runs not stored by a fault of the exporter", **where)
                 continue
             if new is None:
-                unknown[str(key), container] += len(report.runs)
+                unknown[key, container] += len(report.runs)
                 continue
+            if report.is_found:
+                known[key, container] += len(report.runs)
             stored += new
             for canary in {run.canary for run in report.runs}:
                 ran[key, canary].add(container)
             if not report.runs:
                 ended.add(key)
     for (service, container), runs in unknown.items():
-        log.info("runs of earlier starts are left out: their image is not known", service=service,
+        log.info("runs of earlier starts are left out: their image is not known", service=str(service),
                  container=container, runs=runs)  # fmt: skip
-    return Taken(stored, dict(ran), ended, failures)
+    found = {key: (known[key], unknown[key]) for key in known | unknown}
+    return Taken(stored, dict(ran), ended, found, failures)
 
 
 def _take_one(store: Store, report: StartReport) -> int | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -99,11 +100,12 @@ def with_finding(found: Findings, canary: str, body: bytes) -> Findings:
 class Ownership:
     """The leases of this exporter.
 
-    Written by the judge's thread; :meth:`publishes` may be asked from any.
+    Written by the judge's thread, and by the one that calls :meth:`keep`; :meth:`publishes` may be asked from any.
     """
 
     def __init__(self) -> None:
-        self.held: frozenset[ServiceKey] = frozenset()
+        self._until: Mapping[ServiceKey, float] = {}  # of the leases that it has; replaced as a whole
+        self._changing = threading.Lock()
         self.is_alone = True
         """Whether the store has one owner, as far as is known."""
         self._running: dict[ServiceKey, list[Generation]] = {}  # of services that somebody asked about
@@ -111,9 +113,14 @@ class Ownership:
         self._names: frozenset[ServiceKey] = frozenset()  # of all services, as they were read last
         self._named_at = -math.inf
         self._unknown: set[ServiceKey] = set()  # somebody asked about them since
-        self._until = 0.0
         self._shared_at: float | None = None
+        self._running_until = 0.0
         self._is_away = False
+
+    @property
+    def held(self) -> frozenset[ServiceKey]:
+        """The services whose lease this exporter has, as far as it knows."""
+        return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
         """Whether this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
@@ -123,8 +130,8 @@ class Ownership:
         Args:
             service: Its key.
         """
-        until = self._until + (_AWAY_SECONDS if self._is_away else 0.0)
-        return self.is_alone or (service in self.held and _clock() < until)
+        until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self._is_away else 0.0)
+        return self.is_alone or _clock() < until
 
     @property
     def asked(self) -> frozenset[ServiceKey]:
@@ -163,6 +170,7 @@ class Ownership:
             if until < now:
                 del self._asked[service]
         self._running = {service: fleet.running(service) for service in [*self._asked]}
+        self._running_until = now + fleet.lease_seconds
         return {*self._running}
 
     def running(self, service: ServiceKey) -> Sequence[Generation]:
@@ -174,7 +182,7 @@ class Ownership:
         Returns:
             Starts, in order of their containers' names.
         """
-        return self._running.get(service, ()) if _clock() < self._until else ()
+        return self._running.get(service, ()) if _clock() < self._running_until else ()
 
     def is_due(self, fleet: Fleet) -> bool:
         """Whether the leases are to be renewed now.
@@ -200,22 +208,63 @@ class Ownership:
         Raises:
             StoreError: The store cannot be reached.
         """
-        now = _clock()
+        now, before = _clock(), self.held
         wanted = {*watched, PRIORS}
         try:
-            if gone := self.held - wanted:
+            if gone := before - wanted:
+                self._change(dict.fromkeys(gone))
                 fleet.give_back(gone)
             held = frozenset(fleet.hold(wanted))
         except StoreError:
             self.away()
             raise
-        if lost := self.held - held - gone:
-            log.warning("another exporter judges these now", services=sorted(map(str, lost)))
-        if new := held - self.held:
+        new = held - before
+        self._renewed(before - gone, held, now + fleet.lease_seconds, new)
+        if new:
             log.info("judges these from now on", services=sorted(map(str, new - {PRIORS})))
-        self._shared_at, self._until, self._is_away = now, now + fleet.lease_seconds, False
-        self.held = held
+        self._shared_at = now
         return new
+
+    def keep(self, fleet: Fleet) -> None:
+        """Renew the leases of this exporter alone: a turn of judging may take longer than a lease lasts.
+
+        Args:
+            fleet: What shares the store.
+
+        Raises:
+            StoreError: The store cannot be reached.
+        """
+        if before := self.held:
+            now = _clock()
+            self._renewed(before, fleet.renew(before), now + fleet.lease_seconds)
+
+    def _renewed(
+        self,
+        before: Collection[ServiceKey],
+        held: Collection[ServiceKey],
+        until: float,
+        new: Collection[ServiceKey] = (),
+    ) -> None:
+        """Note which of the leases go on, and how long."""
+        lost = ({*before} - {*held}) & self.held
+        self._change(dict.fromkeys(lost) | dict.fromkeys(held, until), new)
+        self._is_away = False
+        if lost:
+            log.warning("another exporter judges these now", services=sorted(map(str, lost)))
+
+    def _change(self, untils: Mapping[ServiceKey, float | None], new: Collection[ServiceKey] = ()) -> None:
+        """Set until when leases last, unless a later renewal was faster; None for those that are lost.
+
+        Of the others only ``new`` ones are taken: one that the other thread gave back or lost meanwhile stays so.
+        """
+        with self._changing:
+            changed = dict(self._until)
+            for service, until in untils.items():
+                if until is None:
+                    changed.pop(service, None)
+                elif service in changed or service in new:
+                    changed[service] = max(until, changed.get(service, until))
+            self._until = changed
 
     def away(self) -> None:
         """Note that the store could not be reached."""
@@ -227,7 +276,7 @@ class Ownership:
         Args:
             service: Its key.
         """
-        self.held -= {service}
+        self._change({service: None})
 
     def end(self, fleet: Fleet | None) -> None:
         """Give all leases back. Never raises.
@@ -235,7 +284,7 @@ class Ownership:
         Args:
             fleet: What shares the store; None where nobody does.
         """
-        held, self.held = self.held, frozenset()
+        held, self._until = self.held, {}
         try:
             if fleet is not None:
                 fleet.give_back(held)

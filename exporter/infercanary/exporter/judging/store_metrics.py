@@ -11,8 +11,8 @@ STORE_UP = Metric(
     "gauge",
     "1 if the judge's store accepted the data that it was last given, else 0.",
     reading="0 is an alert: verdicts no longer change. The exporter's log says why (a full disk, permissions, "
-    "another exporter on the same file). The exporter keeps new data in memory, as far as it fits, and stores it "
-    "later.",
+    "another exporter on the same file, a fault of the exporter). The exporter keeps new data in memory, as far as it "
+    "fits, and stores it later.",
 )
 STORE_TOOK = Metric(
     "infercanary_store_success_timestamp_seconds",

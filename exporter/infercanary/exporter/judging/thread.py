@@ -23,6 +23,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -40,6 +41,7 @@ from infercanary.exporter.judging.ownership import PRIORS, Ownership, encoded, w
 from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_starts
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
+from infercanary.exporter.watch import WATCH
 from infercanary.judge.identity import identified
 from infercanary.judge.measures import measure_words
 from infercanary.judge.model import Generation, ServiceKey, Start
@@ -106,14 +108,17 @@ class Judging:
         # By service and container: its newest start, and a number that changes when what it reports does.
         self._reported: dict[ServiceKey, dict[str, tuple[Generation, int]]] = {}
         self._numbers = itertools.count()
+        self._found: dict[tuple[ServiceKey, str], tuple[int, int]] = {}  # that nobody asked about yet
         self._thinned_at = -math.inf
-        self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
+        self._thread = WATCH.thread("judge", self._run)
+        self._keeper = WATCH.thread("leases", self._keep_leases)
 
     # From the event loop -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open the store and begin."""
         self._thread.start()
+        self._keeper.start()
 
     def stop(self, seconds: float = 5.0) -> None:
         """Store what is queued, and end.
@@ -162,6 +167,18 @@ class Judging:
         )
         self._queue.put(StartReport(start, runs, is_found=True))
 
+    def found(self, service: ServiceKey, container: str) -> tuple[int, int]:
+        """What became of the runs of :meth:`submit_found`.
+
+        Args:
+            service: Its key.
+            container: The stable name.
+
+        Returns:
+            Runs whose start the store knows, and runs that are left out, since it was last asked.
+        """
+        return self._found.pop((service, container), (0, 0))
+
     def charge(self, service: ServiceKey, container: str) -> float:
         """What a container's runs took of the judge's time, by which its probe is polled less often.
 
@@ -201,9 +218,20 @@ class Judging:
         while not self._stopping.wait(0.0 if self._unfinished else _TURN_SECONDS):
             self.turn()
         self.turn()
+        self._keeper.join()  # a lease that is given back stays so
         if self._store is not None:
             self.ownership.end(self._store.fleet)
             self._store.close()
+
+    def _keep_leases(self) -> None:
+        """Renew the leases whatever a turn does: a verdict is shown for as long as its lease lasts."""
+        seconds = _TURN_SECONDS
+        while not self._stopping.wait(seconds):
+            fleet = None if self._store is None else self._store.fleet
+            if fleet is not None:
+                seconds = fleet.lease_seconds / 4
+                with suppress(StoreError):  # the judge's thread says so as well
+                    self.ownership.keep(fleet)
 
     def turn(self) -> None:
         """Store what is queued, and do what is next for each canary that ran; in the thread that does this, alone."""
@@ -232,6 +260,7 @@ class Judging:
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
             # A fault of ours: until it is fixed verdicts are not updated, and scrapes go on.
+            self._up = False
             self._failed(error, repr(error), "judging failed by a fault of the exporter")
         self._seconds += time.thread_time() - begin
 
@@ -260,6 +289,9 @@ class Judging:
         for service in taken.ended:
             judged = self.findings.get(service, NOTHING).judgements
             self._wait_for({(service, canary): set() for canary in judged})
+        for key, counts in taken.found.items():
+            before = self._found.pop(key, (0, 0))  # the event loop may ask at this very moment
+            self._found[key] = before[0] + counts[0], before[1] + counts[1]
         self._errors += taken.failures
         self._stored += taken.runs
         self._queue.done(reports)

@@ -22,11 +22,18 @@ class PostgresFleet:
 
     Args:
         db: The database.
+        renewing: Another connection, for renewals alone.
         lease_seconds: Until a lease ends that is not renewed.
         holder: What tells this process from all others; None for a random name.
     """
 
-    def __init__(self, db: PostgresSession, lease_seconds: float, holder: str | None = None) -> None:
+    def __init__(
+        self,
+        db: PostgresSession,
+        renewing: PostgresSession,
+        lease_seconds: float,
+        holder: str | None = None,
+    ) -> None:
         self.lease_seconds = lease_seconds
         self.holder = holder or uuid.uuid4().hex
         self.held: dict[ServiceKey, int] = {}
@@ -34,6 +41,7 @@ class PostgresFleet:
         self.mirrors: dict[ServiceKey, Mirror] = {}
         """What was read of the services of the last :meth:`refresh`."""
         self._db = db
+        self._renewing = renewing
         self._numbers: dict[tuple[UUID, str], int] = {}
 
     def hold(self, wanted: Collection[ServiceKey]) -> set[ServiceKey]:
@@ -53,6 +61,12 @@ class PostgresFleet:
                         held[key] = fence
         self.held = held
         return {*held}
+
+    def renew(self, services: Collection[ServiceKey]) -> set[ServiceKey]:
+        """Renew leases, and take none; by a connection of its own, from another thread than all other methods."""
+        ids = {service_id(service): service for service in services}
+        given = {"services": [*ids], "holder": self.holder, "seconds": self.lease_seconds}
+        return {ids[service] for service, _ in self._renewing.rows(sql.RENEW, **given)}
 
     def give_back(self, services: Collection[ServiceKey]) -> None:
         """End the leases of these services, so that another process may take them at once."""

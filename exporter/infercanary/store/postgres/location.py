@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +10,12 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from infercanary.contract.text import masked
 from infercanary.store.base import StoreError
 
 LEASE_SECONDS = 20.0
 _SETTINGS = "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+_HOSTS = re.compile(r"((\[[^]]*]|[^:,]*)(:\d*)?(,|\Z))+")
 _DEFAULTS: Mapping[str, str] = {
     "connect_timeout": "5",
     "application_name": "infercanary-exporter",
@@ -56,9 +59,13 @@ class Location(msgspec.Struct, frozen=True):
                 f"a postgresql:// URL that cannot be read ({error}); percent-encode what is special"
             ) from None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        authority = parts.netloc.rpartition("@")[0]
-        shown = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
-        if ":" in authority or "password" in query:
+        role, _, hosts = parts.netloc.rpartition("@")
+        shown = urlunsplit(("postgresql", hosts, parts.path, "", ""))
+        # One that is not percent-encoded ends the part of the URL that it belongs to.
+        is_bare = ":" not in role and _HOSTS.fullmatch(hosts)
+        if "password" in query or (masked(url) != url and not is_bare):
+            if not is_bare:
+                shown = f"postgresql://{masked(url).partition('?')[0].rpartition('@')[2]}"
             raise StoreError(
                 f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
                 "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"

@@ -73,7 +73,8 @@ class PostgresStore:
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
         self._touched: set[ContainerKey] = set()
         self._swept_at = -math.inf
-        self._fleet = PostgresFleet(self.session, location.lease_seconds, holder)
+        self._renewing = PostgresSession(location, lambda: None)
+        self._fleet = PostgresFleet(self.session, self._renewing, location.lease_seconds, holder)
 
     @property
     def size_bytes(self) -> int | None:
@@ -97,6 +98,7 @@ class PostgresStore:
     def close(self) -> None:
         """Let go of it. Never raises."""
         self.session.close()
+        self._renewing.close()
 
     # Runs --------------------------------------------------------------------------------------------------------
 

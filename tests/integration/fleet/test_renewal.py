@@ -1,0 +1,49 @@
+"""A verdict is shown for as long as its lease is renewed, however long the judge's own work takes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from postgres import Postgres
+from slow_network import Proxy
+
+from tests.integration.fleet.world import SERVICE, eventually, fleet, location
+
+LEASE_SECONDS = 4.0
+
+
+def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_not_shown(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    url = postgres.database()
+    lease = f"SELECT extract(epoch FROM expires - now()) FROM lease WHERE name = '{SERVICE}'"
+    with closing(Proxy(postgres.port)) as network:
+        store = location(postgres, url, tmp_path, LEASE_SECONDS)
+        store = store.replace(f":{postgres.port}/", f":{network.port}/")
+        with fleet(tmp_path, store, hosts=1, replicas=1) as (_, (exporter,)):
+            eventually(lambda: exporter.values("infercanary_verdict"))
+            judged = exporter.values("infercanary_judged_services")
+            eventually(lambda: postgres.sql(CONNECTIONS, url) == "2")
+            # The judge's connection is the first one, that of the leases the second.
+            network.hold_back(True, but=1)
+            expires = float(postgres.sql("SELECT extract(epoch FROM max(expires)) FROM lease", url))
+            now = "SELECT extract(epoch FROM now())"
+            eventually(lambda: float(postgres.sql(now, url)) > expires + 1)
+            assert float(postgres.sql(lease, url)) > 0, "it was renewed"
+            assert exporter.values("infercanary_verdict"), "and so the verdict is shown"
+            assert exporter.values("infercanary_judged_services") == judged
+
+            postgres.sql(
+                "UPDATE lease SET holder = 'another', fence = fence + 1, expires = now() + interval '1 hour'",
+                url,
+            )
+            eventually(lambda: not exporter.values("infercanary_verdict"))
+            assert exporter.process is not None and exporter.process.poll() is None
+            assert exporter.values("infercanary_up"), "its scrape goes on"
+            network.hold_back(False)
+
+
+CONNECTIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND client_addr IS NOT NULL"
+)

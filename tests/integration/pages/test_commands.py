@@ -1,0 +1,232 @@
+"""Every command of ours in the README and in docs/fleet.md does, as it stands there, what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from ports import free_port
+from postgres import PASSWORD, Postgres, running
+
+from infercanary.store.postgres import Location
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("README.md", "docs/fleet.md")
+PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nlisten: 127.0.0.1:0\n"
+
+
+def commands() -> list[str]:
+    """Those of the pages: in blocks of a shell and in the text; of Compose and of settings what names a store."""
+    found = []
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        found += re.findall(r"(?m)^(?:infercanary|python -m infercanary\S*) .*$", text)
+        found += re.findall(r"`(infercanary [^`]+)`", text)
+        found += [f"infercanary exporter {option}" for option in re.findall(r"`(--store [^`]+)`", text)]
+        for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+            settings = yaml.safe_load(block)
+            if "store" in settings:
+                found.append(f"infercanary exporter --store '{settings['store']}'")
+            if "services" in settings:
+                found.append(
+                    shlex.join(["infercanary", "exporter", *settings["services"]["exporter"]["command"]])
+                )
+    return [re.sub(r"\s+#.*", "", command) for command in found]
+
+
+class World(NamedTuple):
+    """What placeholders of the pages stand for here."""
+
+    folder: Path
+    postgres: Postgres
+    url: str
+    """Of an empty database, over the socket."""
+
+    def arguments(self, command: str) -> list[str]:
+        """A command of a page, with what is here in the place of its placeholders."""
+        (self.folder / "secret").write_text(PASSWORD)
+        command = re.sub(r"postgresql://…", "postgresql://infercanary@db.example/infercanary", command)
+        where = f"127.0.0.1:{self.postgres.port}/{Location.of(self.url).shown.rpartition('/')[2]}"
+        command = re.sub(r"//\w+@db\.example(:\d+)?/infercanary", f"//postgres@{where}", command)
+        command = re.sub(r"password_file=[^&' ]+", f"password_file={self.folder / 'secret'}", command)
+        if "postgresql" in command and "password_file" not in command:
+            command = re.sub(
+                rf"({re.escape(where)})(\?)?", rf"\1?password_file={self.folder / 'secret'}&", command
+            )
+        # The server here has no TLS, which tests/integration/fleet has.
+        command = re.sub(r"sslmode=[\w-]+(&sslrootcert=[^&']+)?", "sslmode=disable", command)
+        program, *arguments = shlex.split(command.replace("&'", "'").removesuffix("&"))
+        arguments = [one.replace("/etc/infercanary/", f"{self.folder}/") for one in arguments]
+        return [sys.executable, *(["-m", "infercanary"] if program == "infercanary" else []), *arguments]
+
+    def run(self, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(
+            arguments, cwd=self.folder, env={**os.environ, **environment}, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+
+
+def exporter(world: World, arguments: list[str]) -> None:
+    port = free_port()
+    (world.folder / "exporter.yaml").write_text("docker: {enabled: false}\n")
+    if "--config" not in arguments:
+        arguments += ["--config", "exporter.yaml"]
+    log = world.folder / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [*arguments, "--listen", f"127.0.0.1:{port}"], cwd=world.folder, stderr=file
+        )
+    try:
+        text, deadline = "", time.monotonic() + 60
+        while not re.search(r"(?m)^infercanary_store_success_timestamp_seconds \d", text):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                continue
+        assert "infercanary_store_up 1.0" in text and "no folder" not in log.read_text()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+    if "postgresql" in " ".join(arguments):
+        holders = world.postgres.sql("SELECT count(*) FROM lease", world.url)
+        assert holders == "1", "the database is in use: who learns the priors has its lease"
+    else:
+        assert (world.folder / "judge.sqlite").is_file()
+
+
+def migrate(world: World, arguments: list[str]) -> None:
+    done = world.run(arguments)
+    assert done.returncode == 0, done.stderr
+    assert world.postgres.sql("SELECT version FROM schema_version", world.url) != "0"
+
+
+def beside(world: World, arguments: list[str]) -> None:
+    (world.folder / "probe.yaml").write_text(PROBE)
+    server = world.folder / "your-server"
+    server.write_text("#!/bin/sh\necho served\nexit 7\n")
+    server.chmod(0o755)
+    done = world.run(arguments, PATH=f"{world.folder}:{os.environ['PATH']}")
+    assert (done.returncode, done.stdout) == (7, "served\n"), done.stderr
+
+
+def ab(world: World, arguments: list[str]) -> None:
+    """As far as a host without Docker gets; tests/stack has the experiment."""
+    done = world.run(arguments, DOCKER_HOST="tcp://127.0.0.1:1")
+    assert done.returncode == 2 and "Docker" in done.stderr.splitlines()[-1], done.stderr
+
+
+def compare(world: World, arguments: list[str]) -> None:
+    for name, seconds in (("old.jsonl", 0.02), ("new.jsonl", 0.04)):
+        rows = (json.dumps({"latency": seconds * (1 + number % 7 / 100)}) for number in range(60))
+        (world.folder / name).write_text("\n".join(rows))
+    done = world.run(arguments)
+    assert done.returncode == 1 and "regressed +100" in done.stdout, done
+
+
+def scan(world: World, arguments: list[str]) -> None:
+    rows = (json.dumps({"latency": (0.02 if n < 60 else 0.03) * (1 + n % 7 / 100)}) for n in range(120))
+    (world.folder / "journal.jsonl").write_text("\n".join(rows))
+    done = world.run(arguments)
+    assert done.returncode == 1 and "60" in done.stdout, done
+
+
+DOES: dict[str, Callable[[World, list[str]], None]] = {
+    "infercanary ab": ab,
+    "infercanary beside": beside,
+    "infercanary compare": compare,
+    "infercanary exporter": exporter,
+    "infercanary scan": scan,
+    "python -m infercanary.store.migrate": migrate,
+}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running() as server:
+        yield server
+
+
+@pytest.mark.takes(30)
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_a_page_does_what_the_page_says(
+    command: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    world = World(tmp_path, postgres, postgres.database())
+    (does,) = (does for name, does in DOES.items() if command.startswith(name))
+    does(world, world.arguments(command))
+
+
+def test_the_pages_have_commands_of_each_kind() -> None:
+    assert {name for name in DOES if any(command.startswith(name) for command in commands())} == DOES.keys()
+    assert sum("postgresql" in command for command in commands()) >= 4
+
+
+SECRET = "s3cr3t"
+PLACES = {
+    "a URL": f"postgresql://me:{SECRET}@db/x",
+    "a URL, not encoded": f"postgresql://me:{SECRET}/{SECRET}?{SECRET}@db/x",
+    "a URL, with a blank": f"postgresql://me:{SECRET} {SECRET}@db/x",
+    "a query": f"postgresql://me@db/x?password={SECRET}",
+    "a scheme that is not known": f"postgres://me:{SECRET}@db/x",
+    "libpq's other form": f"host=db user=me password='{SECRET} {SECRET}' dbname=x",
+}
+
+
+@pytest.mark.parametrize("way", ["--store", "store:"])
+@pytest.mark.parametrize("store", PLACES.values(), ids=PLACES)
+def test_a_password_in_the_store_is_refused_and_not_repeated(store: str, way: str, tmp_path: Path) -> None:
+    settings = tmp_path / "exporter.yaml"
+    settings.write_text("" if way == "--store" else f"store: {json.dumps(store)}")
+    options = ["--store", store] if way == "--store" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary", "exporter", "--config", settings, "--listen", "127.0.0.1:0", *options],
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert f"{way.rstrip(':')}: " in done.stderr and "postgresql" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert [*tmp_path.iterdir()] == [settings], "it is no file's name"
+
+
+def test_a_password_of_a_probe_or_a_link_is_nowhere(tmp_path: Path) -> None:
+    """Neither in the log nor on the page nor among the metrics."""
+    probe, port = free_port(), free_port()
+    settings = tmp_path / "exporter.yaml"
+    settings.write_text(
+        f"listen: 127.0.0.1:{port}\ndocker: {{enabled: false}}\npoll_seconds: 0.1\n"
+        f"probes: [{{url: 'http://me:{SECRET}@127.0.0.1:{probe}', service: s, container: c}}]\n"
+        f"links: {{grafana: 'https://me:{SECRET}@grafana', runbooks: 'https://me:{SECRET}@{port}.invalid/runbooks'}}\n"
+    )
+    log, answers = tmp_path / "log", ""
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "infercanary", "exporter", "--config", settings], stderr=file
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while "probe is down" not in log.read_text():
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        for path in ("/", "/metrics"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                answers += answer.read().decode()
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert "me:***@" in log.read_text() and "me:***@127.0.0.1" in answers and "me:***@grafana" in answers
+    assert SECRET not in log.read_text() + answers

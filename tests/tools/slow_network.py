@@ -1,0 +1,58 @@
+"""A network between an exporter and its database that holds back what it is given."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from contextlib import suppress
+
+
+class Proxy:
+    """Between an exporter and the database; what it holds back is neither delivered nor refused.
+
+    Args:
+        port: Of the database, on the loopback.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._open = threading.Event()
+        self._open.set()
+        self._passes: int | None = None
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold_back(self, yes: bool, *, but: int | None = None) -> None:
+        """Hold back what comes from now on, or let everything pass.
+
+        Args:
+            yes: Whether to hold it back.
+            but: A connection that passes all the same, by its number from 0.
+        """
+        self._passes = but
+        if yes:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    def close(self) -> None:
+        """Let everything pass, and take no connection any more."""
+        self._open.set()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            for number in itertools.count():
+                near, _ = self._listening.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(number, one, other), daemon=True).start()
+
+    def _pass(self, number: int, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError), one, other:
+            while data := one.recv(1 << 16):
+                if number != self._passes:
+                    self._open.wait()
+                other.sendall(data)
