@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from infercanary.command.interpreter import run_module
 from infercanary.command.settings import UsageError
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
@@ -45,7 +45,7 @@ class _Probe:
         self.pid: int | None = None
         self.restart_at: float | None = None
         """When it is to be started again (monotonic); None where it runs, or is given up."""
-        self._command = [sys.executable, "-m", "infercanary", "probe", "--config", path]
+        self._command = run_module("infercanary", "probe", "--config", path)
         self._pause = _FIRST_PAUSE
         self._started = 0.0
         self._kills = 0.0
