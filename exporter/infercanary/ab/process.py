@@ -17,6 +17,7 @@ from infercanary.ab.conditions import Conditions, document
 from infercanary.ab.daemon import last_line
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import StartFailed
+from infercanary.command.interpreter import LIBRARIES_FIRST, run_module
 from infercanary.command.settings import UsageError
 
 _STANDARD_INPUT = "/dev/stdin"
@@ -52,7 +53,7 @@ class Host:
         cpus = self._conditions.cpu_numbers()
         try:
             child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
-                [self._python, "-m", "infercanary", "probe", "--config", _STANDARD_INPUT],
+                run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=self._python),
                 env={**os.environ, **self._conditions.host_variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -146,7 +147,7 @@ def python(path: str) -> str:
         )
     try:
         done = subprocess.run(  # noqa: S603 - the user named the interpreter
-            [path, "-c", "import infercanary.probe as probe; print(probe.__name__)"],
+            [path, "-c", f"{LIBRARIES_FIRST}; import infercanary.probe as probe; print(probe.__name__)"],
             capture_output=True,
             timeout=60,
             check=False,

@@ -15,6 +15,8 @@ import sys
 import time
 from types import TracebackType
 
+from infercanary.command.interpreter import run_module
+
 _QUIET_SECONDS = 8.0  # without a container; after that no request that was under way can still create one
 _MOST_SECONDS = 300.0
 _JOIN_SECONDS = 20.0
@@ -29,13 +31,12 @@ class Reaper:
 
     def __init__(self, identity: str) -> None:
         self._child = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", __name__, identity],
+            run_module(__name__, identity),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             # Ctrl-C, and a signal to the experiment's group, must not end the reaper.
             start_new_session=True,
-            cwd="/",
         )
 
     def __enter__(self) -> Reaper:
@@ -86,6 +87,7 @@ def main(identity: str) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
     groups: set[int] = set()
     for line in sys.stdin.buffer:
         what, _, group = line.decode().strip().partition(" ")

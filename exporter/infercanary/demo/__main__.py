@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
+from infercanary.command.interpreter import run_module
 from infercanary.demo import shown
 from infercanary.demo.processes import Processes, example, free_port
 from infercanary.judge.policy import LIVE
@@ -161,9 +162,7 @@ class _Demo:
             ],
         }
         (self._processes.folder / "exporter.yaml").write_text(yaml.safe_dump(config))
-        self._processes.start(
-            "exporter", [sys.executable, "-m", "infercanary", "exporter", "--config", "exporter.yaml"]
-        )
+        self._processes.start("exporter", run_module("infercanary", "exporter", "--config", "exporter.yaml"))
         self._processes.wait_for("exporter", f"http://127.0.0.1:{port}/-/ready", 30)
         self._exporter = port
         return f"http://127.0.0.1:{port}"

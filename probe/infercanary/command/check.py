@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import click
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.extras import needed_by
+from infercanary.command.interpreter import libraries_first
 from infercanary.command.settings import UsageError
 
 # A file that is not readable is for `read` to report, in one line.
@@ -35,7 +34,7 @@ def command(
         raise UsageError(f"check-config: put --probe, --exporter or --web-config before `{unnamed[0]}`")
     if not (probes or exporters or webs):
         raise UsageError("check-config: name a file with --probe, --exporter or --web-config")
-    sys.path.insert(0, os.getcwd())
+    libraries_first()
     if probes:
         from infercanary.probe import config
 

@@ -6,6 +6,10 @@ import importlib
 import sys
 import traceback
 
+from infercanary.command.interpreter import libraries_first
+
+libraries_first()  # before the first library is imported
+
 import click
 
 import infercanary

@@ -6,18 +6,23 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from infercanary.command.interpreter import run_module
+from infercanary.contract.text import printable
 from infercanary.doctor.ability import USABLE, Ability, Check, Machine, refused
 
-_START_SECONDS = 20.0  # for the interpreter and its imports, on a busy machine
+_START_SECONDS = 60.0  # for the interpreter and its imports, on a busy machine
 _MOST_HANGS = 2
 """Checks of a section that may hang before the rest of it is left out: calls of one driver wait for each other."""
+
+
+class NotAsked(Exception):
+    """No check can be made, and why: this says nothing of the machine."""
 
 
 class _Answering:
@@ -26,15 +31,29 @@ class _Answering:
     def __init__(self, machine: Machine) -> None:
         self._read, write = os.pipe()
         given = msgspec.json.encode(machine, enc_hook=str).decode()
-        self._process = subprocess.Popen(  # noqa: S603 - this Python, with this module
-            [sys.executable, "-m", "infercanary.doctor.answering", str(write), given],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # libraries print
-            stderr=subprocess.DEVNULL,
-            pass_fds=[write],
-        )
-        os.close(write)
-        self._line(_START_SECONDS)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this Python, with this module
+                run_module("infercanary.doctor.answering", str(write), given),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # libraries print
+                stderr=subprocess.PIPE,  # until it is ready
+                pass_fds=[write],
+            )
+        except OSError as error:
+            os.close(self._read)
+            raise NotAsked(f"no process can be started ({error.strerror})") from None
+        finally:
+            os.close(write)
+        assert self._process.stderr is not None
+        with self._process.stderr as errors:
+            if (ready := self._line(_START_SECONDS)) != b"\n":
+                self.end()
+                if ready is None:
+                    raise NotAsked(f"their process was not ready within {_START_SECONDS:g} s")
+                last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise NotAsked(
+                    f"their process ended: {printable(last, 300, ' ') or self._process.returncode}"
+                )
 
     def ask(self, each: Check) -> Ability | int | None:
         """The answer; the exit status where the process ended; None where it did not answer in time."""
@@ -78,6 +97,9 @@ def ask(table: Sequence[Check], machine: Machine) -> Iterator[Ability]:
 
     Yields:
         An answer for each check that was made, as soon as it is there.
+
+    Raises:
+        NotAsked: The process for them does not start.
     """
     states: dict[tuple[str, str], str] = {}
     hangs: dict[str, list[str]] = {}

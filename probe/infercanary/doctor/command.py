@@ -13,7 +13,7 @@ import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.doctor.ability import SECTIONS, Ability, Machine, checks
-from infercanary.doctor.asking import ask
+from infercanary.doctor.asking import NotAsked, ask
 from infercanary.doctor.rendering import diagnosis, lines, summary
 
 _NAMES = [name for name, _ in SECTIONS]
@@ -21,7 +21,12 @@ _NAMES = [name for name, _ in SECTIONS]
 
 @click.command(
     name="doctor",
-    epilog=exit_codes.epilog({ExitCode.FINE: "the checks were made, whatever they found"}),
+    epilog=exit_codes.epilog(
+        {
+            ExitCode.FINE: "the checks were made, whatever they found",
+            ExitCode.REGRESSED: "they could not be made",
+        }
+    ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/schemas/doctor.v1.json).")
 @click.option(
@@ -65,11 +70,15 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: 
             made.append(each)
             yield each
 
-    if as_json:
-        found = diagnosis([*asked()], infercanary.__version__, platform.python_version())
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
-        return ExitCode.FINE
-    for line in lines(asked(), shutil.get_terminal_size((100, 24)).columns):
-        click.echo(line)
+    try:
+        if as_json:
+            found = diagnosis([*asked()], infercanary.__version__, platform.python_version())
+            click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
+            return ExitCode.FINE
+        for line in lines(asked(), shutil.get_terminal_size((100, 24)).columns):
+            click.echo(line)
+    except NotAsked as error:
+        click.echo(f"infercanary: doctor: the checks cannot be made: {error}", err=True)
+        return ExitCode.REGRESSED
     click.echo(f"\n{summary(made)}")
     return ExitCode.FINE

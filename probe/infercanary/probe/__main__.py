@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from infercanary.command.interpreter import libraries_first
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.probe import profile_table
@@ -59,7 +60,8 @@ log = logging.getLogger("infercanary.probe")
 def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
     """Run canary inferences in this container, and answer the exporter with their latencies.
 
-    Modules named in the settings are searched in the working directory too. Ends on SIGTERM or Ctrl-C.
+    Modules named in the settings are searched in the working directory too, behind the libraries. Ends on SIGTERM or
+    Ctrl-C.
 
     With --once or --profile it neither listens nor writes a journal, so that it may run beside another probe (but each
     disturbs the other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary failed or could not be
@@ -77,7 +79,7 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     if (error := be_ended_first()) is not None:
         log.debug("where memory runs out, the kernel may end the server first: %s", error)
     before = carried()
-    sys.path.insert(0, os.getcwd())
+    libraries_first()
     probe: Probe | None = None
     code = 0
 

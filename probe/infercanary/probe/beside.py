@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import click
 
+from infercanary.command.interpreter import run_module
 from infercanary.command.settings import UsageError
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
@@ -25,15 +26,13 @@ from infercanary.probe.shortage import readable
 
 log = logging.getLogger("infercanary.beside")
 
-_PASSED_ON = {
-    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
-    signal.SIGCONT,
-}  # fmt: skip
-_AWAITED = {*_PASSED_ON, signal.SIGCHLD}
+_AWAITED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # real-time signals too
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_TERMINAL_STOP = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these, and a child would go on doing so
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _WELL_SECONDS = 60.0  # a probe that ran for so long had started well
-_END_SECONDS = 5.0
+_END_SECONDS = 1.0  # docker stop allows ten for server and probe together
 _USAGE = 2
 _KILLED = 128 + signal.SIGKILL
 _BY_THE_KERNEL = 0x80  # SI_KERNEL, sigaction(2)
@@ -46,10 +45,11 @@ class _Probe:
         self.pid: int | None = None
         self.restart_at: float | None = None
         """When it is to be started again (monotonic); None where it runs, or is given up."""
-        self._command = [sys.executable, "-m", "infercanary", "probe", "--config", path]
+        self._command = run_module("infercanary", "probe", "--config", path)
         self._pause = _FIRST_PAUSE
         self._started = 0.0
         self._kills = 0.0
+        self._end_by = inf
 
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
@@ -67,6 +67,8 @@ class _Probe:
     def ended(self, code: int) -> None:
         """Plan the next start, after it ended with this exit code."""
         self.pid = None
+        if self._end_by < inf:
+            return
         kills, whose = _memory() if code == _KILLED else (self._kills, "")
         if kills > self._kills:
             # By all that is known it takes as much again, and each time the server's page cache goes first.
@@ -85,18 +87,27 @@ class _Probe:
         self.restart_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    def stop(self) -> None:
-        """End it, at the latest after five seconds."""
-        if self.pid is None:
+    def tell_to_end(self) -> None:
+        """Send SIGTERM; no probe is started from now on."""
+        if self._end_by < inf:
             return
-        deadline = time.monotonic() + _END_SECONDS
-        os.kill(self.pid, signal.SIGTERM)
+        self._end_by, self.restart_at = time.monotonic() + _END_SECONDS, None
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def end(self) -> None:
+        """End the probe and its children; one that does not end in time is killed."""
+        self.tell_to_end()
+        if self.pid is not None and not self._ends_by(self._end_by):
+            os.killpg(self.pid, signal.SIGKILL)
+            self._ends_by(time.monotonic() + _END_SECONDS)  # one that hangs in a driver cannot even be killed
+
+    def _ends_by(self, deadline: float) -> bool:
         while self.pid not in _reaped():
             if (left := deadline - time.monotonic()) <= 0:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-                return
+                return False
             signal.sigtimedwait({signal.SIGCHLD}, left)
+        return True
 
 
 @click.command(name="beside", context_settings={"ignore_unknown_options": True})
@@ -117,7 +128,8 @@ def command(path: str, server: tuple[str, ...]) -> int:
     CMD ["python", "server.py"]
 
     SERVER gets every signal that can be passed on, and its exit code is the command's own (128 + N where signal N ended
-    it). A probe that fails is started again, at first after a second, and never ends the server; with it, it ends.
+    it). A probe that fails is started again, at first after a second, and never ends the server. SIGTERM and SIGINT end
+    the probe too; otherwise it ends when SERVER has ended.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
@@ -138,13 +150,30 @@ def command(path: str, server: tuple[str, ...]) -> int:
             code = ended.get(child)
             if probe.pid in ended:
                 probe.ended(ended[probe.pid])
-        # The terminal's own Ctrl-C, which the kernel sends, has come to the server too.
-        elif came is not None and not (came.si_signo == signal.SIGINT and came.si_code == _BY_THE_KERNEL):
-            os.kill(child, came.si_signo)
+        elif came is not None:
+            if came.si_signo in _STOP:
+                probe.tell_to_end()
+            _pass_on(came, child)
         if code is None and probe.restart_at is not None and time.monotonic() >= probe.restart_at:
             probe.start()
-    probe.stop()
+    probe.end()
     return code
+
+
+def _pass_on(came: signal.struct_siginfo, child: int) -> None:
+    if came.si_pid == os.getpid():
+        return  # SIGPIPE: nobody reads the log any more
+    # A terminal signals the whole process group: the server has its Ctrl-C already. A hangup comes to the leader alone.
+    if came.si_code == _BY_THE_KERNEL and came.si_signo != signal.SIGHUP:
+        if came.si_signo in _TERMINAL_STOP:  # Ctrl-Z: the shell waits until this process has stopped, too
+            os.kill(os.getpid(), came.si_signo)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {came.si_signo})
+            signal.pthread_sigmask(signal.SIG_BLOCK, {came.si_signo})
+        return
+    try:
+        os.kill(child, came.si_signo)
+    except PermissionError:
+        log.warning("signal %d cannot be passed on: the server runs as another user", came.si_signo)
 
 
 def _memory() -> tuple[float, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import select
 import signal
 import socket
 import subprocess
@@ -30,21 +32,26 @@ class Quick:
     def environment(self): return {}
     def close(self): pass
 """
-# Prints what it is sent, and ends by SIGTERM with 7.
+# Prints the number of each signal that it gets, and ends with 7 by the second SIGTERM, or the first where it is hasty.
 SERVER = """
 import signal, sys, time
 
+terms = 2 if "patient" in sys.argv else 1
+
 def signalled(number, _):
-    print(signal.Signals(number).name, flush=True)
-    if number == signal.SIGTERM:
+    global terms
+    print(int(number), flush=True)
+    terms -= number == signal.SIGTERM
+    if not terms:
         sys.exit(7)
 
-for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
     signal.signal(number, signalled)
 print("ready", flush=True)
 while True:
     time.sleep(0.05)
 """
+NOT_PASSED_ON = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 Beside = Callable[..., "subprocess.Popen[str]"]
 
@@ -91,7 +98,14 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
             process.kill()
-        process.communicate()
+        with process:  # closes its pipes: a server that was orphaned still holds the other ends
+            pass
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The server's next line; a server that prints none fails the test, and does not hang it."""
+    assert process.stdout is not None and select.select([process.stdout], [], [], 20)[0]
+    return process.stdout.readline()
 
 
 def answers(url: str) -> bool:
@@ -113,22 +127,100 @@ def probe_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def test_signals_and_the_exit_code_are_the_servers(beside: Beside, url: str) -> None:
     process = beside(sys.executable, "-c", SERVER)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert line(process) == "ready\n"
     eventually(lambda: answers(url))
     [probe] = probe_of(process)
     assert Path(f"/proc/{probe.pid}/oom_score_adj").read_text() == "1000\n"
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
+    # SIGINT and SIGTERM tell the probe too, and so come last.
+    others = sorted(signal.valid_signals() - NOT_PASSED_ON - {signal.SIGINT, signal.SIGTERM})
+    for number in (*others, signal.SIGINT, signal.SIGTERM):
         process.send_signal(number)
-        assert process.stdout.readline() == f"{number.name}\n"
+        assert line(process) == f"{number:d}\n"
     assert process.wait(20) == 7
     assert not probe.is_running(), "the probe ends with the server"
 
 
-@pytest.mark.parametrize(("code", "seen"), [("exit 3", 3), ("kill -KILL $$", 137), ("exit 0", 0)])
-def test_the_exit_code_of_a_server_that_ends(beside: Beside, url: str, code: str, seen: int) -> None:
-    process = beside("sh", "-c", f"sleep 0.3; {code}")
+def test_a_probe_ends_while_the_server_still_stops_and_is_not_started_again(beside: Beside, url: str) -> None:
+    process = beside(sys.executable, "-c", SERVER, "patient")
+    assert line(process) == "ready\n"
+    eventually(lambda: answers(url))
+    process.send_signal(signal.SIGTERM)
+    assert line(process) == f"{signal.SIGTERM:d}\n"
+    eventually(lambda: not probe_of(process))
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 7
+    assert "started again" not in errors
+
+
+def test_a_probe_that_hangs_is_killed_when_the_server_has_ended(beside: Beside, url: str) -> None:
+    process = beside(sys.executable, "-c", SERVER)
+    eventually(lambda: answers(url))
+    [probe] = probe_of(process)
+    probe.suspend()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 7
+    assert not probe.is_running()
+
+
+@pytest.mark.parametrize(
+    ("server", "sent", "seen"),
+    [
+        ("echo ready; exit 3", None, 3),
+        ("echo ready; kill -KILL $$", None, 137),
+        ("echo ready; exit 0", None, 0),
+        ("trap 'exit 9' QUIT; echo ready; while :; do sleep 0.1; done", signal.SIGQUIT, 9),
+        ("echo ready; exec sleep 60", signal.SIGRTMIN + 3, 128 + signal.SIGRTMIN + 3),
+        ("echo ready; exec sleep 60", signal.SIGALRM, 128 + signal.SIGALRM),
+    ],
+)
+def test_the_exit_code_of_a_server_that_ends(
+    beside: Beside, url: str, server: str, sent: int | None, seen: int
+) -> None:
+    process = beside("sh", "-c", server)
+    assert line(process) == "ready\n"
+    if sent is not None:
+        process.send_signal(sent)
     assert process.wait(20) == seen
+
+
+def test_a_terminal_stops_and_continues_both_and_its_ctrl_c_comes_once(url: str, tmp_path: Path) -> None:
+    """A shell in a terminal of its own, with job control: Ctrl-Z, then `fg`, then Ctrl-C."""
+    (tmp_path / "server.py").write_text(SERVER)
+    beside = f"{sys.executable} -m infercanary beside -- {sys.executable} server.py 2>errors"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvp("bash", ["bash", "-c", f"set -m; {beside}; echo stopped $?; fg >/dev/null; echo ended $?"])
+    output = os.fdopen(terminal, "rb+", buffering=0)
+
+    def read_until(words: bytes) -> bytes:
+        text = b""
+        while words not in text:
+            assert select.select([output], [], [], 30)[0], text
+            text += output.read(1)
+        return text
+
+    try:
+        read_until(b"ready\r\n")
+        eventually(lambda: answers(url))
+        output.write(b"\x1a")
+        assert f"{signal.SIGTSTP:d}\r\n".encode() in read_until(
+            f"stopped {128 + signal.SIGTSTP:d}\r\n".encode()
+        )
+        read_until(f"{signal.SIGCONT:d}\r\n".encode())
+        output.write(b"\x03")
+        read_until(f"{signal.SIGINT:d}\r\n".encode())
+        [process] = psutil.Process(pid).children()
+        eventually(lambda: len(process.children()) == 1)  # the probe has ended, the server has not
+        process.terminate()
+        text = read_until(b"ended 7\r\n")
+        assert f"{signal.SIGINT:d}\r\n".encode() not in text
+    finally:
+        for child in psutil.Process(pid).children(recursive=True):
+            child.kill()
+        output.close()
+        os.waitpid(pid, 0)
 
 
 def test_a_server_dies_of_a_broken_pipe_as_in_a_shell(beside: Beside, url: str) -> None:
@@ -185,7 +277,7 @@ def test_orphans_are_reaped_where_it_is_process_1(beside: Beside, url: str) -> N
     process = beside_in_a_namespace(url)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "0 zombies\n"
+        assert line(process) == "0 zombies\n"
     finally:
         process.kill()
         process.communicate()

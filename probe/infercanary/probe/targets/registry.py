@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -101,6 +102,7 @@ def attribute(reference: str) -> Any:
         raise UsageError(f"`{reference}` is not of the form package.module:attribute")
     try:
         found: Any = importlib.import_module(module_name)
+        file = getattr(found, "__file__", None) or "built in"
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise UsageError(
@@ -111,6 +113,9 @@ def attribute(reference: str) -> Any:
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix it there") from None
     for name in path.split("."):
         if not hasattr(found, name):
+            own = f"{module_name.replace('.', '/')}.py"
+            if os.path.exists(own) and file != os.path.abspath(own):
+                raise UsageError(f"module `{module_name}` is a library's ({file}), not `{own}`; rename yours")
             raise UsageError(f"module `{module_name}` has no `{path}`; check the spelling")
         found = getattr(found, name)
     return found
