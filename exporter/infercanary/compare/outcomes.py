@@ -110,6 +110,7 @@ class Outcomes:
         return state
 
     def _status(self, name: str, cell: str) -> int:
+        cell = re.sub(r"^https?(/[\d.]+)?[ :_-]+(?=\d)", "", cell)
         if not cell:
             return RUNS
         number = plain_number(cell.split()[0])

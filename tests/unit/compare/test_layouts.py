@@ -289,6 +289,7 @@ def table_of(rows: Iterable[tuple[float, str]], header: str) -> str:
         ("ms,responseCode,success", "404,true", "200,false"),
         ("ms,status", "200", "503"),
         ("ms,status", "200", "0"),
+        ("ms,status", "HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found"),
         ("ms,status", "OK", "Unavailable"),
         ("ms,status", "OK", "Odd"),
         ("ms,http_code", "204", "500"),
@@ -315,6 +316,10 @@ def test_failed_rows_are_failed_runs(
     assert found["candidate"]["attempts"] == {"begun": 200, "failed": 100} and found["failures_rose"] is True
     assert "find out why its runs fail" in out and "next" in out and "log" not in out
     assert "100 failed" in run("scan", "new", "--column", "ms", code=0)
+    write("plain", lines("ms", (f"{1e3 * s:.3f}" for s in x)))
+    assert "100 of 200 runs failed, 0 of 200 before" in run(
+        "compare", "plain", "new", "--column", "ms", code=3
+    )
 
 
 @pytest.mark.parametrize(
@@ -434,6 +439,7 @@ FORMS = {
     "a comma behind each row": lambda x: lines("t,latency_ms", (f"x,{1e3 * s:.3f}," for s in x)),
     "an array in an object": lambda x: json.dumps({"about": {"n": 3}, "latency_ms": x}, indent=1),
     "objects in an object": lambda x: json.dumps({"a": {"rows": [{"id": "x", "latency_ms": s} for s in x]}}),
+    "a column of pandas": lambda x: json.dumps({"latency_ms": dict(enumerate(x))}),
     "one of two arrays": lambda x: json.dumps({"t": [*range(len(x))], "latency_ms": x}),
 }  # fmt: skip
 
