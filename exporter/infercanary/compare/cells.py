@@ -90,12 +90,12 @@ def _hint(cell: object) -> str:
     if not isinstance(cell, str):
         return ""
     if not cell:
-        return "; take the row out"
+        return "; take the row out"  # a cell of a table
     if re.fullmatch(r"\d+,\d+", cell.strip()):
         return "; write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
     if len(cell.replace(",", " ").split()) > 1:
         return "; put one number on a line, or give the table a header and name a column with --column"
-    return ""
+    return "; take it out"
 
 
 def plain_number(text: str) -> float | None:

@@ -74,10 +74,10 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers; a `#` begins a comment."""
+    """Yield the lines that are not blank, with their numbers; a `#` begins a comment, `sep=` is Excel's."""
     for at, line in enumerate(io.BytesIO(data), 1):
         line = line.strip()
-        if line and not line.startswith(b"#"):
+        if line and not line.startswith((b"#", b"sep=", b'"sep=')):
             yield at, line
 
 

@@ -429,6 +429,7 @@ FORMS = {
     "a header behind #": lambda x: lines("# timestamp,latency_ms", (f"1.7e9,{1e3 * s:.3f}" for s in x)),
     "# beside a header": lambda x: lines("# made by x\nt,latency_ms", (f"{i},{1e3 * s:.3f}" for i, s in enumerate(x))),
     "Excel": lambda x: lines("sep=;", ["t;latency_ms", *(f"10:00;{1e3 * s:.3f}".replace(".", ",") for s in x)], "\r\n"),
+    "sep above numbers": lambda x: lines("sep=;", (f"{1e3 * s:.3f}" for s in x)),
     "sep with another sign": lambda x: lines("sep=|", ["t|latency_ms", *(f"10:00|{1e3 * s:.3f}" for s in x)]),
     "UTF-16": lambda x: lines("t,latency_ms", (f"{i},{1e3 * s:.3f}" for i, s in enumerate(x))).encode("utf-16"),
     "units": lambda x: lines("t,latency_ms", (f"{i},{1e3 * s:.3f} ms" for i, s in enumerate(x))),
@@ -449,7 +450,9 @@ FORMS = {
 def test_forms_that_people_have(run: Run, write: Any, numbers: Any, form: str, column: Any) -> None:
     write("old", FORMS[form](numbers(0.02, COUNT)))
     write("slow", FORMS[form](numbers(0.024, COUNT, seed=2)))
-    if form == "one of two arrays" and not column:
+    if form == "sep above numbers":
+        assert "regressed +" in run("compare", "old", "slow", code=1)
+    elif form == "one of two arrays" and not column:
         assert "--column one of: t (200), latency_ms (200)" in run("compare", "old", "slow", code=2)
     elif form.startswith(("# beside", "UTF-16", "units", "thousands")) and not column:
         assert "which column? Give --column one of: t, latency_ms" in run("compare", "old", "slow", code=2)
