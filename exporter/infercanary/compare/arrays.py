@@ -23,6 +23,8 @@ class FoundArray(NamedTuple):
 def arrays(document: Mapping[str, Any], under: str = "", depth: int = 0) -> Iterator[FoundArray]:
     """Yield the arrays of numbers in a document, and the numbers in its arrays of objects."""
     for key, value in document.items():
+        if isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
+            value = [*value.values()]  # a column as pandas writes it
         if isinstance(value, dict) and depth < _DEEPEST:
             yield from arrays(value, f"{under}{key}.", depth + 1)
         elif isinstance(value, list) and value:

@@ -34,9 +34,15 @@ class Numbers:
         unit = False
         if isinstance(cell, str):
             value = plain_number(cell)
+            if value is None:
+                cell = _without_groups(cell)
+                value = plain_number(cell)
             if self._decimal_comma:
                 value = self._with_comma(where, cell, value)
-            if value is None and (value := duration(cell)) is not None:
+            if (
+                value is None
+                and (value := duration(cell.replace(",", ".") if self._decimal_comma else cell)) is not None
+            ):
                 unit = True
         elif isinstance(cell, (int, float)) and not isinstance(cell, bool):
             value = _float(cell)
@@ -73,14 +79,23 @@ class Numbers:
         return value
 
 
+def _without_groups(cell: str) -> str:
+    """Leave out separators of thousands where they cannot be anything else."""
+    if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}", cell):
+        return cell.replace(",", "")
+    return re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell)
+
+
 def _hint(cell: object) -> str:
     if not isinstance(cell, str):
         return ""
+    if not cell:
+        return "; take the row out"  # a cell of a table
     if re.fullmatch(r"\d+,\d+", cell.strip()):
-        return "; if it is a decimal comma, write it with a point, or separate columns by `;`"
+        return "; write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
     if len(cell.replace(",", " ").split()) > 1:
         return "; put one number on a line, or give the table a header and name a column with --column"
-    return ""
+    return "; take it out"
 
 
 def plain_number(text: str) -> float | None:

@@ -153,8 +153,10 @@ def compare_runs(
         starts=(len(old.points), len(new.points)),
         policy=policy,
     )
-    failing = failures.rose(baseline.attempts, candidate.attempts)
-    failed = failures.shares(baseline.attempts, candidate.attempts)
+    # Numbers that say nothing of failures are all of runs that ended well.
+    before = baseline.attempts or Attempts(baseline.runs, 0)
+    failing = failures.rose(before, candidate.attempts)
+    failed = failures.shares(before, candidate.attempts)
     if failed and not failing:
         notes.append(f"candidate: {failed}: no clear rise")
     # The runs that ended well say nothing about those that failed, however fast they were.

@@ -306,6 +306,7 @@ _SUMMARIES: Sequence[tuple[str, Sequence[str], str]] = (
     ("hyperfine's summary", ("command", "mean", "stddev"), "let `hyperfine --export-json FILE` write each run"),
     ("JMeter's report", ("Label", "# Samples", "Average"), "let `jmeter -l FILE.jtl` write each request"),
     ("JMeter's report", ("Total.sampleCount",), "let `jmeter -l FILE.jtl` write each request"),
+    ("fortio's histogram", ("DurationHistogram",), "let `fortio load -access-log-file FILE` write each request"),
     ("ab's percentiles", ("Percentage served", "Time in ms"), "let `ab -g FILE` write each request"),
     ("pytest-benchmark's statistics", ("name", "stddev", "iqr"),
      "let `pytest --benchmark-json FILE` write each round"),

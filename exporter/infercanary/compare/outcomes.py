@@ -10,15 +10,19 @@ from infercanary.compare.cells import as_text, plain_number
 
 _NO = {
     "", "0", "false", "no", "n", "f", "none", "null", "nan", "nil", "-", "n/a", "na", "[]", "{}", "ok", "success",
+    "no error",
 }  # fmt: skip
-_SUCCESS = {"success", "successful", "succeeded", "ok", "passed"}
-_ERROR = {"error", "errors", "err", "exception", "failure", "failures", "failed", "fail"}
+_SUCCESS = {"success", "successful", "succeeded", "ok", "passed", "completed"}
+_ERROR = {"error", "errors", "errorcode", "err", "exception", "failure", "failures", "failed", "fail"}
 _ENDED = {"cancelled", "canceled", "aborted", "timeout", "timed"}  # a number may be a limit
-_CODE = {"code", "codes", "rc", "returncode"}
+_CODE = {"code", "codes", "rc", "exitcode", "retcode", "returncode", "statuscode", "responsecode", "httpcode"}
 _OF_CODES = _CODE | {"http", "grpc", "response", "resp", "exit", "return", "result", "request", "status"}
 _NO_OUTCOME = {
-    "rate", "ratio", "percent", "pct", "std", "stddev", "margin", "mean", "s", "sec", "bar", "count", "total", "num",
+    "rate", "ratio", "percent", "pct", "std", "stddev", "margin", "mean", "s", "sec", "ms", "us", "ns", "time",
+    "bar", "bound", "tolerance", "abs", "max", "min", "probability", "bytes", "size", "count", "total", "num",
+    "requests", "tests", "retries",
 }  # fmt: skip
+_SAID = {"result", "state", "verdict"}
 _GOOD = {
     "ok", "success", "succeeded", "successful", "passed", "pass", "completed", "complete", "done", "finished",
 }  # fmt: skip
@@ -40,7 +44,7 @@ _MOST_STATES = 4096
 
 @functools.lru_cache(maxsize=4096)
 def outcome_kind(name: str) -> str:
-    """Return whether a column tells how runs ended (`success`, `error`, `ended`, `status`); "" for others."""
+    """Return whether a column tells how runs ended (`success`, `error`, `ended`, `status`, `said`); "" for others."""
     words = words_of(name.rpartition(".")[2]) or words_of(name)
     path = {*words, *(words_of(name.rpartition(".")[0]) & _ERROR)}
     if path & _NO_OUTCOME or "%" in name:
@@ -50,7 +54,9 @@ def outcome_kind(name: str) -> str:
     for kind, known in (("success", _SUCCESS), ("error", _ERROR), ("ended", _ENDED)):
         if path & known:
             return kind
-    return "status" if words & {"status", "outcome"} or (words & _CODE and words <= _OF_CODES) else ""
+    if words & {"status", "outcome", "httpstatus"} or (words & _CODE and words <= _OF_CODES):
+        return "status"
+    return "said" if words <= _SAID or words == {"finish", "reason"} else ""
 
 
 def words_of(name: str) -> set[str]:
@@ -91,7 +97,10 @@ class Outcomes:
                 if cell in ("false", "0", "no", "n", "f", "0.0", "ko", "fail", "failed", "error"):
                     state = FAILED
             elif kind == "status":
-                state = state if state == FAILED else self._status(cell) or state
+                state = state if state == FAILED else self._status(name, cell) or state
+            elif kind == "said":  # anything else than a bad end may be what the run computed
+                said = words_of(cell)
+                state = FAILED if said and said <= _BAD else state
             elif kind == "ended":
                 is_limit = cell == "1" and "timeout" in words_of(name)
                 state = FAILED if cell in ("true", "1", "yes") and not is_limit else state
@@ -100,7 +109,8 @@ class Outcomes:
                 state = FAILED if number is None or (number and number.is_integer()) else state
         return state
 
-    def _status(self, cell: str) -> int:
+    def _status(self, name: str, cell: str) -> int:
+        cell = re.sub(r"^https?(/[\d.]+)?[ :_-]+(?=\d)", "", cell)
         if not cell:
             return RUNS
         number = plain_number(cell.split()[0])
@@ -110,12 +120,14 @@ class Outcomes:
                 return FAILED
             self.has_good |= bool(words & _GOOD)
             return RUNS if words & _GOOD or not words or re.fullmatch("[123]xx", cell) else _WORD
-        if 100 <= number < 600:
+        if words_of(name) & {"exit", "exitcode"}:
+            return FAILED if number else RUNS
+        if number == 101 or 200 <= number < 600:
             self.is_http = True
             return FAILED if number >= 400 else RUNS
         if number == 0:
             return _ZERO
-        return FAILED if -256 <= number < 100 else RUNS
+        return FAILED if -256 <= number < 200 else RUNS  # 137 is a process that was killed
 
     def failed(self) -> list[int]:
         """Return the states that are failures, now that all rows are read."""

@@ -52,6 +52,8 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
         is_vegeta = b"Result" in data[:300] and b"BytesOut" in data[:300]
         more = "; vegeta's own results become text by `vegeta encode --to csv`" * is_vegeta
         raise UsageError(f"{place}: a binary file; give a journal, or numbers as text{more}")
+    if b"\n" not in data:  # lines of old Macs and some instruments
+        data = data.replace(b"\r", b"\n")
     first = next((line for _, line in _lines(data)), b"")
     if not first:
         raise UsageError(f"{place}: holds comments only; give numbers too")
@@ -72,10 +74,10 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers; a `#` begins a comment."""
+    """Yield the lines that are not blank, with their numbers; a `#` begins a comment, `sep=` is Excel's."""
     for at, line in enumerate(io.BytesIO(data), 1):
         line = line.strip()
-        if line and not line.startswith(b"#"):
+        if line and not line.startswith((b"#", b"sep=", b'"sep=')):
             yield at, line
 
 
@@ -272,7 +274,7 @@ def _text(place: str, data: bytes) -> Iterator[str]:
         yield from io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     except UnicodeDecodeError:
         raise UsageError(
-            f"{place}: a binary file, or not in UTF-8; give a journal, or numbers as text"
+            f"{place}: not text in UTF-8; save it as such (`CSV UTF-8` in Excel), or give a journal"
         ) from None
 
 
@@ -309,6 +311,8 @@ def _rows(
             if not names:
                 names = _header(where, [cell.strip() for cell in row])
                 continue
+            if len(row) == len(names) + 1 and not row[-1].strip():
+                row.pop()  # a delimiter ends each line
             if len(row) != len(names):
                 comma = "; if it is a decimal comma, write a point" * (len(row) == 2 and len(names) == 1)
                 raise UsageError(
@@ -320,10 +324,10 @@ def _rows(
 
 
 def _header(where: str, names: list[str]) -> list[str]:
-    if _all_numbers(names):
-        comma = "; if these are decimal commas, write points" if len(names) == 2 else ""
+    if _all_numbers(values := [name for name in names if name]):
+        comma = "; if these are decimal commas, write points" if len(values) == 2 else ""
         raise UsageError(
-            f"{where}: several numbers on a line, and no header to name them; add one, or give one a line{comma}"
+            f"{where}: several columns on a line, and no header to name them; add one, or give one number a line{comma}"
         )
     if len(names) == 1 and _NUMBER_LIKE.match(names[0]):
         raise UsageError(f"{where}: `{shown(names[0])}` is not a number; give one a line, or a header first")

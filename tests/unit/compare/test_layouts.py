@@ -289,12 +289,18 @@ def table_of(rows: Iterable[tuple[float, str]], header: str) -> str:
         ("ms,responseCode,success", "404,true", "200,false"),
         ("ms,status", "200", "503"),
         ("ms,status", "200", "0"),
+        ("ms,status", "HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found"),
         ("ms,status", "OK", "Unavailable"),
         ("ms,status", "OK", "Odd"),
         ("ms,http_code", "204", "500"),
         ("ms,exit_code", "0", "1"),
         ("ms,expected_response", "true", "false"),
         ("ms,was_cancelled", "False", "True"),
+        ("ms,exitcode", "0", "255"),
+        ("ms,return_code", "0", "137"),
+        ("ms,completed", "true", "false"),
+        ("ms,result", "ok", "Failed"),
+        ("ms,finish_reason", "stop", "abort"),
     ],
 )
 def test_failed_rows_are_failed_runs(
@@ -310,6 +316,10 @@ def test_failed_rows_are_failed_runs(
     assert found["candidate"]["attempts"] == {"begun": 200, "failed": 100} and found["failures_rose"] is True
     assert "find out why its runs fail" in out and "next" in out and "log" not in out
     assert "100 failed" in run("scan", "new", "--column", "ms", code=0)
+    write("plain", lines("ms", (f"{1e3 * s:.3f}" for s in x)))
+    assert "100 of 200 runs failed, 0 of 200 before" in run(
+        "compare", "plain", "new", "--column", "ms", code=3
+    )
 
 
 @pytest.mark.parametrize(
@@ -317,6 +327,8 @@ def test_failed_rows_are_failed_runs(
     [
         ("ms,std_error", "0.013"), ("ms,error_rate", "0.5"), ("ms,cache_status", "MISS"), ("ms,country_code", "49"),
         ("ms,timeout", "30"), ("ms,status", "302"), ("ms,code", "0"), ("ms,error", "none"),
+        ("ms,error", "No error"), ("ms,return_code", "200"), ("ms,max_error", "2"), ("ms,error_bytes", "9"),
+        ("ms,success_ms", "0"), ("ms,failed_requests", "1"), ("ms,result", "it failed"), ("ms,result", "3.5"),
     ],
 )  # fmt: skip
 def test_other_columns_are_no_failures(run: Run, write: Any, numbers: Any, header: str, rest: str) -> None:
@@ -417,12 +429,18 @@ FORMS = {
     "a header behind #": lambda x: lines("# timestamp,latency_ms", (f"1.7e9,{1e3 * s:.3f}" for s in x)),
     "# beside a header": lambda x: lines("# made by x\nt,latency_ms", (f"{i},{1e3 * s:.3f}" for i, s in enumerate(x))),
     "Excel": lambda x: lines("sep=;", ["t;latency_ms", *(f"10:00;{1e3 * s:.3f}".replace(".", ",") for s in x)], "\r\n"),
+    "sep above numbers": lambda x: lines("sep=;", (f"{1e3 * s:.3f}" for s in x)),
     "sep with another sign": lambda x: lines("sep=|", ["t|latency_ms", *(f"10:00|{1e3 * s:.3f}" for s in x)]),
     "UTF-16": lambda x: lines("t,latency_ms", (f"{i},{1e3 * s:.3f}" for i, s in enumerate(x))).encode("utf-16"),
     "units": lambda x: lines("t,latency_ms", (f"{i},{1e3 * s:.3f} ms" for i, s in enumerate(x))),
     "thousands": lambda x: lines("t;latency_ms", (f"{i};{1e6 * s:,.2f}".translate(SWAPPED) for i, s in enumerate(x))),
+    "thousands in French": lambda x: lines("t;latency_ms", (f"x;{1e6 * s:,.0f}".replace(",", "\u202f") for s in x)),
+    "thousands in quotes": lambda x: lines("t,latency_ms", (f'{i},"{1e6 * s:,.1f}"' for i, s in enumerate(x))),
+    "units, with commas": lambda x: lines("t;latency_ms", (f"x;{1e3 * s:.3f}ms".replace(".", ",") for s in x)),
+    "a comma behind each row": lambda x: lines("t,latency_ms", (f"x,{1e3 * s:.3f}," for s in x)),
     "an array in an object": lambda x: json.dumps({"about": {"n": 3}, "latency_ms": x}, indent=1),
     "objects in an object": lambda x: json.dumps({"a": {"rows": [{"id": "x", "latency_ms": s} for s in x]}}),
+    "a column of pandas": lambda x: json.dumps({"latency_ms": dict(enumerate(x))}),
     "one of two arrays": lambda x: json.dumps({"t": [*range(len(x))], "latency_ms": x}),
 }  # fmt: skip
 
@@ -432,9 +450,11 @@ FORMS = {
 def test_forms_that_people_have(run: Run, write: Any, numbers: Any, form: str, column: Any) -> None:
     write("old", FORMS[form](numbers(0.02, COUNT)))
     write("slow", FORMS[form](numbers(0.024, COUNT, seed=2)))
-    if form == "one of two arrays" and not column:
+    if form == "sep above numbers":
+        assert "regressed +" in run("compare", "old", "slow", code=1)
+    elif form == "one of two arrays" and not column:
         assert "--column one of: t (200), latency_ms (200)" in run("compare", "old", "slow", code=2)
-    elif form in ("# beside a header", "UTF-16", "units", "thousands") and not column:
+    elif form.startswith(("# beside", "UTF-16", "units", "thousands")) and not column:
         assert "which column? Give --column one of: t, latency_ms" in run("compare", "old", "slow", code=2)
     else:
         assert "regressed +" in run("compare", "old", "slow", *column, code=1)

@@ -71,6 +71,9 @@ def test_a_truncated_last_line_of_objects_is_left_out():
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
+        ("1,\n2,\n", "", "f:1: several columns on a line, and no header"),
+        ('a,b\n"22,077",1\n', "a", "f:2: `22,077` is not a number; write a decimal comma as a point"),
+        ("a,b\n,1\n", "a", "f:2: nothing is not a number; take the row out"),
         ("1\n2\nnan\n", "", "f:3: nan is not a latency: those are finite and above zero; take it out"),
         ("1\n-2\n", "", "f:2: -2 is not a latency: those are finite and above zero; take it out"),
         ("# x\n\n0\n", "", "f:3: 0 is not a latency: those are finite and above zero; take it out"),
@@ -81,7 +84,7 @@ def test_a_truncated_last_line_of_objects_is_left_out():
         ("1\nx\n", "", "f:2: `x` is not a number"),
         ("1\n{}\n", "", "f:2: `{}` is not a number"),
         ("1\n1 2\n", "", "f:2: `1 2` is not a number; put one number on a line, or give the table a header"),
-        ("1,2\n3,4\n", "", "f:1: several numbers on a line, and no header to name them; add one"),
+        ("1,2\n3,4\n", "", "f:1: several columns on a line, and no header to name them; add one"),
         ("1\n2\n", "x", "f: one number a line, without columns; leave --column out"),
         ("a,b\n1,2\n", "", "f:1: which column? Give --column one of: a, b"),
         ("a,b\n1,2\n", "c", "f:1: no column `c`; there are: a, b"),
@@ -106,7 +109,7 @@ def test_a_truncated_last_line_of_objects_is_left_out():
         ('{"a": 1}\n0.5\n', "a", "f:2: `0.5` among objects; keep to one format in a file"),
         ('{"a": "x"}\n', "", "f:1: `x` is not a number"),
         ('{\n"a": [1\n', "", "f: not JSON (Input data was truncated); is it whole?"),
-        ("12,5\n12,7\n", "", "f:1: several numbers on a line, and no header to name them; add one, or give one"),
+        ("12,5\n12,7\n", "", "f:1: several columns on a line, and no header to name them; add one, or give one"),
         ("12.5ms?\n13ms\n", "", "f:1: `12.5ms?` is not a number"),
         ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
         ("a;b\n1;12,5\n2;12.5\n", "b", "f:3: `12.5`: decimal commas and points in one column"),
@@ -121,7 +124,7 @@ def test_mistakes(text, column, message):
 
 
 def test_lines_that_end_as_on_an_old_mac():
-    assert values(b"a,b\r0.5,1\r0.25,2\r", "a") == [0.5, 0.25]
+    assert values(b"a,b\r0.5,1\r0.25,2\r", "a") == values(b"0.5\r0.25\r") == [0.5, 0.25]
 
 
 @given(st.binary(max_size=60), st.sampled_from(["", "a"]))
@@ -138,7 +141,7 @@ def test_any_bytes_give_numbers_or_one_line(data, column):
         (b"", "is empty; give a journal, or numbers"),
         (b" \n\n", "is empty"),
         (b"\x7fELF\0\0\0", "a binary file; give a journal, or numbers as text"),
-        (b"\x80\x81\n", "a binary file, or not in UTF-8"),
+        (b"\x80\x81\n", "not text in UTF-8; save it as such"),
         (b"\xff\xfe1", "damaged UTF-16; save it as UTF-8"),
         (b"PK\x03\x04....", "packed with zip; unpack it first"),
         (b"(\xb5/\xfd....", "packed with zstd; unpack it first"),
