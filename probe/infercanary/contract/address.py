@@ -65,12 +65,13 @@ def counted_as(host: str) -> str:
     """
     if ":" not in host:
         return host
+    if host.startswith("::ffff:") and "." in host:  # as each IPv4 caller of a socket of both kinds
+        return host[7:]
     try:
         ip = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return str(mapped or ipaddress.ip_network((ip, 64), strict=False))
+    return str(ipaddress.ip_network((ip, 64), strict=False))
 
 
 def first_routed(addresses: Sequence[str]) -> str:
