@@ -28,6 +28,9 @@ def listening_socket(
     Raises:
         OSError: It cannot listen there.
     """
+    with suppress(ValueError):  # `::0` is `::`, and `::ffff:192.0.2.1` is an IPv4 address
+        ip = ipaddress.ip_address(host)
+        host = str((ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None) or ip)
     try:
         return _listen(
             socket.AF_INET6 if ":" in host else socket.AF_INET, host, port, backlog, receive_bytes, send_bytes

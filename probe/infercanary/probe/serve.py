@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import EVERY_ADDRESS, counted_as, in_url, listening_socket
+from infercanary.contract.address import counted_as, in_url, listening_socket
 from infercanary.contract.report import PATH
 from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
@@ -88,7 +88,7 @@ class ReportServer:
                 )
                 scheme = "http" if access.context() is None else "https"
                 host, port = where[0], sock.getsockname()[1]
-                if host == EVERY_ADDRESS:  # or 0.0.0.0, where the kernel has no IPv6
+                if ":" in host:  # 0.0.0.0 of [::], where the kernel has no IPv6
                     host = sock.getsockname()[0]
                 self.address = f"{scheme}://{in_url(host)}:{port}"
         except OSError as error:
