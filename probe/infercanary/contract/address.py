@@ -28,6 +28,9 @@ def listening_socket(
     Raises:
         OSError: It cannot listen there.
     """
+    with suppress(ValueError):  # `::0` is `::`, and `::ffff:192.0.2.1` is an IPv4 address
+        ip = ipaddress.ip_address(host)
+        host = str((ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None) or ip)
     try:
         return _listen(
             socket.AF_INET6 if ":" in host else socket.AF_INET, host, port, backlog, receive_bytes, send_bytes
@@ -65,12 +68,13 @@ def counted_as(host: str) -> str:
     """
     if ":" not in host:
         return host
+    if host.startswith("::ffff:") and "." in host:  # as each IPv4 caller of a socket of both kinds
+        return host[7:]
     try:
         ip = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return str(mapped or ipaddress.ip_network((ip, 64), strict=False))
+    return str(ipaddress.ip_network((ip, 64), strict=False))
 
 
 def first_routed(addresses: Sequence[str]) -> str:

@@ -8,12 +8,12 @@ do.
 from __future__ import annotations
 
 PLACES = 4
-PLACE_SHARE, PLACE_BURST_SECONDS = 0.001875, 0.1
+PLACE_SHARE, PLACE_BURST_SECONDS = 0.0015, 0.1
 """Of one CPU, that one address with a place may take for long; and at once. A poll each 5 s takes less than 0.0005."""
-OTHERS_SHARE, OTHERS_BURST_SECONDS = 0.005, 1.0
+OTHERS_SHARE, OTHERS_BURST_SECONDS = 0.0025, 1.0
 """The same of all callers without a place together. Of the burst's first half, those with a place may take, too."""
-ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.0075, 0.1
-"""The same of accepting connections, and of closing those that are refused."""
+ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.0115, 0.1
+"""The same of accepting connections, and of closing those that are refused: about 500 a second."""
 SILENT_SECONDS = 60.0
 """Without a report, after which a place is free for another address."""
 _CONNECTION_SECONDS = 0.0002  # a thread that is started and ended, which it cannot count itself

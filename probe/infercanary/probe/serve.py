@@ -8,10 +8,14 @@ with their threads and buffers in the kernel, and the CPU time that all callers 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+import select
 import socket
 import stat
+import struct
+import termios
 import threading
 import time
 import weakref
@@ -24,7 +28,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import EVERY_ADDRESS, counted_as, in_url, listening_socket
+from infercanary.contract.address import counted_as, in_url, listening_socket
 from infercanary.contract.report import PATH
 from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
@@ -35,7 +39,9 @@ _MAX_OF_ADDRESS = 4
 _HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
 _HEAD_READS = 32
 _HEAD_END = re.compile(rb"\n\r?\n")
-_BACKLOG = 128
+_BACKLOG = 1024
+"""As many wait to be accepted, or to be closed, so that an exporter gets in among 1,000 that come again at once."""
+_ACCEPTED_AT_ONCE = 64
 _RECEIVE_BYTES, _SEND_BYTES = (
     8 << 10,
     128 << 10,
@@ -44,6 +50,7 @@ _SECONDS = 5.0
 _POLL_SECONDS = 0.25
 _GIVE_WAY_SECONDS = 0.1
 _ANSWER_SECONDS = 1.0
+_TCP_CLOSE = 7  # include/net/tcp_states.h
 
 Answering = Callable[[str], bytes]
 """The caller's cursor ("" for none) → the report as JSON."""
@@ -81,7 +88,7 @@ class ReportServer:
                 )
                 scheme = "http" if access.context() is None else "https"
                 host, port = where[0], sock.getsockname()[1]
-                if host == EVERY_ADDRESS:  # or 0.0.0.0, where the kernel has no IPv6
+                if ":" in host:  # 0.0.0.0 of [::], where the kernel has no IPv6
                     host = sock.getsockname()[0]
                 self.address = f"{scheme}://{in_url(host)}:{port}"
         except OSError as error:
@@ -173,11 +180,36 @@ def _listen_on_path(path: Path) -> socket.socket:
 class _Open:
     def __init__(self, sock: socket.socket, address: str, since: float) -> None:
         self.sock, self.address, self.since, self.asked = sock, address, since, False
+        self._ended = False
 
     def end(self) -> None:
         """End its thread's read or write immediately, and so the thread."""
+        self._ended = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
+
+    def finish(self) -> None:
+        """Wait until the caller has received its answer. The kernel would keep what is unread, for minutes after."""
+        self.sock.shutdown(socket.SHUT_WR)
+        if self.sock.family == socket.AF_UNIX:  # the reader's memory
+            return
+        rest = 0.001
+        while self._unread() and not self._ended:
+            time.sleep(rest)
+            rest = min(2 * rest, _GIVE_WAY_SECONDS / 2)
+
+    def close(self) -> None:
+        """Close; discard what is unread."""
+        with contextlib.suppress(OSError):
+            if self.sock.family != socket.AF_UNIX and self._unread():
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+    def _unread(self) -> bool:
+        """Say whether the kernel has bytes that the caller, if it is still there, has not received."""
+        if self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+            return False
+        return any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
 
 
 class _Server:
@@ -199,22 +231,33 @@ class _Server:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._closing = False
+        self._starting_seconds = 0.0
 
     def run(self) -> None:
         """Accept until :meth:`stop`."""
-        self._sock.settimeout(_POLL_SECONDS)
+        self._sock.setblocking(False)
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
         cpu = time.thread_time()
         while not self._closing:
-            try:
-                sock, peer = self._sock.accept()
-            except TimeoutError:
-                pass
-            except OSError:  # out of descriptors
-                time.sleep(_POLL_SECONDS)
-            else:
-                self._take(sock, counted_as(peer[0]) if isinstance(peer, tuple) else "unix")
+            if waiting.poll(_POLL_SECONDS * 1000):
+                self._accept()
             before, cpu = cpu, time.thread_time()
             self._pause(cpu - before)
+
+    def _accept(self) -> None:
+        """Accept those who wait. Many at once, since resting and waiting cost more than closing one."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, peer = self._sock.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # the caller has gone already
+                continue
+            except OSError:  # out of descriptors
+                time.sleep(_POLL_SECONDS)
+                return
+            self._take(sock, counted_as(peer[0]) if isinstance(peer, tuple) else "unix")
 
     def stop(self) -> None:
         """Let :meth:`run` return soon; connections that are open end by themselves."""
@@ -241,18 +284,20 @@ class _Server:
             sock.close()
             return
         thread = threading.Thread(target=self._speak, args=(opened,), name="infercanary-answer", daemon=True)
+        before = time.thread_time()
         try:
             thread.start()
         except RuntimeError:  # the host is out of threads
             sock.close()
             with self._lock:
                 self._open.remove(opened)
+        self._starting_seconds += time.thread_time() - before
 
     def _room_for(self, address: str) -> bool:
         """Say whether one more of this address fits in; another one gives way to it. Holds the lock.
 
         Of the address that has most, the oldest goes that has not asked, else the oldest. An answer has a second, but
-        where whoever comes has a place and its reader has none.
+        where whoever comes has a place and its reader has none, or its reader has two more than whoever comes.
         """
         counts = Counter(opened.address for opened in self._open)
         among = self._open
@@ -267,6 +312,7 @@ class _Server:
             if not opened.asked
             or now - opened.since > _ANSWER_SECONDS
             or (placed(address) and not placed(opened.address))
+            or counts[opened.address] > counts[address] + 1
         ]
         if not may_go:
             return False
@@ -279,7 +325,9 @@ class _Server:
         now = time.monotonic()
         with self._lock:
             self.cpu_seconds += cpu_seconds
-            rest = self._callers.accepted(cpu_seconds, now)
+            # To start a thread is charged to its caller.
+            rest = self._callers.accepted(cpu_seconds - self._starting_seconds, now)
+            self._starting_seconds = 0.0
             # A time-out on each read would let a caller drip bytes for ever.
             late = [opened for opened in self._open if now - opened.since > _SECONDS]
             for opened in late:
@@ -299,9 +347,9 @@ class _Server:
                 opened.sock.do_handshake()
             _Handler(opened, self)
         with contextlib.suppress(OSError):
-            opened.sock.shutdown(socket.SHUT_WR)
+            opened.finish()
         with self._lock:
-            opened.sock.close()
+            opened.close()
             self._open.remove(opened)
             self.cpu_seconds += (cpu := time.thread_time())
             self._callers.answered(opened.address, cpu, time.monotonic())

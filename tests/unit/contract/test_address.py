@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -47,7 +50,15 @@ def test_the_first_address_with_a_route_is_asked(addresses: Sequence[str], chose
 
 
 @pytest.mark.parametrize(
-    ("host", "callers"), [("::", {"127.0.0.1", "::1"}), ("0.0.0.0", {"127.0.0.1"}), ("::1", {"::1"})]
+    ("host", "callers"),
+    [
+        ("::", {"127.0.0.1", "::1"}),
+        ("::0", {"127.0.0.1", "::1"}),
+        ("0:0:0:0:0:0:0:0", {"127.0.0.1", "::1"}),
+        ("0.0.0.0", {"127.0.0.1"}),
+        ("::ffff:127.0.0.1", {"127.0.0.1"}),
+        ("::1", {"::1"}),
+    ],
 )
 def test_every_address_is_of_both_kinds(host: str, callers: set[str]) -> None:
     try:
@@ -64,3 +75,28 @@ def test_every_address_is_of_both_kinds(host: str, callers: set[str]) -> None:
                 continue
             answered.add(caller)
         assert answered == callers
+
+
+@pytest.mark.parametrize("listen", ["::", "::0"])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("__init__", errno.EAFNOSUPPORT), ("setsockopt", errno.ENOPROTOOPT), ("bind", errno.EADDRNOTAVAIL)],
+)
+def test_without_ipv6_every_address_is_of_ipv4(
+    monkeypatch: pytest.MonkeyPatch, listen: str, call: str, number: int
+) -> None:
+    class WithoutIPv6(socket.socket):
+        """As kernels without IPv6, or sandboxes, refuse it."""
+
+    def refuse(self: socket.socket, *args: Any, **options: Any) -> Any:
+        family = args[0] if call == "__init__" else self.family
+        if family == socket.AF_INET6:
+            raise OSError(number, os.strerror(number))
+        return getattr(super(WithoutIPv6, self), call)(*args, **options)
+
+    setattr(WithoutIPv6, call, refuse)
+    monkeypatch.setattr(socket, "socket", WithoutIPv6)
+    with listening_socket(listen, 0, backlog=8) as sock:
+        assert sock.getsockname()[0] == "0.0.0.0"
+    with pytest.raises(OSError, match=os.strerror(number)):
+        listening_socket("::1", 0, backlog=8)
