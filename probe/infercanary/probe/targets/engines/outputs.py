@@ -27,7 +27,7 @@ _STORED = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 # First match wins. The abstract classes cover those that are compiled, too, such as Cython's.
-_PENDING = {
+_PENDING: dict[Any, str] = {
     Generator: "a generator",
     AsyncGenerator: "an async generator",
     Coroutine: "a coroutine",
