@@ -96,7 +96,8 @@ class Failing:
             return
         reason = done.failure
         self._notice(
-            "gives a different answer to the same input than after its start", reason == "wrong_answer"
+            "gives a different answer to the same input than after its start",
+            reason == "wrong_answer" and done.reason is None,
         )
         self._notice(ADVICE, any(reading.metric is UNUSED and reading.value for reading in done.readings))
         if reason is not None:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +188,20 @@ async def coroutine() -> int:
     return 1
 
 
+def awaitable() -> Awaitable[int]:
+    class Pending:
+        def __await__(self) -> Iterator[int]:
+            return iter((1,))
+
+    return Pending()
+
+
+def iterator() -> Iterator[int]:
+    return map(abs, [1])
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("function", [generator, async_generator, coroutine])
+@pytest.mark.parametrize("function", [generator, async_generator, coroutine, awaitable, iterator])
 def test_a_function_that_computes_nothing_when_it_is_called_is_refused(function: Any) -> None:
     for model in (function, infercanary.probe.TorchTarget(function, [])):
         with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from infercanary.probe import HostClock
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.connection import untimed
-from infercanary.probe.targets.wire.server import REASONS
+from infercanary.probe.targets.wire.server import REASONS, document
 
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
 
@@ -132,6 +133,14 @@ def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) 
     assert failure.value.reason == "malformed"
     server.heads = ["Content-Encoding: identity"]
     assert once(target)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"), [(gzip.compress(b"{}"), "gzip"), (b"\x28\xb5\x2f\xfd\x04", "zstd")]
+)
+def test_a_compressed_answer_is_named_though_no_header_says_so(body: bytes, encoding: str) -> None:
+    with pytest.raises(Failure, match=rf"compressed \({encoding}\)"):
+        document(body, dict, "the answer")
 
 
 @pytest.mark.parametrize("fault", ["not_finite", "null"])

@@ -455,6 +455,8 @@ DONE = "data: [DONE]\n\n"
         *((TWO + spoken(None, end) + DONE, "Once upon", 2) for end in sorted(openai._ENDS)),
         (TWO + spoken("", "stop"), "Once upon", 2),
         (TWO + DONE, "Once upon", 2),
+        *((TWO + DONE.rstrip("\n") + end, "Once upon", 2) for end in ("", "\n", "\r\n")),
+        (TWO + spoken(None, "stop").rstrip("\n"), "Once upon", 2),
         (spoken("Once", "") + spoken(" upon", "null") + DONE, "Once upon", 2),
         (TWO + spoken(None, "stop") + framed({"choices": None, "usage": {"completion_tokens": 9}}), "Once upon", 9),
         (TWO + spoken(None, "stop") + framed({"choices": [], "usage": {"completion_tokens": 9.0}}), "Once upon", 9),
@@ -478,6 +480,8 @@ def test_a_stream_that_is_whole(server: Faulty, stream: str, text: str, tokens: 
         *((TWO + spoken(None, end) + DONE, "incomplete", f"finish_reason is `{end}`")
           for end in ("abort", "error", "cancelled", "None", 0, {"type": "abort"})),
         (TWO, "incomplete", "ended before the completion did"),
+        (TWO + spoken(None, "stop")[:-9], "incomplete", "ended before the completion did"),
+        (TWO + 'event: error\ndata: {"message": "cache exhausted"}', "error_answer", "cache exhausted"),
         (spoken("Once", "") + spoken(" upon", ""), "incomplete", "ended before the completion did"),
         (spoken("Once", "null") + spoken(" upon", "null"), "incomplete", "ended before the completion did"),
         (TWO + spoken("B", None, 1) + spoken(None, "stop") + DONE, "incomplete", "ended before the completion did"),

@@ -18,6 +18,7 @@ from infercanary.contract.profile import (
     ProfileRow,
     is_sound,
     normalised,
+    shares,
 )
 
 ROW = ProfileRow("aten::conv2d", "aten::mkldnn_convolution", "cpu", "1x3x8x8 float", 1.0, (0.1, 0.2))
@@ -54,6 +55,13 @@ def test_any_name_becomes_printable_and_short(name: str) -> None:
 def test_what_a_probe_sends_is_sound_and_survives_the_way() -> None:
     assert is_sound(SOUND)
     assert msgspec.json.decode(msgspec.json.encode(SOUND), type=Profile) == SOUND
+
+
+def test_shares_are_of_one_whole_though_another_operator_is_slow_in_each_repeat() -> None:
+    seconds = {"a": (2.0, 1.0, 2.0), "b": (1.0, 2.0, 2.0)}
+    rows = tuple(ProfileRow(kind, kind, "cpu", "", 1.0, times) for kind, times in seconds.items())
+    profile = Profile(1.0, "torch", "ok", (3.0, 3.0, 4.0), (0.0,) * 3, (0.0,) * 3, rows)
+    assert shares(profile, 5) == {"a": 0.5, "b": 0.5, "outside operators": 0.0}
 
 
 @pytest.mark.parametrize(

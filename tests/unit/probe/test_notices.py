@@ -34,7 +34,8 @@ def test_a_model_that_runs_on_the_cpu_instead(caplog: pytest.LogCaptureFixture) 
 def test_another_answer_and_again_after_it_was_the_same(caplog: pytest.LogCaptureFixture) -> None:
     failing = Failing("resnet", Tally(), ())
     other = WELL._replace(output_error=0.3)
-    for done in (WELL, other, other, WELL, other):
+    empty = Round("raised", "the completion holds no text", reason="wrong_answer")
+    for done in (empty, WELL, other, other, WELL, other):
         failing.count(done)
     words = "canary resnet: gives a different answer to the same input than after its start"
     assert said(caplog) == [words, words]

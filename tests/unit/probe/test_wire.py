@@ -175,7 +175,7 @@ def test_bf16_is_the_upper_half_of_a_float() -> None:
 
 STREAM = (
     b": hello\n\ndata: one\n\nevent: x\r\nid: 7\r\ndata:two\r\ndata: lines\r\n\r\n\n\n"
-    b"data: \xc3\xa4\n\ndata: dropped"
+    b'data: \xc3\xa4\n\ndata: {"a":'
 )
 
 

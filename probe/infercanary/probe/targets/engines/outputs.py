@@ -9,8 +9,7 @@ import cmath
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from infercanary.probe.targets.engines.tensors import MAX_VALUES
@@ -27,10 +26,13 @@ _STORED = {
     "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
-_PENDING = {
-    GeneratorType: "a generator",
-    AsyncGeneratorType: "an async generator",
-    CoroutineType: "a coroutine",
+# First match wins. The abstract classes cover those that are compiled, too, such as Cython's.
+_PENDING: dict[Any, str] = {
+    Generator: "a generator",
+    AsyncGenerator: "an async generator",
+    Coroutine: "a coroutine",
+    Awaitable: "an awaitable",
+    (map, filter, zip): "an iterator",
 }
 
 
@@ -41,9 +43,9 @@ def pending(result: Any) -> str:
         result: Of a call.
 
     Returns:
-        ``a generator``, ``an async generator`` or ``a coroutine``; empty for any other result.
+        Such as ``a generator`` or ``a coroutine``; empty for a result that is computed.
     """
-    return _PENDING.get(type(result), "")
+    return next((name for kind, name in _PENDING.items() if isinstance(result, kind)), "")
 
 
 def values(result: Any) -> list[float]:

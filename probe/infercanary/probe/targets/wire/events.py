@@ -5,6 +5,7 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -34,7 +35,6 @@ def events(pieces: Iterable[bytes]) -> Iterator[Event]:
     Raises:
         Failure: A line or an event is larger than 1 MiB.
     """
-    # An event without its blank line at the end of the stream is dropped: so does the standard.
     rest = b""
     data: list[str] = []
     name = ""
@@ -58,3 +58,15 @@ def events(pieces: Iterable[bytes]) -> Iterator[Event]:
                 if data or name:
                     yield Event("\n".join(data), name)
                 data, name, size = [], "", 0
+    if rest.startswith(b"data:"):
+        data.append(rest[5:].removeprefix(b" ").decode("utf-8", "replace"))
+    if _is_whole("\n".join(data)):
+        yield Event("\n".join(data), name)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether the last data of a stream is whole though no blank line follows: some servers leave it out."""
+    try:
+        return text.strip() == "[DONE]" or isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -38,6 +38,7 @@ _READY_PAUSES = 0.1, 2.0
 _LONGEST_RETRY_SECONDS = 3600.0  # a server may ask for years
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # no JSON begins so
 _LEAST_HIDDEN = 6  # a shorter value would hide words that are no secret
 
 
@@ -267,12 +268,7 @@ class Server:
             Failure: It is compressed (``malformed``).
         """
         if answer.encoding:
-            encoding = printable(answer.encoding, 40, " ")
-            raise Failure(
-                "malformed",
-                f"the answer is compressed ({encoding}), which is not read here: turn that off in the server or the "
-                "proxy before it (by default requests ask for `Accept-Encoding: identity`)",
-            )
+            raise _compressed(printable(answer.encoding, 40, " "))
 
     def hide(self, text: str) -> str:
         """Return the text without the headers' secrets: a server may repeat a token in its error.
@@ -370,8 +366,11 @@ def document(body: bytes, kind: type[T], what: str) -> T:
         A value of ``kind``.
 
     Raises:
-        Failure: It is no JSON, or of another type (``malformed``).
+        Failure: It is compressed, no JSON, or of another type (``malformed``).
     """
+    for magic, encoding in _COMPRESSED.items():
+        if body.startswith(magic):
+            raise _compressed(encoding)
     try:
         return converted(json.loads(body), kind, what)
     except (ValueError, RecursionError) as error:
@@ -508,6 +507,14 @@ def _secret(name: str, path: str) -> str:
     if not text or len(found) > _MAX_SECRET_BYTES or not _is_value(text):
         raise UsageError(f"headers.{name}: `{path}` does not hold one line with a value; write it there")
     return text
+
+
+def _compressed(encoding: str) -> Failure:
+    return Failure(
+        "malformed",
+        f"the answer is compressed ({encoding}), which is not read here: turn that off in the server or the "
+        "proxy before it (by default requests ask for `Accept-Encoding: identity`)",
+    )
 
 
 def _phrase(status: int) -> str:
