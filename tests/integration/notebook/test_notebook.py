@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +190,9 @@ async def coroutine() -> int:
 
 def awaitable() -> Awaitable[int]:
     class Pending:
-        def __await__(self) -> Iterator[int]:
-            return iter((1,))
+        def __await__(self) -> Generator[None, None, int]:
+            yield
+            return 1
 
     return Pending()
 
