@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -11,8 +12,10 @@ import click
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.picture import plain
+from infercanary.contract.text import printable
 
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
+_ODD = re.compile(r"\r(?!\n)|[^\r\n -~]+")  # all but ASCII and line ends; those of CSV are CR LF
 _COLOURS: Mapping[str, str] = {
     "regressed": "red", "slower": "red", "improved": "green", "faster": "green", "equivalent": "green",
     "steady": "green", "inconclusive": "yellow", "confirming": "yellow", "changed": "yellow",
@@ -28,7 +31,7 @@ def say(text: str, verdict: str = "") -> None:
     """Print ``text``; on a terminal, the first ``verdict`` in it is coloured, unless NO_COLOR is set.
 
     Args:
-        text: With its line ends; none is added.
+        text: With its line ends; none is added. Names of files and labels in it may have any characters.
         verdict: The word to colour; empty for none.
 
     Raises:
@@ -36,6 +39,7 @@ def say(text: str, verdict: str = "") -> None:
     """
     if sys.stdout is None:
         raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
+    text = _ODD.sub(lambda match: printable(match[0]), text)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -19,6 +19,7 @@ DEFAULT_SCHEME = "sqlite"
 _KEY_AND_VALUE = re.compile(
     r"\s*(dbname|host|hostaddr|passfile|password|port|service|user)\s*="
 )  # libpq's other form
+_WITHOUT_SLASHES = re.compile(r"(postgres|postgresql|sqlite|mysql|mariadb):(?!//)", re.IGNORECASE)
 
 OpenStore: TypeAlias = Callable[["str | None"], Store]
 """From a location, or None for memory; it may raise :class:`StoreError`."""
@@ -91,6 +92,8 @@ def check(location: str | os.PathLike[str] | None) -> Kind:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: {', '.join(kinds)}")
     if scheme == DEFAULT_SCHEME and _KEY_AND_VALUE.match(str(location)):
         raise StoreError(f"{location}: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
+    if without_slashes := _WITHOUT_SLASHES.match(str(location or "")):
+        raise StoreError(f"{without_slashes[1]}:…: not a file; a URL begins with postgresql:// or sqlite://")
     if location is not None:
         kinds[scheme].check(str(location))
     return kinds[scheme]

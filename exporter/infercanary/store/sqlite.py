@@ -361,15 +361,22 @@ def _insert(db: sqlite3.Connection, series: SeriesRow, samples: Iterable[Sample]
     return begun + later + failures
 
 
+def _path(location: str) -> str:
+    return location.removeprefix(f"{DEFAULT_SCHEME}://")
+
+
 def _open(location: str | None) -> SqliteStore:
-    return SqliteStore.open(None if location is None else Path(location.removeprefix(f"{DEFAULT_SCHEME}://")))
+    return SqliteStore.open(None if location is None else Path(_path(location)))
 
 
 def _check(location: str) -> None:
-    if not location or "\0" in location:
+    path = _path(location)
+    if not path or "\0" in path:
         raise StoreError(f"{location!r} is no name of a file")
-    if os.path.isdir(location):
+    if os.path.isdir(path):
         raise StoreError(f"{location}: is a folder; name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise StoreError(f"{location}: is no regular file; name a file")
 
 
 register(DEFAULT_SCHEME, _open, _check)

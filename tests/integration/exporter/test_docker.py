@@ -214,7 +214,7 @@ async def test_odd_entries_cost_no_other_container(
     docker.is_podman = is_podman
     docker.images = [{**image(1), "Id": None}, {**image(3), "RepoDigests": 5}, image(1)]
     docker.listing = [entry(1, port), "nothing", None]  # type: ignore[list-item]
-    values: list[Any] = [None, 5, "text", [[]]]
+    values: list[Any] = [None, 5, "text", [[]], "\ud800"]
     docker.listing += [changed(field, value) for field in FIELDS for value in values]
     odd: list[dict[str, Any]] = [{"Actor": None}, {"Actor": 5}, {"Action": []}]
     async with exporter(config(docker=settings(docker, relist_seconds=0.1))) as run:

@@ -183,6 +183,8 @@ PLACES = {
     "a URL, with a blank": f"postgresql://me:{SECRET} {SECRET}@db/x",
     "a query": f"postgresql://me@db/x?password={SECRET}",
     "a scheme that is not known": f"postgres://me:{SECRET}@db/x",
+    "a slash is missing": f"postgresql:/me:{SECRET}@db/x",
+    "no slashes": f"Postgres:me:{SECRET}@db",
     "libpq's other form": f"host=db user=me password='{SECRET} {SECRET}' dbname=x",
 }
 

@@ -272,6 +272,16 @@ def test_no_text_of_a_journal_acts_on_a_terminal(run, journal):
     assert "\\u001b" not in out and "\\u009b" not in out and "2.13.0" in out
 
 
+@pytest.mark.parametrize("command", [("compare", "{}", "b"), ("scan", "{}")])
+def test_no_file_name_acts_on_a_terminal(run, tmp_path, command):
+    """It is in the note about rows of several kinds."""
+    name = "a\x1b[2J\u202e.csv"
+    for path in (name, "b"):
+        (tmp_path / path).write_text("latency_s,label\n" + "0.010,x\n0.011,y\n0.0102,x\n" * 8)
+    out = run(*(part.format(name) for part in command), code=None)
+    assert ".csv" in out and "\x1b" not in out and "\u202e" not in out
+
+
 def test_several_canaries_are_judged_each_and_the_worst_is_the_exit_code(run, journal):
     journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
     journal("new", [0.024, 0.0241, 0.024], canaries=("x",))

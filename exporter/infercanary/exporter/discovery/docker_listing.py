@@ -95,7 +95,7 @@ def readable(entries: Sequence[object], kind: type[T]) -> tuple[list[T], dict[st
     for entry in entries:
         try:
             found.append(msgspec.convert(_without_nulls(entry), kind))
-        except (msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
             names = entry.get("Names") or entry.get("Id") if isinstance(entry, dict) else entry
             name = names[0] if isinstance(names, list) and names else names
             odd[label_text(str(name))] = label_text(str(error))
