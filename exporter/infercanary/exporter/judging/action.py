@@ -68,9 +68,13 @@ def next_action(view: View, policy: Policy) -> NextAction:
     Returns:
         The most expensive of the actions that are due.
     """
-    known = [(view.seen[boot], count) for boot, count in view.taken.items() if boot in view.seen]
+    new_start = not view.taken.keys() <= view.seen.keys()
+    known = [
+        (was, count)
+        for boot, count in view.taken.items()
+        if (was := view.seen.get(boot)) is not None and was.taken != count
+    ]
     counts = [(was.counted, was.counted + count - was.taken) for was, count in known]
-    new_start = len(known) < len(view.taken)
     new_look = any(bisect_right(policy.looks, was) != bisect_right(policy.looks, now) for was, now in counts)
     # Docker may name its image late, and a probe its output: these wait for no look.
     new_facts = any(
@@ -103,10 +107,14 @@ def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, 
     """
     counted = {start.boot: len(start.samples) for start in starts}
     live = {start.boot for start in live_starts(starts, policy)}
-    return {
-        boot: SeenStart(count, counted.get(boot, 0), boot not in live, view.reported.get(boot))
-        for boot, count in view.taken.items()
-    }
+
+    def seen(boot: Boot, count: int) -> SeenStart:
+        was, reported = view.seen.get(boot), view.reported.get(boot)
+        if was is not None and boot not in counted and (was.taken, was.reported) == (count, reported):
+            return was  # most starts ended long ago, and are not read
+        return SeenStart(count, counted.get(boot, 0), boot not in live, reported)
+
+    return {boot: seen(boot, count) for boot, count in view.taken.items()}
 
 
 def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
