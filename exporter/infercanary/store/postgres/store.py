@@ -73,7 +73,8 @@ class PostgresStore:
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
         self._touched: set[ContainerKey] = set()
         self._swept_at = -math.inf
-        self._renewing = PostgresSession(location, lambda: None)
+        # That the database does not answer is known before the lease ends.
+        self._renewing = PostgresSession(location, lambda: None, location.lease_seconds / 2)
         self._fleet = PostgresFleet(self.session, self._renewing, location.lease_seconds, holder)
 
     @property
