@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -95,6 +96,8 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
     starts = [*starts[:first], *(start for start in starts[first:] if start.identity in known)]
     newest: dict[str, Start] = {}
     until: dict[str, float] = {}  # when those of the newest stop that still ran when the last one began
+    ends: list[tuple[float, str]] = []  # the same as a heap, with what was since replaced
+    running: Counter[str] = Counter()  # by identity
     events: list[tuple[int, str, str]] = []
     for index, start in enumerate(starts):
         g = start.generation
@@ -102,15 +105,25 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
         if before is not None:
             replaced = before.identity
         else:  # another name for a replica: new only where no live start has its image
-            until = {name: end for name, end in until.items() if end >= g.started_at}
-            images = [s.identity for name, s in newest.items() if name in until]
-            if not images and newest:
-                images = [sorted(newest.values(), key=_last_run)[-1].identity]
-            replaced = start.identity if start.identity in images or not images else images[-1]
+            while ends and ends[0][0] < g.started_at:
+                end, name = heappop(ends)
+                if until.get(name) == end:
+                    del until[name]
+                    running[newest[name].identity] -= 1
+            if running[start.identity] or not newest:
+                replaced = start.identity
+            elif until:
+                replaced = next(s.identity for name, s in reversed(newest.items()) if name in until)
+            else:
+                replaced = sorted(newest.values(), key=_last_run)[-1].identity
         if replaced != start.identity:
             events.append((index, replaced, start.identity))
+        if before is not None and g.container in until:
+            running[before.identity] -= 1
         newest[g.container] = start
         until[g.container] = _runs_until(start, policy)
+        running[start.identity] += 1
+        heappush(ends, (until[g.container], g.container))
     withdrawn = None
     while events and events[-1][2] not in left:
         withdrawn = withdrawn or starts[events[-1][0]]

@@ -279,8 +279,9 @@ class Store(Protocol):
             canary: Its name.
             container: Starts of this container alone.
             since: Starts of that Unix time and later.
-            most_bytes: As much of the starts as they are kept, and as much of their runs; None for all. Beyond it the
-                oldest starts are left out, and of those that have most runs the ones between their first and last.
+            most_bytes: For a judgement: the starts that it needs (:func:`.reading.to_judge`), so many bytes of them,
+                and of their runs. Beyond it the oldest starts are left out, and of those that have most runs the ones
+                between their first and last. None for all.
 
         Returns:
             Starts, and samples of each, in order of time; of starts that began at the same time, by container.

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from infercanary.judge.policy import LIVE
+
+FIRST_STARTS, LATEST_STARTS = 8, 56
+"""Starts of each image in containers that no longer run, that a judgement reads: as many as are kept of one container.
+So its work does not grow where containers come and go under new names."""
+_IMAGES = 8  # with so many models each have starts of their own; weights may be drawn anew at each start
+
 
 class StartSize(NamedTuple):
     """Bytes of a start, as it is kept."""
@@ -13,6 +20,58 @@ class StartSize(NamedTuple):
     environment: Hashable
     """Which one it is: starts that share it have it once."""
     environment_bytes: int
+
+
+class StartSummary(NamedTuple):
+    """A start, as far as it matters whether a judgement reads it."""
+
+    container: str
+    work: str
+    """As :attr:`~infercanary.judge.model.Generation.work_key` makes it."""
+    is_short: bool
+    """Whether it has too few runs to be compared."""
+    runs_until: float
+    """When it is late with its next run, a Unix time; when it ended, where that is known."""
+
+
+def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:
+    """Choose the starts that a judgement needs: of each image and model those of containers that run, and of the others
+    the first ones, which say when an upgrade began, and the latest.
+
+    Starts with too few runs have places of their own, wherever they run: they take none of those that count.
+
+    Args:
+        starts: Of one service and canary, in order of time.
+        now: A Unix time: when the last run began.
+
+    Returns:
+        Their places, in order.
+    """
+    newest = {start.container: start for start in starts}
+    recent = [*dict.fromkeys(start.work for start in reversed(starts))][:_IMAGES]
+    groups: dict[tuple[str, bool], list[int]] = {}
+    chosen = []
+    for place, start in enumerate(starts):
+        if not start.is_short and newest[start.container].runs_until >= now:
+            chosen.append(place)
+        else:
+            groups.setdefault((start.work if start.work in recent else "", start.is_short), []).append(place)
+    for places in groups.values():
+        first, rest = places[:FIRST_STARTS], places[FIRST_STARTS:]
+        chosen += first + rest[-LATEST_STARTS:]
+    return sorted(chosen)
+
+
+def runs_until(first_at: float, last_at: float, taken: int) -> float:
+    """When a start is late with its next run, as the judge says who is live, but by the pace of all of its runs.
+
+    Args:
+        first_at: When its first run began, a Unix time.
+        last_at: When its last run began.
+        taken: How many runs there were.
+    """
+    pace = (last_at - first_at) / (taken - 1) if taken > 1 else 0.0
+    return last_at + max(LIVE.gone_seconds, LIVE.gone_runs * pace)
 
 
 def fair(wanted: Iterable[int], total: int) -> int:

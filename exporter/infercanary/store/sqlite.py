@@ -23,11 +23,19 @@ from pathlib import Path
 from typing import Any
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import database, retention, starts, thinning
 from infercanary.store.base import HISTORY, Document, Fleet, LastRun, StoreError
 from infercanary.store.kinds import DEFAULT_SCHEME, register
-from infercanary.store.reading import StartSize, ends, fair, first_that_fits
+from infercanary.store.reading import (
+    StartSize,
+    StartSummary,
+    ends,
+    fair,
+    first_that_fits,
+    runs_until,
+    to_judge,
+)
 from infercanary.store.records import MAX_BYTES, ContainerKey, by_canary, decode, encode, key_of, tier_of
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
 from infercanary.store.session import Session
@@ -185,16 +193,16 @@ class SqliteStore:
         """Each start in which the canary ran, with its samples."""
         found = []
         with self.session.work() as db:
-            several = db.execute(
-                "SELECT g.id, s.id, length(details), e.id, length(e.body) FROM generation g "
-                "JOIN environment e ON e.id = g.environment JOIN series s ON s.generation = g.id "
+            several: Sequence[tuple[Any, ...]] = db.execute(
+                "SELECT g.id, s.id, container, image_key, taken, first_at, last_at FROM generation g "
+                "JOIN series s ON s.generation = g.id "
                 "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? "
                 "AND container = ifnull(?, container) "
                 "ORDER BY began, container, g.id",
                 (*service, canary, since, container),
             ).fetchall()
             if most_bytes is not None:
-                several = several[first_that_fits([StartSize(*row[2:]) for row in several], most_bytes) :]
+                several = _that_fit(db, _to_judge(several), most_bytes)
             sizes = (
                 {} if most_bytes is None else _sizes(db, [series for _, series, *_ in several], most_bytes)
             )
@@ -305,6 +313,31 @@ class SqliteStore:
     def _rolled_back(self, db: sqlite3.Connection) -> None:
         self._starts.forget()
         self._count(db)
+
+
+def _to_judge(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Those of :meth:`SqliteStore.generations` that a judgement needs."""
+    seen = [
+        StartSummary(container, work, taken < LIVE.fewest_new_runs, runs_until(first_at, last_at, taken))
+        for _, _, container, work, taken, first_at, last_at in rows
+    ]
+    return [rows[place] for place in to_judge(seen, max((row[-1] for row in rows), default=0.0))]
+
+
+def _that_fit(
+    db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], most_bytes: int
+) -> Sequence[tuple[Any, ...]]:
+    """Without the oldest starts whose own bytes are too many."""
+    sizes = {
+        start: StartSize(*size)
+        for start, *size in db.execute(
+            "SELECT g.id, length(details), e.id, length(e.body) FROM generation g "
+            "JOIN environment e ON e.id = g.environment WHERE g.id IN (SELECT value FROM json_each(?))",
+            (json.dumps([row[0] for row in rows]),),
+        )
+    }
+    rows = [row for row in rows if row[0] in sizes]
+    return rows[first_that_fits([sizes[row[0]] for row in rows], most_bytes) :]
 
 
 def _sizes(db: sqlite3.Connection, several: Sequence[int], most_bytes: int) -> dict[int, tuple[int, int]]:

@@ -44,6 +44,23 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
             network.hold_back(False)
 
 
+def test_a_database_that_stops_answering_hides_no_verdict(postgres: Postgres, tmp_path: Path) -> None:
+    url = postgres.database()
+    lasted = "SELECT extract(epoch FROM now() - max(expires)) FROM lease"
+    with closing(Proxy(postgres.port)) as network:
+        store = location(postgres, url, tmp_path, 3 * LEASE_SECONDS)
+        store = store.replace(f":{postgres.port}/", f":{network.port}/")
+        with fleet(tmp_path, store, hosts=1, replicas=1) as (_, (exporter,)):
+            eventually(lambda: exporter.values("infercanary_verdict"))
+            eventually(lambda: postgres.sql(CONNECTIONS, url) == "2")
+            network.hold_back(True)
+            looks = []
+            while float(postgres.sql(lasted, url)) < 4:
+                looks.append(bool(exporter.values("infercanary_verdict")))
+            assert all(looks), looks
+            network.hold_back(False)
+
+
 CONNECTIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND client_addr IS NOT NULL"
 )

@@ -70,10 +70,15 @@ def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
     assert value(judging, "infercanary_store_up") == 1
 
 
+@pytest.mark.parametrize(
+    ("each", "most"),
+    [(2, 1 + 64), (8, 1 + 64 + 7)],
+    ids=["too few runs to count", "as many as count"],
+)
 def test_containers_that_come_and_go_are_not_judged_for_ever(
-    judging: Judging, monkeypatch: pytest.MonkeyPatch
+    judging: Judging, monkeypatch: pytest.MonkeyPatch, each: int, most: int
 ) -> None:
-    """Each has a name of its own and ends before it has enough runs: the work of a judgement stays the same."""
+    """Each has a name of its own; none is said to end: the work of a judgement stays the same, and its verdict."""
     judged: list[int] = []
     inner = Findings.judged
 
@@ -82,16 +87,21 @@ def test_containers_that_come_and_go_are_not_judged_for_ever(
         return inner(self, canary, starts, *rest, **more)
 
     monkeypatch.setattr(Findings, "judged", counted)
-    judging.submit(generation(), [], runs(48))
+    upgraded = set()
+    judging.submit(generation(image="sha256:0"), [], later(-1e4, runs(960)))
     for number in range(150):
         judging.submit(
-            msgspec.structs.replace(generation(), container=f"c{number}", boot_id=f"short-{number}"),
+            msgspec.structs.replace(
+                generation(), container=f"c{number}", boot_id=f"short-{number}", started_at=100.0 * number
+            ),
             [],
-            runs(2),
+            later(100.0 * number, runs(each)),
         )
         judging.turn()
-    assert len(judged) >= 100
-    assert judged[-1] == judged[-50] == 65
+        upgraded.add(judging.findings[S].judgements["c"].upgraded_at)
+    assert len(judged) == 150
+    assert judged[-50:] == 50 * [most]
+    assert upgraded == {0.0}, "it began with the first of them"
 
 
 def test_two_namespaces_share_no_history_and_no_verdict(judging: Judging) -> None:

@@ -271,6 +271,33 @@ def test_only_the_newest_starts_that_fit_are_read(store: AnyStore) -> None:
     assert found(1_000) == ["5"]
 
 
+def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store: AnyStore) -> None:
+    """Of each image those of containers that run, and the first and the latest of the others: others take no place."""
+    ran = {
+        "old": [(f"old-{n}", 8, 0.0) for n in range(20)],
+        "nameless": [(f"x-{n}", 2, 1e5 + n) for n in range(80)],
+        "new": [(f"new-{n}", 8, 2e5 + 100.0 * n) for n in range(80)],
+        "other": [(f"other-{n}", 2, 3e5 + n) for n in range(80)],
+    }
+    with store.transaction():
+        store.take(
+            generation(container="main", image_id="old"),
+            [sample(n, started_at=T + 3e4 * n) for n in range(11)],
+        )
+        for image, starts in ran.items():
+            for container, runs, at in starts:
+                start = generation(container=container, image_id=image, started_at=T + at)
+                store.take(start, [sample(n, started_at=T + at + n) for n in range(runs)])
+    if isinstance(store, PostgresStore):
+        store.fleet.refresh({SEARCH})
+    read = {g.container for g, _ in store.generations(SEARCH, "resnet18", most_bytes=1 << 30)}
+    assert {"main", *(name for name, *_ in ran["old"])} <= read
+    for image in ("nameless", "new", "other"):
+        names = [name for name, *_ in ran[image]]
+        assert [name for name in names if name in read] == names[:8] + names[-56:]
+    assert len(store.generations(SEARCH, "resnet18")) == 261, "all for who compares stored starts"
+
+
 def test_a_probe_that_invents_canaries_and_phases_costs_little(store: AnyStore) -> None:
     many = [sample(number, canary=f"canary-{number}") for number in range(100)]
     assert store.take(generation(), many) == 32

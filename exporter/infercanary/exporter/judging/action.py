@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
@@ -11,13 +12,11 @@ from infercanary.judge.model import Judgement, ServiceKey, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import live_starts
 from infercanary.store.base import Store
+from infercanary.store.reading import StartSummary, to_judge
 
 Boot = tuple[str, str]  # container, boot id
 
 _BLOCKS = 10  # of a start between two looks at the drift
-_MOST_SHORT = (
-    64  # starts that are judged although they have too few runs to count, such as those of a rollout
-)
 _WATCHED_LOOKS = 2  # first looks' worth of runs; a start that never gets steady is not watched for ever
 
 
@@ -69,9 +68,13 @@ def next_action(view: View, policy: Policy) -> NextAction:
     Returns:
         The most expensive of the actions that are due.
     """
-    known = [(view.seen[boot], count) for boot, count in view.taken.items() if boot in view.seen]
+    new_start = not view.taken.keys() <= view.seen.keys()
+    known = [
+        (was, count)
+        for boot, count in view.taken.items()
+        if (was := view.seen.get(boot)) is not None and was.taken != count
+    ]
     counts = [(was.counted, was.counted + count - was.taken) for was, count in known]
-    new_start = len(known) < len(view.taken)
     new_look = any(bisect_right(policy.looks, was) != bisect_right(policy.looks, now) for was, now in counts)
     # Docker may name its image late, and a probe its output: these wait for no look.
     new_facts = any(
@@ -104,22 +107,34 @@ def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, 
     """
     counted = {start.boot: len(start.samples) for start in starts}
     live = {start.boot for start in live_starts(starts, policy)}
-    return {
-        boot: SeenStart(count, counted.get(boot, 0), boot not in live, view.reported.get(boot))
-        for boot, count in view.taken.items()
-    }
+
+    def seen(boot: Boot, count: int) -> SeenStart:
+        was, reported = view.seen.get(boot), view.reported.get(boot)
+        if was is not None and boot not in counted and (was.taken, was.reported) == (count, reported):
+            return was  # most starts ended long ago, and are not read
+        return SeenStart(count, counted.get(boot, 0), boot not in live, reported)
+
+    return {boot: seen(boot, count) for boot, count in view.taken.items()}
 
 
 def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
-    """Leave out all but the latest starts that had too few runs to count: containers may come and go for ever.
+    """Leave out what no judgement needs, as the store does, by what it does not know: runs that do not count, and ends.
 
     Args:
         starts: Of one canary, in order of time.
-        policy: How many runs a start of a new image needs.
+        policy: How many runs a start of a new image needs, and when a container is not live any more.
     """
-    short = [i for i, start in enumerate(starts) if len(start.samples) < policy.fewest_new_runs]
-    left_out = {*short[:-_MOST_SHORT]}
-    return [start for i, start in enumerate(starts) if i not in left_out]
+    live = {start.generation.container for start in live_starts(starts, policy)}
+    seen = [
+        StartSummary(
+            start.generation.container,
+            start.identity,
+            len(start.samples) < policy.fewest_new_runs,
+            math.inf if start.generation.container in live else -math.inf,
+        )
+        for start in starts
+    ]
+    return [starts[place] for place in to_judge(seen, 0.0)]
 
 
 def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View, most_bytes: int) -> int:

@@ -66,8 +66,10 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         if not (drift_alone and known and known.upgraded_at == (upgrade.at if upgrade else None)):
             known = judge(starts, siblings, canary, policy)
         drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
-        for container in {start.generation.container for start in starts}:
-            own = [s for s in starts if s.generation.container == container]
+        of_container: dict[str, list[Start]] = {}
+        for start in starts:
+            of_container.setdefault(start.generation.container, []).append(start)
+        for container, own in of_container.items():
             same = [s for s in own if s.work == own[-1].work]
             # With one start alone, nothing was restarted in between.
             restarts = restarts_before(own[-1], starts, policy) if len(same) > 1 else prior(policy)

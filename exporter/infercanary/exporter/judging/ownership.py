@@ -236,7 +236,12 @@ class Ownership:
         """
         if before := self.held:
             now = _clock()
-            self._renewed(before, fleet.renew(before), now + fleet.lease_seconds)
+            try:
+                held = fleet.renew(before)
+            except StoreError:
+                self.away()
+                raise
+            self._renewed(before, held, now + fleet.lease_seconds)
 
     def _renewed(
         self,

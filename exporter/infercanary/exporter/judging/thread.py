@@ -392,7 +392,8 @@ class Judging:
         try:
             read = store.generations(service, canary, most_bytes=self._read_bytes)
             starts = identified([Start.of(g, samples) for g, samples in read])
-            view = view._replace(taken=store.taken(service, canary))  # others may have stored more meanwhile
+            if store.fleet is not None:  # others may have stored more meanwhile
+                view = view._replace(taken=store.taken(service, canary))
             self._seen[service, canary] = action.seen_now(starts, view, self._policy)
             starts = action.counting_starts(starts, self._policy)
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)

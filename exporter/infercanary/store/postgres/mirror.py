@@ -9,7 +9,7 @@ import msgspec
 
 from infercanary.judge.model import Generation
 from infercanary.store.postgres import sql
-from infercanary.store.postgres.session import PostgresSession
+from infercanary.store.postgres.session import PostgresSession, Row
 from infercanary.store.reading import StartSize, ends
 from infercanary.store.records import start_in
 
@@ -24,14 +24,18 @@ class StartSeen(msgspec.Struct):
     container: str
     boot_id: str
     generation: Generation | None
+    work: str
     size: StartSize
 
 
 class SeriesSeen(msgspec.Struct):
     """The runs of one canary of one start: how many there were when that was read, and those that were read."""
 
+    id: UUID
     start: UUID
     canary: str
+    first_at: float = 0.0
+    last_at: float = 0.0
     taken: int = -1
     thinned: int = -1
     rows: int = 0
@@ -115,7 +119,7 @@ class Mirror:
                 counts = db.rows(sql.COUNTS_OF_STARTS, service=self._service, starts=[*revisions])
         for start in gone:
             del self.starts[start]
-        new = self._note((row[0], row[1], row[2], row[3], row[4], row[5]) for row in counts)
+        new = self._note(counts)
         left = {series for series, *_ in counts}
         for series in self.series.keys() - left:
             new.add(self.series.pop(series).canary)
@@ -133,23 +137,24 @@ class Mirror:
             names = (namespace, name, container, boot_id)
             generation = start_in(names, started_at, (image[0], image[1], image[2]), row[11], row[12])
             size = StartSize(len(row[12]), hash(row[11]), len(row[11]))
-            self.starts[start] = StartSeen(revision, began, container, boot_id, generation, size)
+            work = "" if generation is None else generation.work_key
+            self.starts[start] = StartSeen(revision, began, container, boot_id, generation, work, size)
 
-    def read(self, db: PostgresSession, canary: str) -> None:
-        """Read the runs of a canary that are new.
+    def read(self, db: PostgresSession, several: Iterable[SeriesSeen]) -> None:
+        """Read the runs of some series that are new.
 
         If nothing was merged since, and the rows that are known with those of higher sequences make the count, there is
         nothing else that is new; if not, the series is read again.
 
         Args:
             db: Where.
-            canary: Its name.
+            several: Of this service.
         """
-        ids = [series for series, one in self.series.items() if one.canary == canary]
+        ids = [one.id for one in several]
         with db.snapshot():
             if ids:
                 counts = db.rows(sql.COUNTS_OF_SERIES, service=self._service, series=ids)
-                self._note((row[0], row[1], row[2], row[3], row[4], row[5]) for row in counts)
+                self._note(counts)
             self._fetch(db, [one for one in ids if not self.series[one].is_read])
             again = [one for one in ids if not self.series[one].is_read]
             for one in again:
@@ -190,12 +195,13 @@ class Mirror:
             if one.canary not in but:
                 one.bodies, one.read_thinned = [], -1
 
-    def _note(self, counts: Iterable[tuple[UUID, UUID, str, int, int, int]]) -> set[str]:
+    def _note(self, counts: Iterable[Row]) -> set[str]:
         changed: set[str] = set()
-        for series, start, canary, taken, thinned, rows in counts:
+        for series, start, canary, taken, thinned, rows, first_at, last_at in counts:
             one = self.series.get(series)
             if one is None:
-                one = self.series[series] = SeriesSeen(start, canary)
+                one = self.series[series] = SeriesSeen(series, start, canary)
+            one.first_at, one.last_at = first_at, last_at
             if (one.taken, one.rows, one.thinned) != (taken, rows, thinned):
                 changed.add(canary)
             one.taken, one.rows, one.thinned = taken, rows, thinned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -51,10 +52,14 @@ class PostgresSession:
     Args:
         location: Of the database.
         rolled_back: Called after each transaction that was not kept, and with each new connection.
+        most_seconds: After which a statement is given up, where that is sooner than it is anyway.
     """
 
-    def __init__(self, location: Location, rolled_back: Callable[[], None]) -> None:
+    def __init__(
+        self, location: Location, rolled_back: Callable[[], None], most_seconds: float = math.inf
+    ) -> None:
         self._location = location
+        self._most_seconds = most_seconds
         self._rolled_back = rolled_back
         self._db: psycopg.Connection[Row] | None = None
         self._within = 0
@@ -165,7 +170,7 @@ class PostgresSession:
                     raise StoreAway(f"{shown}: not done, since the connection broke")
                 self._db = None
                 self._db = self._connect()
-            self._until = time.monotonic() + _CALL_SECONDS
+            self._until = time.monotonic() + min(_CALL_SECONDS, self._most_seconds)
             yield self._db
         except (psycopg.Error, UnicodeError, OSError) as error:
             if self._db is not None and (self._db.closed or self._db.broken):

@@ -131,8 +131,8 @@ COUNT_SAMPLES = (
     "WHERE series.service = %(service)s AND series.series = new.series"
 )
 COUNTS = (
-    "SELECT series, start, canary, taken, thinned, opening + raw + failed + first + blocks + hours FROM series "
-    "WHERE service = %(service)s"
+    "SELECT series, start, canary, taken, thinned, opening + raw + failed + first + blocks + hours, first_at, last_at "
+    "FROM series WHERE service = %(service)s"
 )
 COUNTS_OF_SERIES = f"{COUNTS} AND series = ANY(%(series)s)"
 COUNTS_OF_STARTS = f"{COUNTS} AND start = ANY(%(starts)s)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from uuid import UUID
@@ -16,17 +16,17 @@ from uuid import UUID
 import msgspec
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import retention, thinning
 from infercanary.store.base import HISTORY, Document, LastRun, LeaseLost, StoreError
 from infercanary.store.postgres import sql
 from infercanary.store.postgres.fleet import PostgresFleet
 from infercanary.store.postgres.keys import series_id, service_id, start_id, storable
 from infercanary.store.postgres.location import Location
-from infercanary.store.postgres.mirror import Mirror
+from infercanary.store.postgres.mirror import Mirror, SeriesSeen, StartSeen
 from infercanary.store.postgres.rows import PostgresRows
 from infercanary.store.postgres.session import PostgresSession
-from infercanary.store.reading import fair, first_that_fits
+from infercanary.store.reading import StartSummary, fair, first_that_fits, runs_until, to_judge
 from infercanary.store.records import (
     ContainerKey,
     began,
@@ -73,7 +73,8 @@ class PostgresStore:
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
         self._touched: set[ContainerKey] = set()
         self._swept_at = -math.inf
-        self._renewing = PostgresSession(location, lambda: None)
+        # That the database does not answer is known before the lease ends.
+        self._renewing = PostgresSession(location, lambda: None, location.lease_seconds / 2)
         self._fleet = PostgresFleet(self.session, self._renewing, location.lease_seconds, holder)
 
     @property
@@ -161,13 +162,15 @@ class PostgresStore:
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its samples."""
         mirror = self._mirror(service, container)
-        mirror.read(self.session, canary)
         found = []
         several = [
             (start, series)
             for start, series in mirror.of_canary(canary)
             if container in {None, start.container} and start.began >= since
         ]
+        if most_bytes is not None:
+            several = _to_judge(several)
+        mirror.read(self.session, [series for _, series in several])
         if most_bytes is not None:
             several = several[first_that_fits([start.size for start, _ in several], most_bytes) :]
         share = None if most_bytes is None else fair((series.read_bytes for _, series in several), most_bytes)
@@ -335,6 +338,21 @@ class PostgresStore:
 
     def _rolled_back(self) -> None:
         self._written.clear()
+
+
+def _to_judge(several: Sequence[tuple[StartSeen, SeriesSeen]]) -> list[tuple[StartSeen, SeriesSeen]]:
+    """Those that a judgement needs."""
+    seen = [
+        StartSummary(
+            start.container,
+            start.work,
+            series.taken < LIVE.fewest_new_runs,
+            runs_until(series.first_at, series.last_at, series.taken),
+        )
+        for start, series in several
+    ]
+    now = max((series.last_at for _, series in several), default=0.0)
+    return [several[place] for place in to_judge(seen, now)]
 
 
 def _encoded(sample: Sample) -> bytes:
