@@ -136,7 +136,9 @@ def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) 
 
 
 @pytest.mark.parametrize(
-    ("body", "encoding"), [(gzip.compress(b"{}"), "gzip"), (b"\x28\xb5\x2f\xfd\x04", "zstd")]
+    ("body", "encoding"),
+    [(gzip.compress(b"{}"), "gzip"), (b"\x28\xb5\x2f\xfd\x04", "zstd")],
+    ids=["gzip", "zstd"],
 )
 def test_a_compressed_answer_is_named_though_no_header_says_so(body: bytes, encoding: str) -> None:
     with pytest.raises(Failure, match=rf"compressed \({encoding}\)"):
