@@ -16,7 +16,7 @@ ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.0115, 0.1
 """The same of accepting connections, and of closing those that are refused: about 500 a second."""
 SILENT_SECONDS = 60.0
 """Without a report, after which a place is free for another address."""
-_CONNECTION_SECONDS = 0.0002  # a thread that is started and ended, which it cannot count itself
+_CONNECTION_SECONDS = 0.0003  # to make room, and to start and end a thread, which it cannot count itself
 
 
 class _Bucket:

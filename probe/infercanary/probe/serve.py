@@ -275,7 +275,7 @@ class _Server:
             self._callers.reported(opened.address, time.monotonic())
 
     def _take(self, sock: socket.socket, address: str) -> None:
-        now = time.monotonic()
+        now, before = time.monotonic(), time.thread_time()
         with self._lock:
             admitted = self._callers.admits(address, now) and self._room_for(address)
             if admitted:
@@ -284,7 +284,6 @@ class _Server:
             sock.close()
             return
         thread = threading.Thread(target=self._speak, args=(opened,), name="infercanary-answer", daemon=True)
-        before = time.thread_time()
         try:
             thread.start()
         except RuntimeError:  # the host is out of threads
@@ -325,7 +324,7 @@ class _Server:
         now = time.monotonic()
         with self._lock:
             self.cpu_seconds += cpu_seconds
-            # To start a thread is charged to its caller.
+            # To make room and to start a thread are charged to the caller.
             rest = self._callers.accepted(cpu_seconds - self._starting_seconds, now)
             self._starting_seconds = 0.0
             # A time-out on each read would let a caller drip bytes for ever.
