@@ -38,7 +38,7 @@ class Lookups:
     def _ask(
         self, function: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]
     ) -> asyncio.Future[Any]:
-        """Who asks for the same meanwhile shares the answer: one name that hangs takes one thread."""
+        """Callers that look up the same name share the answer: a name that hangs takes one thread."""
         key = function, given, tuple(named.items())
         answer = self._pending.get(key)
         if answer is None:

@@ -17,7 +17,7 @@ class FoundArray(NamedTuple):
     name: str
     entries: list[Any]
     key: str
-    """Of an array of objects: the key of the numbers."""
+    """Key of the numbers in an array of objects; "" in an array of numbers."""
 
 
 def arrays(document: Mapping[str, Any], under: str = "", depth: int = 0) -> Iterator[FoundArray]:

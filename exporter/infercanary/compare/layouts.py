@@ -310,7 +310,7 @@ _SUMMARIES: Sequence[tuple[str, Sequence[str], str]] = (
     ("ab's percentiles", ("Percentage served", "Time in ms"), "let `ab -g FILE` write each request"),
     ("pytest-benchmark's statistics", ("name", "stddev", "iqr"),
      "let `pytest --benchmark-json FILE` write each round"),
-    ("an error of Prometheus", ("status", "errorType"), "mend the query"),
+    ("an error of Prometheus", ("status", "errorType"), "fix the query"),
     ("an answer of Prometheus about one moment", ("data.resultType",), "ask /api/v1/query_range"),
 )  # fmt: skip
 _LOCUST = (

@@ -70,7 +70,7 @@ def read(
 
 
 def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
-    """Each file is one start."""
+    """Read each file as one start."""
     attempts = [runs.attempts for runs in files if runs.attempts is not None]
     failed = sum(runs.left_out.get("failed", 0) for runs in files)
     return RecordedRuns(

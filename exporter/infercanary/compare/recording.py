@@ -37,9 +37,9 @@ class RecordedRuns(NamedTuple):
     attempts: Attempts | None = None
     """All runs, also those that do not count; None of numbers that do not say how runs ended."""
     failure: str = ""
-    """What was said of the last run that failed."""
+    """Reason of the last failed run."""
     in_seconds: bool = False
-    """Of a table: its unit is known."""
+    """True if the unit of a table is known."""
 
     @property
     def runs(self) -> int:

@@ -24,7 +24,7 @@ _DEEPEST = 20  # objects in objects
 _NAMED = 12  # values that a message lists
 
 WRONG = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
-"""What reading an entry raises that is not as its tool writes it."""
+"""Errors of an entry whose form is not the tool's."""
 
 Row: TypeAlias = "Mapping[str, object]"
 Rows: TypeAlias = "Iterable[tuple[str, Row]]"
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What --column and --where name."""
+    """Column and rows that --column and --where select."""
 
     column: str = ""
     where: Sequence[tuple[str, str]] = ()
@@ -203,8 +203,10 @@ def read_rows(
             continue
         for name, kind in kinds.items():
             _note(kind, as_text(row.get(name)))
-        told = [name for name in _outcomes_in(row, layout) if name not in columns] if records else fixed
-        state = outcomes.state(row, told)
+        status_columns = (
+            [name for name in _outcomes_in(row, layout) if name not in columns] if records else fixed
+        )
+        state = outcomes.state(row, status_columns)
         if state == FAILED:
             reason = _reason(at, row)
         for name, column in columns.items():
@@ -304,7 +306,7 @@ def _refuse_several(place: str, layout: Layout | None, kinds: Mapping[str, Mappi
 
 
 def _mixed(place: str, labels: Sequence[tuple[str, Mapping[str, None]]]) -> str:
-    # Those that tell few kinds apart come first; a URL may hold an id of each request.
+    # Labels with few values come first: a URL may hold an id of each request.
     labels = sorted(labels, key=lambda label: len(label[1]))
     each = [
         f"`{shown(name)}` "

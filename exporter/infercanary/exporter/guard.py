@@ -147,7 +147,7 @@ class Secured:
         except Exception as error:  # a fault of ours must let nobody in
             self._error = error if isinstance(error, UsageError) else UsageError(f"{self._path}: {error!r}")
             log.error(
-                "the web config cannot be used; nobody is let in until it is mended", error=str(self._error)
+                "the web config cannot be used; nobody is let in until it is fixed", error=str(self._error)
             )
         else:
             self._error, self._config, self._passwords = None, config, passwords

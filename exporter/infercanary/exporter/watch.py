@@ -97,4 +97,4 @@ class Watch:
 
 
 WATCH = Watch()
-"""Of this process."""
+"""The watch of this process."""

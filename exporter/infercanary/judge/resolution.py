@@ -20,7 +20,7 @@ _DIGITS = 12  # significant digits of a value that are not the noise of such a c
 
 
 class Resolution(NamedTuple):
-    """How far the interval of a shift reaches at least below and above the shift (logarithms)."""
+    """Least reach of a shift's interval below and above the shift (logarithms)."""
 
     down: float = 0.0
     up: float = 0.0
@@ -35,7 +35,7 @@ FINE = Resolution()
 def resolution(
     baseline: Sequence[Floats], candidate: Sequence[Floats], series: Floats | None = None
 ) -> Resolution:
-    """What the values of two sides leave open.
+    """Resolution of the values of two sides.
 
     The middle half of continuous values has several values. A start whose middle half is one value scatters by less
     than a step: the smallest difference between two values, or, where all are the same, the last digit written. No
@@ -89,7 +89,7 @@ def _is_still(starts: Sequence[Floats]) -> bool:
 
 
 def _reach(of_old: float, of_new: float) -> tuple[float, float]:
-    """How far a step, as a share of either side, reaches down and up."""
+    """Reach of a step down and up, as a share of either side."""
     return max(math.log1p(of_old), _fallen(of_new)), max(math.log1p(of_new), _fallen(of_old))
 
 

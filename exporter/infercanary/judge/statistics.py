@@ -284,7 +284,7 @@ def shift_of(
 
 
 def resolution_of(baseline: Sequence[Series], candidate: Sequence[Series], policy: Policy) -> Resolution:
-    """What a coarse clock leaves open of a shift.
+    """Part of a shift that a coarse clock leaves open.
 
     Args:
         baseline: Its starts, at least one.

@@ -316,7 +316,7 @@ class SqliteStore:
 
 
 def _to_judge(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Those of :meth:`SqliteStore.generations` that a judgement needs."""
+    """Generations of :meth:`SqliteStore.generations` that a judgement needs."""
     seen = [
         StartSummary(container, work, taken < LIVE.fewest_new_runs, runs_until(first_at, last_at, taken))
         for _, _, container, work, taken, first_at, last_at in rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 PLACES = 4
 PLACE_SHARE, PLACE_BURST_SECONDS = 0.0015, 0.1
-"""Of one CPU, that one address with a place may take for long; and at once. A poll each 5 s takes less than 0.0005."""
+"""Share of one CPU for an address with a place, and its burst in seconds. A poll each 5 s takes less than 0.0005."""
 OTHERS_SHARE, OTHERS_BURST_SECONDS = 0.0025, 1.0
 """The same of all callers without a place together. Of the burst's first half, those with a place may take, too."""
 ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.0115, 0.1

@@ -40,7 +40,7 @@ _HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
 _HEAD_READS = 32
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BACKLOG = 1024
-"""As many wait to be accepted, or to be closed, so that an exporter gets in among 1,000 that come again at once."""
+"""Connections that wait to be accepted or closed: an exporter gets in among 1,000 that reconnect immediately."""
 _ACCEPTED_AT_ONCE = 64
 _RECEIVE_BYTES, _SEND_BYTES = (
     8 << 10,

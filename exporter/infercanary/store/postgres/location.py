@@ -61,7 +61,7 @@ class Location(msgspec.Struct, frozen=True):
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         role, _, hosts = parts.netloc.rpartition("@")
         shown = urlunsplit(("postgresql", hosts, parts.path, "", ""))
-        # One that is not percent-encoded ends the part of the URL that it belongs to.
+        # A character that is not percent-encoded ends its part of the URL.
         is_bare = ":" not in role and _HOSTS.fullmatch(hosts)
         if "password" in query or (masked(url) != url and not is_bare):
             if not is_bare:

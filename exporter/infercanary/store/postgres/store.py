@@ -73,7 +73,7 @@ class PostgresStore:
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
         self._touched: set[ContainerKey] = set()
         self._swept_at = -math.inf
-        # That the database does not answer is known before the lease ends.
+        # A database that does not answer is noticed before the lease ends.
         self._renewing = PostgresSession(location, lambda: None, location.lease_seconds / 2)
         self._fleet = PostgresFleet(self.session, self._renewing, location.lease_seconds, holder)
 
@@ -341,7 +341,7 @@ class PostgresStore:
 
 
 def _to_judge(several: Sequence[tuple[StartSeen, SeriesSeen]]) -> list[tuple[StartSeen, SeriesSeen]]:
-    """Those that a judgement needs."""
+    """Generations that a judgement needs."""
     seen = [
         StartSummary(
             start.container,

@@ -455,7 +455,7 @@ def _text(content: _Text) -> str:
 
 
 def _calls(delta: _Delta) -> str:
-    """What a model says that calls functions: their names and arguments."""
+    """Names and arguments of the functions that a model calls."""
     functions = [delta.function_call, *(call.function for call in delta.tool_calls or ())]
     return "".join((f.name or "") + (f.arguments or "") for f in functions if f is not None)
 

@@ -113,7 +113,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def _inner(value: Any, array: Any) -> Iterable[Any] | None:
-    """What a container holds; None where ``value`` is none."""
+    """Values in a container; None if ``value`` is no container."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (tuple, list, deque)):
