@@ -15,7 +15,7 @@ from infercanary.client import lookups
 from infercanary.client.accept import Accepted, accept, is_boot_id
 from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.client.limits import Limits
-from infercanary.client.wire import Meter, Metered, TooCostly, Turns
+from infercanary.client.wire import Meter, Metered, TooCostly, TooLarge, Turns
 from infercanary.command.settings import UsageError
 from infercanary.contract.bounds import LATEST
 from infercanary.contract.report import PATH, SCHEMA_VERSION, Report, decode
@@ -178,8 +178,6 @@ async def fetch(
             body = bytearray()
             async for piece in response.content.iter_any():
                 body += piece
-                if len(body) > limit:
-                    raise PollError("too_large", f"the report is over {limit} bytes (limits.report_bytes)")
                 if not may_hold(len(body)):
                     raise PollError("too_large", "too many answers as large as this one come at once")
             return bytes(body)
@@ -189,6 +187,8 @@ async def fetch(
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except aiohttp.ClientConnectorError as error:
         raise PollError("unreachable", _why(error)) from None
+    except TooLarge:
+        raise PollError("too_large", f"the report is over {limit} bytes (limits.report_bytes)") from None
     except TooCostly as error:
         raise PollError("too_costly", str(error)) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError):

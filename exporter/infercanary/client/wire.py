@@ -30,6 +30,10 @@ class TooCostly(ClientPayloadError):
     """An answer took more bytes or more CPU time than any report does."""
 
 
+class TooLarge(ClientPayloadError):
+    """The body of an answer is longer than a report may be."""
+
+
 class Turns:
     """The share of the event loop's time that the answers of all probes have together."""
 
@@ -95,6 +99,7 @@ class Metered(ResponseHandler):
         super().__init__(loop=loop)
         self.cpu_seconds = 0.0
         self._meter = meter
+        self._most_bytes = most_bytes
         self._bytes_left = most_bytes + most_bytes // 8 + _HEAD_BYTES
         self._head_bytes_left = _HEAD_BYTES
         self._ended = False
@@ -108,7 +113,6 @@ class Metered(ResponseHandler):
         """
         if self._ended:
             return
-        self._bytes_left -= len(data)
         if not data:
             self._take(data)
             return
@@ -153,6 +157,7 @@ class Metered(ResponseHandler):
             self.transport.pause_reading()
 
     def _take(self, piece: bytes) -> None:
+        self._bytes_left -= len(piece)
         begin = time.thread_time()
         super().data_received(piece)
         chunks: Any = getattr(self._payload, "_buffer", ())  # an empty answer has none
@@ -164,7 +169,9 @@ class Metered(ResponseHandler):
         seconds = time.thread_time() - begin
         self.cpu_seconds += seconds
         self._meter.cpu_seconds += seconds
-        if (
+        if getattr(self._payload, "total_bytes", 0) > self._most_bytes:
+            self.fail(TooLarge())
+        elif (
             self.cpu_seconds > CPU_SECONDS
             or min(self._bytes_left, self._head_bytes_left) < 0
             or len(self) > _ANSWERS
