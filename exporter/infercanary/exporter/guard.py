@@ -100,14 +100,14 @@ class Secured:
         return self._certificates is not None
 
     async def context(self) -> ssl.SSLContext | None:
-        """What the next connection takes; None without TLS."""
+        """TLS context of the next connection; None without TLS."""
         await self._refresh()
         return None if self._certificates is None else self._certificates.context()
 
     @property
     def middlewares(self) -> tuple[Middleware, ...]:
-        """What admits the users of the file; it answers 401 to others, 429 to who tries too many passwords, and 503
-        while the file cannot be used."""
+        """Middleware that admits the users of the file; it answers 401 to others, 429 to who tries too many
+        passwords, and 503 while the file cannot be used."""
         return () if self._path is None else (self._middleware,)
 
     @web.middleware
@@ -278,7 +278,7 @@ class Passwords:
         self._task: asyncio.Task[None] | None = None
 
     async def refusal(self, request: web.Request) -> web.Response | None:
-        """What a request without a user's password gets; None for one that has it.
+        """Answer to a request without a user's password; None for one that has it.
 
         Args:
             request: Its header is whole.

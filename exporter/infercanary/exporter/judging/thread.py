@@ -168,7 +168,7 @@ class Judging:
         self._queue.put(StartReport(start, runs, is_found=True))
 
     def found(self, service: ServiceKey, container: str) -> tuple[int, int]:
-        """What became of the runs of :meth:`submit_found`.
+        """Outcome of the runs of :meth:`submit_found`.
 
         Args:
             service: Its key.
