@@ -24,7 +24,7 @@ SHARED = Metric(
     "no cpuset, it is all CPUs of the host: the containers may use the same CPUs, but it is not known whether they "
     "do.",
     reading="It is 0 for a container with CPUs of its own. Otherwise a neighbour's load may slow it: see "
-    "`infercanary_canary_run_queue_seconds_total`, and pin with `--cpuset-cpus`. Only containers with a probe are "
+    "`infercanary_run_queue_seconds_total`, and pin with `--cpuset-cpus`. Only containers with a probe are "
     "compared.",
 )
 

@@ -135,7 +135,7 @@ def declared() -> dict[str, Metric]:
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found: dict[str, Metric] = {}
     for name, kind, rest in re.findall(
-        r"^### `(\w+)`\n\n[A-Z]+ · (\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE
+        r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE
     ):
         labels = {
             label: set(re.findall(r"`([^`]+)`", values))
