@@ -15,11 +15,11 @@ from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
 from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH
 from infercanary.exporter.budget import EXCEEDED, Account
+from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.churn import KnownCanaries, KnownSeries
-from infercanary.exporter.conditions import Condition, Known, conditions
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
-from infercanary.exporter.history import History, RunSummary, waiting_share
+from infercanary.exporter.history import WAITING_SECONDS, History, RunSummary, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
@@ -32,9 +32,8 @@ from infercanary.exporter.sharing import (
     in_words,
     neighbours,
 )
-from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import Packed, merged
 from infercanary.judge.upgrade import image_name
 
@@ -126,10 +125,10 @@ WAITING = Metric(
     "infercanary_canary_waiting_ratio",
     "gauge",
     "Share of the canary's latency that was waiting for CPUs that others on the host used, over the runs of "
-    f"{LIVE.waiting_seconds / 60:g} minutes.",
+    f"{WAITING_SECONDS / 60:g} minutes.",
     ("canary",),
-    reading=f"Near 0 is healthy. Above {LIVE.waiting_share:g} for 10 minutes it is an alert, because requests wait "
-    "as long. Others in its own container do not count, and its quota does not count. Missing if fewer than "
+    reading="Near 0 is healthy. A large share is an alert, because requests wait as long. Others in its own "
+    "container do not count, and its quota does not count. Missing if fewer than "
     f"{LIVE.fewest_new_runs} of these runs report it.",
 )
 METRICS = (
@@ -206,9 +205,7 @@ class PolledProbe:
         # What the judge had found when that was last shown.
         self.findings: Findings | None = None
         self.publishes = True
-        # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
-        self.reported, self.own = Signals(REPORTED), Signals(OWN)
-        self.judged: list[Family] = []
+        self.reported = ReportedCanaries()
         # What it reported last, what the judge found, and what the exporter says of it, by family.
         self.lines: list[Lines] = []
         self.verdicts: list[Lines] = []
@@ -347,22 +344,6 @@ class PolledProbe:
         if name == judgement.candidate_image:
             return "new"
         return "old" if name == judgement.baseline_image else "other"
-
-    def conditions(self, policy: Policy, now: float, ended_at: float | None) -> list[Condition]:
-        """What alerts are about, as it is now.
-
-        Args:
-            policy: The numbers that decide.
-            now: A Unix time.
-            ended_at: When the kernel last ended it for memory, a Unix time; None where it never did.
-
-        Returns:
-            The worst first.
-        """
-        reported = self.reported if self.up else Signals(REPORTED)
-        judged = self.findings.judgements if self.findings is not None else ()
-        others = [canary for canary in judged if self.side(canary) != "new"]
-        return conditions(Known(reported, self.own, policy, now, ended_at, others))
 
     def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
         """Note that its container is no more.

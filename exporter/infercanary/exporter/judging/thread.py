@@ -97,7 +97,9 @@ class Judging:
         self._prior = Prior()  # the newest one
         self._stopping = threading.Event()
         self._store: Store | None = None
-        self._up, self._complaint = True, ""
+        self.up = True
+        """Whether the store took what it was last given."""
+        self._complaint = ""
         self._errors = self._stored = 0
         self._stored_at: float | None = None
         self._seconds = 0.0
@@ -199,7 +201,7 @@ class Judging:
         """
         judged = len(self.ownership.held - {PRIORS})
         return [
-            store_metrics.STORE_UP.family(float(self._up)),
+            store_metrics.STORE_UP.family(float(self.up)),
             store_metrics.STORE_TOOK.family({} if self._stored_at is None else self._stored_at),
             store_metrics.JUDGED_SERVICES.family({} if self.ownership.is_alone else float(judged)),
             store_metrics.STORE_ERRORS.family(float(self._errors)),
@@ -247,7 +249,7 @@ class Judging:
             ran = self._take(store)
             if fleet is not None and not self._stopping.is_set():
                 ran = {canary: ran.get(canary, set()) for canary in self._share(store, fleet)}
-            self._up, self._complaint, self._stored_at = True, "", time.time()
+            self.up, self._complaint, self._stored_at = True, "", time.time()
             if not self._stopping.is_set():
                 ran = {canary: set() for canary in self._apply_policy(store)} | ran
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
@@ -255,12 +257,12 @@ class Judging:
                 self._thin(store)
             self._bytes = store.size_bytes
         except StoreError as error:
-            self._up = False
+            self.up = False
             self.ownership.away()
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
             # A fault of ours: until it is fixed verdicts are not updated, and scrapes go on.
-            self._up = False
+            self.up = False
             self._failed(error, repr(error), "judging failed by a fault of the exporter")
         self._seconds += time.thread_time() - begin
 
