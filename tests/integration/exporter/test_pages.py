@@ -146,6 +146,14 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         Run(0, evil, 0.0, 0.0, "ok", (0.0123, 0.0125, 0.0130)),
         Run(1, evil, 0.0, 0.0, "not_finite", detail=evil),
     ]
+    failing.families = [
+        Family(
+            "infercanary_canary_state", "gauge", "x", ("canary", "state"), (Point(("c", "failing"), 1.0),)
+        ),
+        Family(
+            "infercanary_canary_failure_info", "gauge", "x", ("canary", "detail"), (Point(("c", evil), 1.0),)
+        ),
+    ]
     good_probe.runs = [Run(n, "resnet18", 0.0, 0.0, "ok", (0.01 + n / 1e5,)) for n in range(200)]
     probes = [
         ("well", await serve(good_probe.app())),
@@ -164,6 +172,7 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         assert not outline.tags & {"i", "img", "link", "iframe"}
         assert text.count("<script") == 1, "the page's own, whose hash its policy names"
         assert "last run not finite: &lt;script&gt;" in text
+        assert "c is failing: &lt;script&gt;" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "unreachable: connection refused: nothing listens there" in text

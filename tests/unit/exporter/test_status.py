@@ -240,9 +240,9 @@ STATES: list[tuple[str, dict[str, Any], str, str, str]] = [
 def test_each_state_has_its_place_its_colour_and_its_words() -> None:
     probes, ended = [], {}
     for name, differs, *_ in reversed(STATES):
-        reached = {} if name != "unknown address" else {"url": None, "url_missing": "no network in common"}
-        probe = healthy(name, **reached)
-        probe.trouble = reached.get("url_missing", "")
+        missing = "no network in common" if name == "unknown address" else ""
+        probe = healthy(name, url=None if missing else URL, url_missing=missing)
+        probe.trouble = missing
         for field, value in differs.items():
             setattr(probe, field, value)
         if name in KILLED:
@@ -276,6 +276,7 @@ EXPECTED_BEFORE = [
     ),
     ([("canary_state", 1.0, {"canary": "c", "state": "failing"})], "no run yet</p>"),
     ([], "no run yet: it reports no canary"),
+    ([("canary_state", 0.0, {"canary": "c", "state": "steady"})], "no run yet: it reports no canary"),
     # Hostile: other labels, other kinds.
     ([("canary_state", 1.0, {"canary": "c"})], "no run yet: it reports no canary"),
     ([("canary_state", 1.0, {"state": "steady", "odd": "x"})], "no run yet: it reports no canary"),
