@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.canaries import FAILING
@@ -27,37 +27,31 @@ _SOON_SECONDS = 20.0
 _NO_FAILURE = ("ok", "busy")
 
 
-class State(Enum):
-    """State of a container, the worst first: style and words."""
-
-    BROKEN = ("down", "not shown")
-    DOWN = ("down", "down")
-    NOT_POLLED = ("down", "not polled")
-    FAILING = ("critical", "with a failing canary")
-    KILLED = ("failing", "killed for memory")
-    RUN_FAILED = ("failing", "with a failed last run")
-    REGRESSED = ("failing", "regressed since an upgrade")
-    DRIFTED = ("failing", "drifted without an upgrade")
-    RUNS_LOST = ("up", "up, with lost runs")
-    UP = ("up", "up")
-
-    @property
-    def place(self) -> int:
-        """Order on the page."""
-        return _ORDER[self]
-
-    @property
-    def style(self) -> str:
-        """Class in the style sheet."""
-        return self.value[0]
-
-    @property
-    def words(self) -> str:
-        """Words of the page's tally."""
-        return self.value[1]
-
-
-_ORDER = {state: place for place, state in enumerate(State)}
+State = Literal[
+    "not shown",
+    "down",
+    "not polled",
+    "with a failing canary",
+    "killed for memory",
+    "with a failed last run",
+    "regressed since an upgrade",
+    "drifted without an upgrade",
+    "up, with lost runs",
+    "up",
+]
+STATES: Mapping[State, str] = {
+    "not shown": "down",
+    "down": "down",
+    "not polled": "down",
+    "with a failing canary": "critical",
+    "killed for memory": "failing",
+    "with a failed last run": "failing",
+    "regressed since an upgrade": "failing",
+    "drifted without an upgrade": "failing",
+    "up, with lost runs": "up",
+    "up": "up",
+}
+"""State of a container → class in the style sheet, the worst first."""
 
 
 def state_of(probe: PolledProbe, ended: Ended | None = None) -> State:
@@ -68,21 +62,21 @@ def state_of(probe: PolledProbe, ended: Ended | None = None) -> State:
         ended: Kills by the kernel; None if there was none.
     """
     if probe.container.url is None:
-        return State.NOT_POLLED
+        return "not polled"
     if not probe.up:
-        return State.DOWN
+        return "down"
     if any(state in FAILING for state in probe.reported.states.values()):
-        return State.FAILING
+        return "with a failing canary"
     if ended is not None and time.time() - ended[1] <= KEPT_SECONDS:
-        return State.KILLED
+        return "killed for memory"
     if any(runs[-1].outcome not in _NO_FAILURE for runs in probe.history.canaries.values()):
-        return State.RUN_FAILED
+        return "with a failed last run"
     if _regressed(probe):
-        return State.REGRESSED
+        return "regressed since an upgrade"
     drifts = (probe.findings or NOTHING).drifts.items()
     if any(of == probe.container.replica and (drift.shift or 0.0) > 0 for (of, _), drift in drifts):
-        return State.DRIFTED
-    return State.RUNS_LOST if probe.runs_lost else State.UP
+        return "drifted without an upgrade"
+    return "up, with lost runs" if probe.runs_lost else "up"
 
 
 def _regressed(probe: PolledProbe) -> bool:
@@ -156,7 +150,7 @@ def card(
     of_environment = max(of_environment, most - _size(canaries))
     canaries += _more(left_out, "canaries") or ("" if canaries else _no_run(probe))
     return (
-        f'<article class="{state.style}"><header class="name"><h2>{escaped(container.replica)}</h2>'
+        f'<article class="{STATES[state]}"><header class="name"><h2>{escaped(container.replica)}</h2>'
         f'<span class="soft">{escaped(str(container.service_key))}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment, place, of_environment)}</article>"

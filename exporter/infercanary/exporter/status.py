@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from infercanary.exporter.card import Ended, State, card, how_it_ended, state_of
+from infercanary.exporter.card import STATES, Ended, State, card, how_it_ended, state_of
 from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.markup import duration, escaped
@@ -90,12 +90,13 @@ async def page(
     now = time.monotonic()
     ended = ended or {}
     turn = _Turn()
-    states = dict.fromkeys((probe.key for probe in probes), State.BROKEN)
+    states: dict[Key, State] = dict.fromkeys((probe.key for probe in probes), "not shown")
     for probe in probes:
         with _costs_one(probe):
             states[probe.key] = state_of(probe, ended.get(probe.key))
         await turn.over()
-    ordered = sorted(probes, key=lambda probe: (states[probe.key].place, probe.key))
+    places = [*STATES]
+    ordered = sorted(probes, key=lambda probe: (places.index(states[probe.key]), probe.key))
     parts = [_HEAD, _top(states.values(), alertmanager)]
     parts += [_TROUBLE.format(escaped(sentence, 400)) for sentence in troubles]
     here = {probe.key for probe in ordered}
@@ -112,7 +113,7 @@ async def page(
     cards: list[bytes] = []
     for probe in ordered:
         text = _BROKEN.format(escaped(probe.container.replica))
-        if states[probe.key] is not State.BROKEN:
+        if states[probe.key] != "not shown":
             with _costs_one(probe):
                 text = card(probe, now, states[probe.key], ended.get(probe.key), policy, most)
         cards.append(text.encode())  # as text, one odd character would make it four times as long in memory
@@ -155,8 +156,8 @@ def _costs_one(probe: PolledProbe) -> Iterator[None]:
 def _top(states: Iterable[State], alertmanager: str) -> str:
     counts = Counter(states)
     tally = " · ".join(
-        f'<span class="{state.style}"><b>{counts[state]}</b> {state.words}</span>'
-        for state in State
+        f'<span class="{style}"><b>{counts[state]}</b> {state}</span>'
+        for state, style in STATES.items()
         if counts[state]
     )
     alerts = _ALERTS.format(escaped(alertmanager, 2_000)) if alertmanager else ""
