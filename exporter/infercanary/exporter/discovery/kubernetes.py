@@ -230,7 +230,7 @@ class KubernetesDiscovery:
         if reason == "internal":
             log.exception("the search for pods failed by a fault of the exporter")
         if reason == "expired":
-            log.info("kubernetes no longer knows the version; the pods are listed again")
+            log.info("kubernetes no longer knows the version; the pods are listed again", reason=reason)
             self._pods.version = ""
             return
         detail = printable(str(error) or type(error).__name__, 300, " ")
