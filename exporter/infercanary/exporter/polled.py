@@ -34,7 +34,7 @@ from infercanary.exporter.sharing import (
 )
 from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import Policy
 from infercanary.judge.profiles import Packed, merged
 from infercanary.judge.upgrade import image_name
 
@@ -101,11 +101,9 @@ RUNS_LOST = Metric(
 WAITING = Metric(
     "infercanary_canary_waiting_ratio",
     "gauge",
-    "Share of the canary's latency that was CPU wait caused by other processes on the host, over "
-    f"{LIVE.waiting_seconds / 60:g} minutes.",
+    "Share of the canary's latency over 10 minutes that was CPU wait caused by other processes on the host.",
     ("canary",),
-    reading=f"Above {LIVE.waiting_share:g} for 10 minutes is an alert: requests wait as long. Its own container "
-    "and quota do not count.",
+    reading="A large share is an alert: requests wait as long. The container itself and its quota do not count.",
 )
 METRICS = (
     WAITING,
