@@ -35,7 +35,6 @@ from infercanary.contract.report import LADDER, Kind, Metric
 from infercanary.contract.vocabulary import (
     CANARY_STATES,
     CAUSES,
-    COLD_START,
     CONTROLS,
     OUTCOMES,
     PHASES,
@@ -138,26 +137,24 @@ PARTS = (
     ),
     Part(
         "Verdicts",
-        "verdict measure shift baseline current upgrade restart_deviation judged next_look cold_start_shift "
-        "cpu_fallback drift",
+        "verdict measure shift baseline control_baseline current upgrade restart_deviation judged cpu_fallback drift",
         "Whether a service's canary changed with its last image, by how much, and why. Also whether a container "
         "drifted without a new image ([how it is judged](adr/0009-the-judge.md)). Each metric exists for every "
-        "container of the service, so `max by (service, canary)` counts a service once.",
+        "container of the service, so `max by (service, canary, measure)` counts a service once.",
     ),
     Part(
         "The judge itself",
-        "judge store stored unjudged restart_prior",
-        "What the judge costs, whether its store works, how often it would have been wrong, and what it assumes about "
-        "restarts.",
+        "judge store stored unjudged",
+        "What the judge costs, whether its store works, and how often it would have been wrong.",
     ),
     Part(
         "Exporter",
-        "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected budget runs_collected runs_left_out runs_lost worker build links event_loop refused_containers "
-        "memory_limit discovery discovered kubernetes config connections",
+        "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll rejected budget "
+        "runs_collected runs_left_out runs_lost worker build links event_loop refused_containers "
+        "discovery discovered config connections",
         "Metrics about one container have the labels `service` and `container`. Metrics about the whole exporter "
-        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`, "
-        "`infercanary_refused_containers`, `infercanary_memory_limit_bytes`) have neither. "
+        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_config_…`, `…_connections…`, "
+        "`infercanary_refused_containers`) have neither. "
         "The exporter also shows `prometheus_client`'s `process_*` of its own process.",
     ),
 )
@@ -212,13 +209,12 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_ecc_lifetime_errors_total", "severity"): _MEMORY_ERRORS,
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
     ("verdict", "verdict"): STATES,
-    ("measure_verdict", "verdict"): STATES,
-    ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
     ("shift_cause", "changed"): EXCHANGED,
     ("upgrade_info", "changed"): EXCHANGED,
     ("shift_bottleneck_ratio", "bottleneck"): LIMITS,
-    ("cold_start_shift_ratio", "step"): tuple(COLD_START),
+    ("control_baseline_seconds", "control"): tuple(CONTROLS),
+    ("shift_control_ratio", "control"): tuple(CONTROLS),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
     ("budget_exceeded_total", "budget"): budget.BUDGETS,

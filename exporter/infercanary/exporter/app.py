@@ -55,24 +55,22 @@ log = structlog.get_logger(__name__)
 BUILD = Metric(
     "infercanary_build_info",
     "gauge",
-    "1, with the version of the exporter.",
+    "Always 1, with the version of the exporter.",
     ("version", "python"),
-    reading="Join or count it to see which exporters are old: `count by (version) (infercanary_build_info)`.",
+    reading="`count by (version) (infercanary_build_info)` shows which exporters are old.",
 )
 LINKS = Metric(
     "infercanary_links_info",
     "gauge",
-    "1, with the web addresses of Grafana and of the runbooks from `links:` in exporter.yaml; missing without it.",
+    "Always 1, with the addresses from `links:` in exporter.yaml.",
     ("grafana", "runbooks"),
-    reading="Links in alerts begin with these addresses. The runbooks are this exporter's own page `/runbooks`, at "
-    "the address that people use to reach it.",
+    reading="Links in alerts begin with these addresses.",
 )
 LAG = Metric(
     "infercanary_event_loop_lag_seconds",
     "gauge",
     "Longest delay of the exporter's event loop over the last 30 s.",
-    reading="Healthy is below 0.1 s. Near `timeout_seconds`, polls time out because of the exporter itself: its host "
-    "has too little CPU, or it has too many probes.",
+    reading="Healthy is below 0.1 s. More: the host has too little CPU, or the exporter too many probes.",
 )
 METRICS = (
     *(
@@ -88,7 +86,6 @@ METRICS = (
         *kills.METRICS,
         *store_metrics.METRICS,
     ),
-    *(metric for kind in registered() for metric in kind.metrics),
 )
 
 VERSION = infercanary.__version__

@@ -51,7 +51,7 @@ RATE = Metric(
     _POINT,
     reading="With `concurrency` 1 it is `batch` divided by the mean latency. If it does not grow with the batch, a "
     "larger batch only makes each request wait. If it falls with the concurrency, threads disturb one another. Each "
-    "value is also part of the canary's next run, and the judge judges it: `infercanary_measure_verdict`.",
+    "value is also part of the canary's next run, and the judge judges it: `infercanary_verdict`.",
     experimental=True,
 )
 PEAK = Metric(

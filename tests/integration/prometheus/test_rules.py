@@ -108,7 +108,7 @@ def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
     there = {series_of(text).metric for text in inputs(first)}
     needed = {name for alert in ALERTS for name in read_by(alert)}
     # They are there only where something was found: absent they are silent in every test.
-    findings = {"shift_cause", "cold_start_shift_ratio", "drift_timestamp_seconds", "drift_host_ratio"}
+    findings = {"shift_cause", "drift_timestamp_seconds", "drift_host_ratio"}
     findings |= {"store_set_aside_timestamp_seconds"}
     assert needed - there == {f"infercanary_{name}" for name in findings}
 
