@@ -13,7 +13,7 @@ import msgspec
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH
+from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
 from infercanary.exporter.budget import EXCEEDED, Account
 from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.churn import KnownCanaries, KnownSeries
@@ -264,7 +264,7 @@ class PolledProbe:
         cold_start = [
             family
             for family in families
-            if family.name in COLD_START_METRICS
+            if family.name == COLD_START_METRIC
             and sum(sys.getsizeof(text) for point in family.points for text in point.labels)
             <= _COLD_START_BYTES
         ]

@@ -375,22 +375,7 @@ def order_of_interest(component: str) -> tuple[int, str]:
     return _RANKS.get(component if known is None else known.name, len(_RANKS)), component
 
 
-@dataclass(frozen=True)
-class ColdStartStep:
-    """A step of a canary's cold start."""
-
-    name: str
-    metric: str
-    """The probe's gauge of it, in seconds."""
-
-
-COLD_START: Mapping[str, ColdStartStep] = _table(
-    (
-        ColdStartStep("load", "infercanary_load_seconds"),
-        ColdStartStep("first_run", "infercanary_first_run_seconds"),
-        ColdStartStep("time_to_steady", "infercanary_time_to_steady_seconds"),
-    )
-)
-
-COLD_START_METRICS: Mapping[str, str] = {step.metric: step.name for step in COLD_START.values()}
-"""Gauge → the step that it is."""
+COLD_START_METRIC: Final = "infercanary_cold_start_seconds"
+"""The probe's gauge of a cold start, with the labels ``canary`` and ``step``."""
+COLD_START: tuple[str, ...] = ("load", "first_run", "time_to_steady")
+"""Steps of a canary's cold start that are compared."""

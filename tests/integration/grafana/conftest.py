@@ -42,7 +42,7 @@ def _metrics() -> Iterator[tuple[str, str, dict[str, list[str]]]]:
     """Name, kind, and label → values, from the page that is made from the declarations."""
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
-        _stability, kind, _, *labels = facts.split(" · ")
+        kind, _, *labels = facts.split(" · ")
         values = {}
         for label in labels:
             first, *known = re.findall(r"`([^`]*)`", label)
