@@ -29,7 +29,7 @@ VERDICT = Metric(
     "The verdict on the last change of the service's image or model, as a state set: 1 for the current verdict.",
     ("canary", "verdict"),
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
-    "`settling` are real answers: there is not enough evidence yet. `confirming`: it is slower or faster, but not "
+    "`settling` are real answers: there is not enough evidence yet. `unconfirmed`: it is slower or faster, but not "
     "yet by more than a restart may cause. `no_baseline`: no other image ran long enough before, or the canary's "
     "settings changed, so that earlier runs are not comparable.",
 )
