@@ -103,7 +103,7 @@ def earlier_upgrades(answers: Sequence[PastVerdict], now: Judgement | None, plac
     rows = "".join(
         f'<li class="{answer.state}"><time>{time.strftime("%F %R", time.gmtime(answer.upgraded_at))} UTC</time> '
         f"{_upgrade(answer.baseline_image, answer.candidate_image)}: {escaped(answer.sentence, 1000)}"
-        f"{'; then rolled back' if answer.withdrawn else ''}</li>"
+        f"{'; then rolled back' if answer.rolled_back else ''}</li>"
         for answer in reversed(past[-_MAX_EARLIER:])
     )
     return f'<details id="earlier:{place}"><summary>Earlier upgrades</summary><ol>{rows}</ol></details>'

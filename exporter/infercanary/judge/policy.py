@@ -239,7 +239,7 @@ class Policy:
     """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
     what a request costs cannot be known from next to none."""
 
-    disturbed: float = 0.1
+    contended: float = 0.1
     """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
     such a start teaches nothing, and is no baseline."""
 

@@ -69,7 +69,7 @@ def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
 
 
 def test_a_rollout_that_was_started_again_says_when() -> None:
-    """One that was rolled back and came again had the age of the first one alone."""
+    """One that was rolled back and came back had the age of the first one alone."""
     at = time.time() - 7200
     first = Judgement(
         state="settling", upgraded_at=at, newest_at=at + 60, baseline_image="a:1", candidate_image="a:2"
@@ -82,10 +82,10 @@ def test_a_rollout_that_was_started_again_says_when() -> None:
 def test_an_earlier_upgrade_that_was_rolled_back_says_so() -> None:
     past = PastVerdict(
         answered_at=2.0, upgraded_at=1.0, state="regressed", sentence="regressed +10 %", baseline_image="a:1",
-        candidate_image="a:2", withdrawn=True,
+        candidate_image="a:2", rolled_back=True,
     )  # fmt: skip
     assert "a:1 → a:2: regressed +10 %; then rolled back</li>" in earlier_upgrades([past], None, "s/c")
-    stood = msgspec.structs.replace(past, withdrawn=False)
+    stood = msgspec.structs.replace(past, rolled_back=False)
     assert "regressed +10 %</li>" in earlier_upgrades([stood], None, "s/c")
 
 
