@@ -1,5 +1,4 @@
-"""*GPU and host*: what the canary ran on. Canary and controls on one time axis, then the container's CPUs, memory and
-threads, then the GPU."""
+"""*Host*: was it the host? Canaries and reference work on one axis, then CPUs, memory and threads, then the GPU."""
 
 from __future__ import annotations
 
@@ -7,280 +6,229 @@ from grafana.dashboards import colours, gpu, marks, variables
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import About, Panel, Query
-from grafana.dashboards.promql import (
-    increase,
-    rate,
-    series,
-    steady_of_range,
-    worst,
-    worst_gauges,
-    worst_rates,
-)
-from grafana.dashboards.variables import CANARIES, CONTAINERS, INSTANCE
+from grafana.dashboards.promql import CONTAINER, rate, series, worst, worst_gauges, worst_rates
+from grafana.dashboards.tables import Column, rows
+from grafana.dashboards.variables import CANARIES, CONTAINERS, INSTANCE, SERVICES
 
-NO_CGROUP = "The kernel does not report it, or no container reports"
-_BY = "instance, namespace, service, pod, container"
+_BY = "namespace, service, canary"
+_PROCESS = 'scope="process"'
 
 
 def board() -> Board:
-    """The dashboard.
-
-    Returns:
-        The board, not yet built.
-    """
+    """The dashboard."""
     return Board(
-        "gpu-host",
-        "GPU and host",
-        "What the canary ran on: was it the host? Neighbours, quota, where threads ran, clock, heat and power.",
+        "host",
+        "Host",
+        "Was it the host? Reference work, CPU quota, pressure, memory, threads, and the GPU.",
         [
             variables.datasource(),
-            # By the service first: links from it come with all of its hosts, and the first of those is shown.
-            variables.namespace(),
-            variables.service(),
-            variables.instance(variables.SERVICES, multi=False),
-            variables.pod(INSTANCE),
-            variables.container(INSTANCE),
-            variables.canary(INSTANCE),
-            variables.gpu(),
+            variables.instance(multi=False),
+            variables.namespace(INSTANCE),
+            variables.service(INSTANCE),
+            variables.replica(INSTANCE),
         ],
-        [marks.upgrades(), marks.images()],
+        [marks.upgrades(with_canary=False)],
         [
-            Row("Canary and controls on one time axis", [_canaries(), _controls(), _work(), _bandwidth()]),
-            Row("CPU quota, pressure and memory", [_quota(), _cores(), _pressure(), _memory_limit()]),
-            Row("Threads", [_run_queue(), _switches(), _threads(), _shared()]),
-            Row("The process", [_stalled(), _faults()]),
-            Row("GPU: driver, clocks, power, heat", gpu.clocks(), collapsed=True),
-            Row("GPU: use, memory, bus", gpu.use(), collapsed=True),
+            Row("Was it the host", [_canaries(), _reference(), _throttled(), _cpu()]),
+            Row("CPU and memory", [_waiting(), _pressure(), _memory(), _shortages()]),
+            Row("Threads", [_threads(), _stalls(), _affinity()]),
+            Row("GPU", gpu.panels(), collapsed=True),
         ],
     )
 
 
 def _canaries() -> Panel:
-    about = About(
-        "Canaries",
-        "Latency of each container's canary divided by its usual latency (medians: of a step, of the time range, and "
-        "of several canaries): 1 is as usual.",
-        "Compare its changes with those of the controls below. If both change together, it is the host.",
-        "percentunit",
-        width=24,
-        height=7,
-        empty="No canary has run in this time range",
+    now = f"quantile_over_time(0.5, {series('infercanary_run_median_seconds', CONTAINERS)}[$__rate_interval])"
+    # Of this host's judge; where another exporter judges the service, of that one.
+    levels = [f"infercanary_{side}_seconds" for side in ("baseline", "current")]
+    own = [series(name, INSTANCE, SERVICES) for name in levels]
+    of_service = [series(f"service_canary:{name}:max", SERVICES) for name in levels]
+    level = " or ".join(f"max by ({_BY}) ({each} @ end())" for each in [*own, *of_service])
+    change = f"max by ({CONTAINER}) ({now} / on ({_BY}) group_left () ({level}) - 1)"
+    return lines(
+        About(
+            "Canaries",
+            "Change of each replica's latency from the level before the last upgrade: 0 is as before. Of several "
+            "canaries the slowest counts.",
+            "If the reference work is slower too, it is the host: look below. If only canaries are slower, it is the "
+            "image: see *Service*.",
+            "percentunit",
+        ),
+        Query(change, "{{replica}}"),
+        centred=True,
+        calm=0.3,
     )
-    name = "infercanary_run_median_seconds"
-    selected = series(name, CANARIES)
-    moved = f"stddev_over_time({selected}[$__range] @ end()) / avg_over_time({selected}[$__range] @ end())"
-    query = worst(
-        f"quantile by ({_BY}) (0.5, {steady_of_range(name, CANARIES)})", _BY, f"max by ({_BY}) ({moved})"
+
+
+def _reference() -> Panel:
+    now = f"quantile_over_time(0.5, {series('infercanary_control_seconds', CONTAINERS, 'control!~".*_python"')}[$__rate_interval])"
+    before = series("infercanary_control_baseline_seconds", SERVICES)
+    on = "namespace, service, control"
+    change = f"{now} / on ({on}) group_left () (avg by ({on}) ({before} @ end())) - 1"
+    return lines(
+        About(
+            "Reference work",
+            "Change of the reference work's time from the level before the last upgrade, the mean of the replicas: 0 is "
+            "as before. It is the same work in every image.",
+            "cpu_spin and gpu_fma follow the clock. memory_copy, gpu_copy, gpu_transfer and page_io follow memory, bus "
+            "and kernel, which a neighbour may use too.",
+            "percentunit",
+        ),
+        Query(f"avg by (control) ({change})", "{{control}}"),
+        centred=True,
+        calm=0.3,
+        named=colours.CONTROLS,
     )
-    return lines(about, Query(query, "{{replica}}"), doubling=True)
 
 
-def _controls() -> Panel:
-    about = About(
-        "Controls",
-        "Each control's time divided by its usual time (medians: of a step, and of the time range), the mean of the "
-        "containers. A control is work that is the same in every image, after each run. Controls in Python's own "
-        "time are left out.",
-        "If canary and controls are slower together, it is the host: look below for quota, neighbours and clocks. If "
-        "only the canary is slower, it is the image: see *Upgrade*.",
-        "percentunit",
-        width=24,
-        height=7,
-        empty="No control has run in this time range",
-    )
-    query = steady_of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
-    return lines(about, _by_control(query), named=colours.CONTROLS, doubling=True)
-
-
-def _by_control(query: str) -> Query:
-    return Query(f"avg by (control) ({query})", "{{control}}")
-
-
-def _work() -> Panel:
-    about = About(
-        "Compute speed, by the controls",
-        "Operations a second, the mean of the containers. gpu_fma falls together with the SM clock, and cpu_spin "
-        "falls together with the clock of its core.",
-        "If it falls and the clock does not, something else computes there. Find the neighbour.",
-        "flops",
-        empty="No such control has run",
-    )
-    query = series("infercanary_control_flops_per_second", CONTAINERS, 'control!~".*_python"')
-    return lines(about, _by_control(query), named=colours.CONTROLS, minimum=0)
-
-
-def _bandwidth() -> Panel:
-    about = About(
-        "Memory and bus speed, by the controls",
-        "Bytes a second, the mean of the containers. memory_copy is the CPU's cache and memory, gpu_copy is the "
-        "GPU's memory, gpu_transfer is the PCIe link, page_io is the kernel.",
-        "If it falls, a neighbour uses the same memory or bus: move it, or pin both.",
-        "Bps",
-        empty="No such control has run",
-    )
-    query = series("infercanary_control_bytes_per_second", CONTAINERS, 'control!~".*_python"')
-    return lines(about, _by_control(query), named=colours.CONTROLS, minimum=0)
-
-
-def _quota() -> Panel:
-    about = About(
-        "Throttled by the CPU quota",
-        "Share of the periods that ran out of quota. Latencies then jump by up to a period, 100 ms.",
-        "Above a few percent: raise the quota, or use fewer threads.",
-        "percentunit",
-        empty="No CPU quota, or no container reports",
-    )
-    name = "infercanary_cgroup_cpu_throttled_periods_total"
+def _throttled() -> Panel:
+    throttled = "infercanary_cgroup_cpu_throttled_periods_total"
     periods = rate("infercanary_cgroup_cpu_periods_total", CONTAINERS)
-    query = f"{rate(name, CONTAINERS)} / ({periods} > 0) and {worst_rates(name, CONTAINERS)}"
-    return lines(about, Query(query, "{{replica}}"), minimum=0)
-
-
-def _cores() -> Panel:
-    about = About(
-        "CPUs used, share of those granted",
-        "CPU time of the process that the probe runs in, divided by the cores that quota, cpuset and affinity give "
-        "it.",
-        "Near 1 it needs more than it has: raise the quota, or reduce the load.",
-        "percentunit",
-        empty=NO_CGROUP,
+    return lines(
+        About(
+            "Throttled by the CPU limit",
+            "Share of the periods in which the container used up its CPU limit. Latencies then jump by up to a period "
+            "of 100 ms.",
+            "Above a few percent: raise the limit, or use fewer threads.",
+            "percentunit",
+        ),
+        Query(f"{worst_rates(throttled, CONTAINERS)} / ({periods} > 0)", "{{replica}}"),
+        minimum=0,
     )
-    used = worst_rates("infercanary_process_cpu_seconds_total", CONTAINERS)
+
+
+def _cpu() -> Panel:
+    used = worst_rates("infercanary_cpu_seconds_total", CONTAINERS, _PROCESS)
     granted = series("infercanary_process_granted_cpus", CONTAINERS)
-    return lines(about, Query(f"({used}) / {granted}", "{{replica}}"), minimum=0)
+    return lines(
+        About(
+            "CPU used of the limit",
+            "CPU time of the probe's process, divided by the CPUs that limit, cpuset and affinity give it.",
+            "Near 100 % it needs more than it has: raise the limit, or reduce the load.",
+            "percentunit",
+        ),
+        Query(f"({used}) / on ({CONTAINER}) {granted}", "{{replica}}"),
+        minimum=0,
+    )
+
+
+def _waiting() -> Panel:
+    waiting = series("infercanary_canary_waiting_ratio", CONTAINERS)
+    return lines(
+        About(
+            "Waiting for a CPU",
+            "Share of the canary's latency that is CPU wait caused by other processes on the host, over ten minutes. "
+            "Of several canaries the highest counts.",
+            "Above 20 %: give the container its own cpuset, or move a neighbour. The neighbour may have no probe.",
+            "percentunit",
+        ),
+        Query(f"max by ({CONTAINER}) ({waiting})", "{{replica}}"),
+        minimum=0,
+        maximum=1,
+    )
 
 
 def _pressure() -> Panel:
-    about = About(
-        "Pressure",
-        "Share of the time in which at least one task of the container waited for the resource (PSI some), for the "
-        "worst container. The dashed lines: no task made progress.",
-        "cpu means too few CPUs, memory means that it is near its limit, io means the disk. Give the container more "
-        "of it, or move a neighbour.",
-        "percentunit",
-        empty=NO_CGROUP,
+    waiting, stalled = (
+        f"max by (resource) ({rate(f'infercanary_cgroup_pressure_{what}_seconds_total', CONTAINERS)})"
+        for what in ("waiting", "stalled")
     )
-    waiting = rate("infercanary_cgroup_pressure_waiting_seconds_total", CONTAINERS)
-    stalled = rate("infercanary_cgroup_pressure_stalled_seconds_total", CONTAINERS)
     return lines(
-        about,
-        Query(f"max by (resource) ({waiting})", "{{resource}}"),
-        Query(f"max by (resource) ({stalled})", "{{resource}} stalled"),
+        About(
+            "Pressure",
+            "Share of the time in which some tasks of a container waited for the resource (dashed: all tasks), for the "
+            "worst container.",
+            "cpu: too few CPUs. memory: near the limit. io: the disk. Give the container more, or move a neighbour.",
+            "percentunit",
+        ),
+        Query(waiting, "{{resource}} some"),
+        Query(stalled, "{{resource}} all"),
         minimum=0,
-        wide=0.01,
-        named=colours.RESOURCES | {f"{name} stalled": hue for name, hue in colours.RESOURCES.items()},
+        named={f"{name} {tasks}": hue for tasks in ("some", "all") for name, hue in colours.RESOURCES.items()},
     )
 
 
-def _memory_limit() -> Panel:
-    about = About(
-        "Memory, share of the limit",
-        "Memory that is hard to reclaim, divided by the container's limit.",
-        "From about 0.9 on, allocations wait. Near 1, the kernel kills processes. Raise the limit, or look for a "
-        "leak.",
-        "percentunit",
-        empty="No memory limit, or no container reports",
-    )
-    name = "infercanary_cgroup_memory_working_set_bytes"
+def _memory() -> Panel:
+    used = worst_gauges("infercanary_cgroup_memory_working_set_bytes", CONTAINERS)
     limit = series("infercanary_cgroup_memory_limit_bytes", CONTAINERS)
-    query = f"{series(name, CONTAINERS)} / {limit} and {worst_gauges(name, CONTAINERS)}"
-    return lines(about, Query(query, "{{replica}}"), minimum=0, maximum=1)
-
-
-def _run_queue() -> Panel:
-    about = About(
-        "Waiting for a CPU",
-        "Share of the canary's latency that was waiting for CPUs that others on the host used, over the runs of ten "
-        "minutes. Others in its own container do not count, and its quota does not count.",
-        "Above 0.2 it is an alert: give the container its own cpuset, or move a neighbour away. The neighbour may be "
-        "a process without a probe.",
-        "percentunit",
-        empty="The kernel does not report it",
+    return lines(
+        About(
+            "Memory used of the limit",
+            "Memory that is hard to reclaim, divided by the container's limit.",
+            "From 90 % on, allocations wait. Near 100 %, the kernel kills processes: raise the limit, or look for a leak.",
+            "percentunit",
+        ),
+        Query(f"({used}) / {limit}", "{{replica}}"),
+        minimum=0,
+        maximum=1,
     )
-    most = f"max by ({_BY}) ({worst_gauges('infercanary_canary_waiting_ratio', CANARIES)})"
-    return lines(about, Query(most, "{{replica}}"), minimum=0, wide=0.01)
 
 
-def _switches() -> Panel:
-    about = About(
-        "Preempted by other threads",
-        "Involuntary context switches for each second of CPU time. Threads of the process or other processes cause "
-        "them.",
-        "Threads compete for CPUs. If it rises with an image, the number of threads changed. If it rises without "
-        "one, the neighbours changed.",
-        "ops",
-        empty=NO_CGROUP,
+def _shortages() -> Panel:
+    kinds = {
+        "major faults": ("infercanary_cgroup_major_page_faults_total", colours.BLUE),
+        "limit hits": ("infercanary_cgroup_memory_limit_hits_total", colours.ORANGE),
+        "OOM kills": ("infercanary_cgroup_oom_kills_total", colours.VERMILLION),
+    }
+    return lines(
+        About(
+            "Major faults, limit hits, OOM kills",
+            "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, of "
+            "all containers. While serving there should be none.",
+            "Raise the limit, or look for a leak. Faults alone: the model is read from disk again, so lock or warm it.",
+            "suffix:/min",
+        ),
+        *(
+            Query(f"60 * sum({rate(name, CONTAINERS)})", legend, hue)
+            for legend, (name, hue) in kinds.items()
+        ),
+        minimum=0,
     )
-    name = "infercanary_process_context_switches_total"
-    involuntary = (CONTAINERS, 'kind="involuntary"')
-    cpu = rate("infercanary_process_cpu_seconds_total", CONTAINERS)
-    switches = f"({worst_rates(name, *involuntary)}) / on ({_BY}) group_left () ({cpu} > 0)"
-    return lines(about, Query(switches, "{{replica}}"), minimum=0)
 
 
 def _threads() -> Panel:
-    about = About(
-        "Computing threads for each CPU",
-        "The engine's computing threads divided by the granted CPUs.",
-        "Above 1, the threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the quota.",
-        "none",
-        empty=NO_CGROUP,
-    )
-    query = worst_gauges("infercanary_thread_oversubscription_ratio", CONTAINERS)
-    return lines(about, Query(query, "{{replica}}"), minimum=0)
-
-
-def _shared() -> Panel:
-    about = About(
-        "CPUs shared with a neighbour",
-        "CPUs of the container's cpuset that another monitored container of the host may use. 0 means that it has "
-        "its own CPUs.",
-        "A neighbour's load may slow the canary: pin with --cpuset-cpus.",
-        "none",
-        empty="No container reports its cpuset",
-    )
-    query = worst_gauges("infercanary_container_shared_cpus", CONTAINERS)
-    return lines(about, Query(query, "{{replica}}"), minimum=0, steps=True)
-
-
-def _stalled() -> Panel:
-    about = About(
-        "Stalls and garbage collection",
-        "Share of the time in which the process stood still in gaps of three quarters of a second or more (stopped, "
-        "frozen, or one thread held the interpreter), and in which Python collected garbage. For the worst "
-        "container.",
-        "Stalled: a debugger, a frozen cgroup, or C code that keeps the interpreter's lock. Garbage: use fewer "
-        "objects, or gc.freeze() after loading.",
-        "percentunit",
-        empty="No container reports",
-    )
     return lines(
-        about,
-        Query(f"max({rate('infercanary_stalled_seconds_total', CONTAINERS)})", "stalled", colours.VERMILLION),
-        Query(f"max({rate('infercanary_gc_pause_seconds_total', CONTAINERS)})", "garbage", colours.BLUE),
+        About(
+            "Threads per CPU",
+            "The engine's computing threads divided by the CPUs that limit, cpuset and affinity give it.",
+            "Above 1 threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the limit.",
+            "none",
+        ),
+        Query(worst_gauges("infercanary_thread_oversubscription_ratio", CONTAINERS), "{{replica}}"),
+        minimum=0,
+        decimals=2,
+    )
+
+
+def _stalls() -> Panel:
+    kinds = {"stalled": ("stalled", colours.VERMILLION), "garbage collection": ("gc_pause", colours.BLUE)}
+    return lines(
+        About(
+            "Stalls and garbage collection",
+            "Share of the time in which the process stood still (paused, frozen, or one thread held the interpreter), "
+            "and in which Python collected garbage, for the worst container.",
+            "Stalled: a debugger, a frozen cgroup, or C code that keeps the interpreter's lock. Garbage: gc.freeze() "
+            "after loading.",
+            "percentunit",
+        ),
+        *(
+            Query(f"max({rate(f'infercanary_{name}_seconds_total', CONTAINERS)})", legend, hue)
+            for legend, (name, hue) in kinds.items()
+        ),
         minimum=0,
     )
 
 
-def _faults() -> Panel:
-    about = About(
-        "Memory shortages",
-        "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, in "
-        "each step, for all containers together. While serving, there should be none.",
-        "Raise the limit, or look for a leak. If there are only page faults, the model is read from disk again: lock "
-        "it or warm it.",
-        "short",
-        empty=NO_CGROUP,
-    )
-    kinds = {
-        "page faults": "infercanary_cgroup_major_page_faults_total",
-        "at the limit": "infercanary_cgroup_memory_limit_hits_total",
-        "killed": "infercanary_cgroup_oom_kills_total",
+def _affinity() -> Panel:
+    columns = {
+        "Allowed CPUs": ("allowed_cpus", _PROCESS),
+        "Shared CPUs": ("container_shared_cpus", ""),
+        "Pinned threads": ("process_pinned_threads", ""),
+        "GPU's NUMA node": ("gpu_numa_node", ""),
+        "Threads off it": ("off_node_threads", _PROCESS),
     }
-    named = dict(zip(kinds, (colours.BLUE, colours.ORANGE, colours.VERMILLION), strict=True))
-    return lines(
-        about,
-        *(Query(f"sum({increase(name, CONTAINERS)})", legend) for legend, name in kinds.items()),
-        minimum=0,
-        named=named,
-    )
+    rates = {
+        "Migrations /s": ("migrations_total", _PROCESS),
+        "Preempted /s": ("context_switches_total", f'{_PROCESS}, kind="involuntary"'),
+        "Threads waiting": ("run_queue_seconds_total", _PROCESS),
+    }
