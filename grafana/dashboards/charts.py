@@ -157,3 +157,23 @@ def _styles(panel: Any, queries: Sequence[Query], named: Mapping[str, str], dash
             panel.override_by_query(reference, properties)
     for name, hue in named.items():
         panel.override_by_regexp(f"/^{name}( |$)/", [colour(hue)])  # a namespace may follow
+
+
+def on_right(panel: Panel, reference: str, unit: str) -> Panel:
+    """Move one query's series to an axis of their own, on the right.
+
+    Args:
+        panel: Of :func:`lines`.
+        reference: Of the query, such as ``B``.
+        unit: Of its values.
+    """
+    built = panel.build()
+    looks = [
+        option("unit", unit),
+        option("decimals", DECIMALS.get(unit, 0)),
+        option("custom.axisPlacement", "right"),
+    ]
+    matcher = dashboard.MatcherConfig(id_val="byFrameRefID", options=reference)
+    assert built.field_config is not None
+    built.field_config.overrides.append(dashboard.DashboardFieldConfigSourceOverrides(matcher, looks))
+    return Panel(built)

@@ -11,6 +11,7 @@ from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import NONE, About, Panel, Query
 from grafana.dashboards.promql import (
     BY,
+    CONTAINER,
     RUNNING,
     SCRAPED,
     change,
@@ -25,6 +26,7 @@ from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import INSTANCE, SERVICES
 from infercanary.exporter.tags import IMAGE_ID, MOVING_TAG
 
+_WORDS = {str(i): (colours.word(name), hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
 _TO_SERVICE = link("service", "namespace", "service")
 
 
@@ -33,7 +35,8 @@ def _of_service(name: str) -> str:
 
 
 def _verdict(names: str) -> str:
-    return f"{series('service_canary_verdict:infercanary_verdict:max', SERVICES, f'verdict=~"{names}"')} == 1"
+    verdict = f'verdict=~"{names}"'
+    return f"{series('service_canary_verdict:infercanary_verdict:max', SERVICES, verdict)} == 1"
 
 
 def board() -> Board:
@@ -76,10 +79,7 @@ def _counts() -> Panel:
             "none",
             height=4,
         ),
-        *(
-            Query(how_many(on_hosts(_verdict(names)), RUNNING), tile)
-            for tile, (_, names) in verdicts.items()
-        ),
+        *(Query(how_many(on_hosts(_verdict(names)), RUNNING), tile) for tile, (_, names) in verdicts.items()),
         named={tile: hue for tile, (hue, _) in verdicts.items()},
         links={
             tile: link("fleet", also="&var-verdict=".join([chosen, *names.split("|")]))
@@ -90,7 +90,9 @@ def _counts() -> Panel:
 
 def _broken() -> Panel:
     state = "instance_service_container_canary_state:infercanary_canary_state:holds"
-    error = f"{_of_service('upgrade_output_error_ratio:max')} > scalar(infercanary:threshold:output_error_ratio)"
+    error = (
+        f"{_of_service('upgrade_output_error_ratio:max')} > scalar(infercanary:threshold:output_error_ratio)"
+    )
     missing = f"{series('infercanary_cuda_missing', INSTANCE, SERVICES)} == 1"
     canaries = {
         "canaries failing": series(state, INSTANCE, SERVICES, 'state=~"failing|out_of_memory"'),
@@ -117,7 +119,7 @@ def _broken() -> Panel:
             )
             for tile, each in found.items()
         ),
-        links={tile: link("self") for tile in exporters} | {tile: to_service for tile in found},
+        links={tile: link("self") for tile in exporters} | dict.fromkeys(found, to_service),
         bad_from=1,
     )
 
@@ -132,7 +134,9 @@ def _table() -> Panel:
     worst = series("instance_service_canary:infercanary_verdict:worst", SERVICES)
     judged = f"{series('infercanary_upgrade_info', SERVICES)} and on (instance, {BY}) {worst}"
     # Without registry and digest; the image's id follows.
-    image = f'label_replace({judged}, "image", "$1$2", "candidate_image", "(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?")'
+    image = (
+        f'label_replace({judged}, "image", "$1$2", "candidate_image", "(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?")'
+    )
     number, upgraded = _of_service("verdict:number"), _of_service("upgrade_timestamp_seconds:max")
     return rows(
         About(
@@ -145,8 +149,10 @@ def _table() -> Panel:
             height=16,
         ),
         [
-            Column("service", "Service", link=link("service", "namespace", "service", "canary", since="Value #G")),
-            Column("Value #A", "Verdict", words=verdict_cells(), width=115),
+            Column(
+                "service", "Service", link=link("service", "namespace", "service", "canary", since="Value #G")
+            ),
+            Column("Value #A", "Verdict", words=_WORDS, width=115),
             Column("change", "Change", width=90),
             Column("Value #C", "Old latency", "s", width=100),
             Column("Value #D", "New latency", "s", width=100),
@@ -172,9 +178,11 @@ def _alerts() -> Panel:
     about = 'alertname=~"InferCanary.*", namespace=~"$namespace|", service=~"$service|"'
     firing = f'ALERTS_FOR_STATE{{{about}}} and ignoring (alertstate) ALERTS{{{about}, alertstate="firing"}}'
     named = f'label_replace({firing}, "alert", "$1", "alertname", "InferCanary(.*)")'
-    by = "alertname, alert, severity, instance, namespace, service, pod, container, canary"
+    joined = f'label_join({named}, "replica", "/", "pod", "container")'
+    of_replica = f'label_replace({joined}, "replica", "$1", "replica", "/(.*)")'
+    by = f"alertname, alert, severity, replica, {CONTAINER}, canary"
     links = 'topk(1, infercanary:links:info{runbooks!=""}) ^ 0 or on () vector(1)'
-    linked = f"1000 * max by ({by}) ({named}) * on () group_left (runbooks) ({links})"
+    linked = f"1000 * max by ({by}) ({of_replica}) * on () group_left (runbooks) ({links})"
     return rows(
         About(
             "Firing alerts",
@@ -193,7 +201,9 @@ def _alerts() -> Panel:
             Column("canary", "Canary", width=120),
             Column("instance", "Host", link=link("self", "instance"), width=140),
             Column("Value", "Since", "dateTimeFromNow", width=140),
-            Column("runbook", "Runbook", link="${__data.fields.runbooks}#${__data.fields.alertname}", width=90),
+            Column(
+                "runbook", "Runbook", link="${__data.fields.runbooks}#${__data.fields.alertname}", width=90
+            ),
             Column("runbooks", "Runbooks", hidden=True),
             Column("alertname", "Anchor", hidden=True),
             Column("container", "Container", hidden=True),

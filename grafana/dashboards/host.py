@@ -1,4 +1,4 @@
-"""*Host*: was it the host? Canaries and reference work on one axis, then CPUs, memory and threads, then the GPU."""
+"""*Host*: was it the host? Canaries and reference work on one axis, then CPUs, memory, threads, and the GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ from grafana.dashboards import colours, gpu, marks, variables
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import About, Panel, Query
-from grafana.dashboards.promql import CONTAINER, rate, series, worst, worst_gauges, worst_rates
+from grafana.dashboards.promql import (
+    BY,
+    CONTAINER,
+    change,
+    level,
+    on_hosts,
+    rate,
+    reference_work,
+    replicas,
+    series,
+    worst_gauges,
+    worst_rates,
+)
 from grafana.dashboards.tables import Column, rows
-from grafana.dashboards.variables import CANARIES, CONTAINERS, INSTANCE, SERVICES
+from grafana.dashboards.variables import CONTAINERS, INSTANCE, SERVICES
 
-_BY = "namespace, service, canary"
 _PROCESS = 'scope="process"'
+_SAME_AXIS = 0.3
 
 
 def board() -> Board:
@@ -19,15 +31,15 @@ def board() -> Board:
     return Board(
         "host",
         "Host",
-        "Was it the host? Reference work, CPU quota, pressure, memory, threads, and the GPU.",
+        "Was it the host? Reference work, CPU limit, pressure, memory, threads, and the GPU.",
         [
             variables.datasource(),
             variables.instance(multi=False),
             variables.namespace(INSTANCE),
             variables.service(INSTANCE),
-            variables.replica(INSTANCE),
+            variables.container(INSTANCE),
         ],
-        [marks.upgrades(with_canary=False)],
+        [marks.upgrades(on_hosts(series(marks.UPGRADE, SERVICES)))],
         [
             Row("Was it the host", [_canaries(), _reference(), _throttled(), _cpu()]),
             Row("CPU and memory", [_waiting(), _pressure(), _memory(), _shortages()]),
@@ -39,12 +51,11 @@ def board() -> Board:
 
 def _canaries() -> Panel:
     now = f"quantile_over_time(0.5, {series('infercanary_run_median_seconds', CONTAINERS)}[$__rate_interval])"
-    # Of this host's judge; where another exporter judges the service, of that one.
-    levels = [f"infercanary_{side}_seconds" for side in ("baseline", "current")]
-    own = [series(name, INSTANCE, SERVICES) for name in levels]
-    of_service = [series(f"service_canary:{name}:max", SERVICES) for name in levels]
-    level = " or ".join(f"max by ({_BY}) ({each} @ end())" for each in [*own, *of_service])
-    change = f"max by ({CONTAINER}) ({now} / on ({_BY}) group_left () ({level}) - 1)"
+    # By this host's exporter; by the judge's where several share a store.
+    own = (
+        f"infercanary_{side}_seconds{{{INSTANCE}, {SERVICES}}} @ end()" for side in ("baseline", "current")
+    )
+    before = f"(max by ({BY}) ({' or '.join(own)}) or {level(SERVICES)})"
     return lines(
         About(
             "Canaries",
@@ -54,35 +65,32 @@ def _canaries() -> Panel:
             "image: see *Service*.",
             "percentunit",
         ),
-        Query(change, "{{replica}}"),
+        Query(f"max by ({CONTAINER}) ({change(now, before)})", "{{replica}}"),
         centred=True,
-        calm=0.3,
+        calm=_SAME_AXIS,
     )
 
 
 def _reference() -> Panel:
-    now = f"quantile_over_time(0.5, {series('infercanary_control_seconds', CONTAINERS, 'control!~".*_python"')}[$__rate_interval])"
-    before = series("infercanary_control_baseline_seconds", SERVICES)
-    on = "namespace, service, control"
-    change = f"{now} / on ({on}) group_left () (avg by ({on}) ({before} @ end())) - 1"
+    work = reference_work(f"{CONTAINER}, control", CONTAINERS, 'control!~".*_python"')
     return lines(
         About(
             "Reference work",
-            "Change of the reference work's time from the level before the last upgrade, the mean of the replicas: 0 is "
-            "as before. It is the same work in every image.",
+            "Change of the reference work's time from before the last upgrade, the mean of the replicas: 0 is as "
+            "before. It is the same work in every image.",
             "cpu_spin and gpu_fma follow the clock. memory_copy, gpu_copy, gpu_transfer and page_io follow memory, bus "
             "and kernel, which a neighbour may use too.",
             "percentunit",
         ),
-        Query(f"avg by (control) ({change})", "{{control}}"),
+        Query(f"avg by (control) ({work})", "{{control}}"),
         centred=True,
-        calm=0.3,
+        calm=_SAME_AXIS,
         named=colours.CONTROLS,
     )
 
 
 def _throttled() -> Panel:
-    throttled = "infercanary_cgroup_cpu_throttled_periods_total"
+    throttled = worst_rates("infercanary_cgroup_cpu_throttled_periods_total", CONTAINERS)
     periods = rate("infercanary_cgroup_cpu_periods_total", CONTAINERS)
     return lines(
         About(
@@ -92,7 +100,7 @@ def _throttled() -> Panel:
             "Above a few percent: raise the limit, or use fewer threads.",
             "percentunit",
         ),
-        Query(f"{worst_rates(throttled, CONTAINERS)} / ({periods} > 0)", "{{replica}}"),
+        Query(f"({throttled}) / ({periods} > 0)", "{{replica}}"),
         minimum=0,
     )
 
@@ -113,13 +121,13 @@ def _cpu() -> Panel:
 
 
 def _waiting() -> Panel:
-    waiting = series("infercanary_canary_waiting_ratio", CONTAINERS)
+    waiting = worst_gauges("infercanary_canary_waiting_ratio", CONTAINERS)
     return lines(
         About(
             "Waiting for a CPU",
             "Share of the canary's latency that is CPU wait caused by other processes on the host, over ten minutes. "
             "Of several canaries the highest counts.",
-            "Above 20 %: give the container its own cpuset, or move a neighbour. The neighbour may have no probe.",
+            "Above 20 %: give the container its own cpuset, or move a neighbour, which may have no probe.",
             "percentunit",
         ),
         Query(f"max by ({CONTAINER}) ({waiting})", "{{replica}}"),
@@ -129,22 +137,22 @@ def _waiting() -> Panel:
 
 
 def _pressure() -> Panel:
-    waiting, stalled = (
-        f"max by (resource) ({rate(f'infercanary_cgroup_pressure_{what}_seconds_total', CONTAINERS)})"
-        for what in ("waiting", "stalled")
-    )
+    tasks = {"some": "waiting", "all": "stalled"}
+    rates = {
+        word: rate(f"infercanary_cgroup_pressure_{name}_seconds_total", CONTAINERS)
+        for word, name in tasks.items()
+    }
     return lines(
         About(
             "Pressure",
-            "Share of the time in which some tasks of a container waited for the resource (dashed: all tasks), for the "
-            "worst container.",
+            "Share of the time in which some tasks of a container waited for the resource (dashed: all of its tasks), "
+            "for the worst container.",
             "cpu: too few CPUs. memory: near the limit. io: the disk. Give the container more, or move a neighbour.",
             "percentunit",
         ),
-        Query(waiting, "{{resource}} some"),
-        Query(stalled, "{{resource}} all"),
+        *(Query(f"max by (resource) ({each})", f"{{{{resource}}}} {word}") for word, each in rates.items()),
         minimum=0,
-        named={f"{name} {tasks}": hue for tasks in ("some", "all") for name, hue in colours.RESOURCES.items()},
+        named=colours.RESOURCES,
     )
 
 
@@ -155,7 +163,7 @@ def _memory() -> Panel:
         About(
             "Memory used of the limit",
             "Memory that is hard to reclaim, divided by the container's limit.",
-            "From 90 % on, allocations wait. Near 100 %, the kernel kills processes: raise the limit, or look for a leak.",
+            "From 90 % on, allocations wait; near 100 %, the kernel kills: raise the limit, or look for a leak.",
             "percentunit",
         ),
         Query(f"({used}) / {limit}", "{{replica}}"),
@@ -165,22 +173,19 @@ def _memory() -> Panel:
 
 
 def _shortages() -> Panel:
-    kinds = {
-        "major faults": ("infercanary_cgroup_major_page_faults_total", colours.BLUE),
-        "limit hits": ("infercanary_cgroup_memory_limit_hits_total", colours.ORANGE),
-        "OOM kills": ("infercanary_cgroup_oom_kills_total", colours.VERMILLION),
-    }
+    kinds = {"major faults": "major_page_faults", "limit hits": "memory_limit_hits", "OOM kills": "oom_kills"}
+    hues = (colours.BLUE, colours.ORANGE, colours.VERMILLION)
     return lines(
         About(
             "Major faults, limit hits, OOM kills",
-            "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, of "
+            "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, in "
             "all containers. While serving there should be none.",
             "Raise the limit, or look for a leak. Faults alone: the model is read from disk again, so lock or warm it.",
-            "suffix:/min",
+            "/min",
         ),
         *(
-            Query(f"60 * sum({rate(name, CONTAINERS)})", legend, hue)
-            for legend, (name, hue) in kinds.items()
+            Query(f"60 * sum({rate(f'infercanary_cgroup_{name}_total', CONTAINERS)})", legend, hue)
+            for (legend, name), hue in zip(kinds.items(), hues, strict=True)
         ),
         minimum=0,
     )
@@ -191,12 +196,11 @@ def _threads() -> Panel:
         About(
             "Threads per CPU",
             "The engine's computing threads divided by the CPUs that limit, cpuset and affinity give it.",
-            "Above 1 threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the limit.",
-            "none",
+            "Above 100 % threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the limit.",
+            "percentunit",
         ),
         Query(worst_gauges("infercanary_thread_oversubscription_ratio", CONTAINERS), "{{replica}}"),
         minimum=0,
-        decimals=2,
     )
 
 
@@ -220,15 +224,44 @@ def _stalls() -> Panel:
 
 
 def _affinity() -> Panel:
-    columns = {
+    gauges = {
         "Allowed CPUs": ("allowed_cpus", _PROCESS),
-        "Shared CPUs": ("container_shared_cpus", ""),
+        "Shared with others": ("container_shared_cpus", ""),
         "Pinned threads": ("process_pinned_threads", ""),
         "GPU's NUMA node": ("gpu_numa_node", ""),
         "Threads off it": ("off_node_threads", _PROCESS),
     }
     rates = {
-        "Migrations /s": ("migrations_total", _PROCESS),
-        "Preempted /s": ("context_switches_total", f'{_PROCESS}, kind="involuntary"'),
+        "Migrations": ("migrations_total", _PROCESS),
+        "Preemptions": ("context_switches_total", f'{_PROCESS}, kind="involuntary"'),
         "Threads waiting": ("run_queue_seconds_total", _PROCESS),
     }
+    selected = [series(f"infercanary_{name}", CONTAINERS, more) for name, more in gauges.values()]
+    selected += [
+        f"rate({series(f'infercanary_{name}', CONTAINERS, more)}[5m])" for name, more in rates.values()
+    ]
+    first, *others = (f"max by ({CONTAINER}) ({each})" for each in selected)
+    units = ["none"] * len(gauges) + ["/s", "/s", "none"]
+    return rows(
+        About(
+            "Thread affinity",
+            "CPUs on which the process may run, and those that another container may use too; threads that are pinned "
+            "to some of them; threads that last ran off the GPU's NUMA node. Over five minutes: moves to another CPU, "
+            "preemptions by other threads, and threads that wait for a CPU.",
+            "Fewer CPUs than granted, or pinned threads: the image sets an affinity. Threads off the node: give the "
+            "container the GPU's CPUs by --cpuset-cpus. Preemptions: too many threads, or neighbours.",
+            "none",
+            width=24,
+            height=8,
+        ),
+        [
+            Column("replica", "Replica", least=160),
+            *(
+                Column(f"Value #{letter}", heading, unit, width=120, decimals=2 if heading in rates else 0)
+                for letter, heading, unit in zip("ABCDEFGH", [*gauges, *rates], units, strict=True)
+            ),
+        ],
+        Query(replicas(first)),
+        *map(Query, others),
+        sort=("Replica",),
+    )
