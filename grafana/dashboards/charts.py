@@ -23,6 +23,7 @@ from grafana_foundation_sdk.models import dashboard
 from grafana.dashboards import colours, names
 from grafana.dashboards.panels import (
     DECIMALS,
+    NO_DATA,
     About,
     Panel,
     Query,
@@ -32,7 +33,7 @@ from grafana.dashboards.panels import (
     option,
     references,
 )
-from grafana.dashboards.promql import replicas
+from grafana.dashboards.promql import filled, replicas
 
 _DASHES: Sequence[Sequence[int]] = ((), (10, 8), (2, 6), (20, 6, 2, 6), (30, 10))
 """Strokes and gaps of a panel's queries, in their order, in pixels; the first one's lines are solid."""
@@ -177,3 +178,17 @@ def on_right(panel: Panel, reference: str, unit: str) -> Panel:
     assert built.field_config is not None
     built.field_config.overrides.append(dashboard.DashboardFieldConfigSourceOverrides(matcher, looks))
     return Panel(built)
+
+
+def plot(
+    title: str, text: str, act: str, unit: str, *queries: tuple[str, ...], empty: str = NO_DATA, **looks: Any
+) -> Panel:
+    """:func:`lines` as one declaration.
+
+    Args:
+        title: As `text`, `act`, `unit` and `empty` of :class:`About`.
+        queries: Each as PromQL for :func:`filled`, its legend, and perhaps a colour.
+        looks: Of :func:`lines`.
+    """
+    about = About(title, text, act, unit, empty=empty)
+    return lines(about, *(Query(filled(query), *more) for query, *more in queries), **looks)

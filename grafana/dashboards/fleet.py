@@ -10,11 +10,8 @@ from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import NONE, About, Panel, Query
 from grafana.dashboards.promql import (
-    BY,
-    CONTAINER,
-    RUNNING,
-    SCRAPED,
     change,
+    filled,
     how_many,
     level,
     on_hosts,
@@ -22,21 +19,13 @@ from grafana.dashboards.promql import (
     services,
     signed,
 )
-from grafana.dashboards.tables import Column, rows, tiles
-from grafana.dashboards.variables import INSTANCE, SERVICES
+from grafana.dashboards.tables import Column, lower_case, rows, tiles
+from grafana.dashboards.variables import SERVICES
 from infercanary.exporter.tags import IMAGE_ID, MOVING_TAG
 
-_WORDS = {str(i): (colours.word(name), hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
+_HERE = "and on (namespace, service) <running>"
+_VERDICT = f'service_canary_verdict:infercanary_verdict:max{{{{<services>, verdict=~"{{}}"}}}} == 1 {_HERE}'
 _TO_SERVICE = link("service", "namespace", "service")
-
-
-def _of_service(name: str) -> str:
-    return series(f"service_canary:infercanary_{name}", SERVICES)
-
-
-def _verdict(names: str) -> str:
-    verdict = f'verdict=~"{names}"'
-    return f"{series('service_canary_verdict:infercanary_verdict:max', SERVICES, verdict)} == 1"
 
 
 def board() -> Board:
@@ -54,90 +43,90 @@ def board() -> Board:
         ],
         [marks.upgrades(on_hosts(series(marks.UPGRADE, SERVICES)))],
         [
-            Row("Which service changed", [_counts(), _broken(), _table()]),
+            Row("Which service changed", [*_tiles(), _services()]),
             Row("Alerts and latency", [_alerts(), _latency()]),
             Row("Inventory", [_inventory()], collapsed=True),
         ],
     )
 
 
-def _counts() -> Panel:
+def _tiles() -> list[Panel]:
     verdicts = {
-        "regressed": (colours.VERMILLION, "regressed"),
-        "unconfirmed": (colours.ORANGE, "unconfirmed"),
-        "inconclusive": (colours.OLIVE, "inconclusive"),
-        "fine": (colours.BLUE, "equivalent|improved"),
-        "not judged": (colours.GREY, "no_baseline|settling"),
+        "regressed": "regressed",
+        "unconfirmed": "unconfirmed",
+        "inconclusive": "inconclusive",
+        "fine": "equivalent|improved",
+        "not judged": "no_baseline|settling",
     }
-    chosen = "&".join(f"${{{name}:queryparam}}" for name in ("instance", "namespace", "service"))
-    return tiles(
-        About(
-            "Verdicts",
-            "Services and canaries by the verdict on their last image. Fine is equivalent or improved. Not judged is a "
-            "first image, or one that is warming up. Unconfirmed and inconclusive need more runs.",
-            "Click a count: the table below shows these services.",
-            "none",
-            height=4,
-        ),
-        *(Query(how_many(on_hosts(_verdict(names)), RUNNING), tile) for tile, (_, names) in verdicts.items()),
-        named={tile: hue for tile, (hue, _) in verdicts.items()},
-        links={
-            tile: link("fleet", also="&var-verdict=".join([chosen, *names.split("|")]))
-            for tile, (_, names) in verdicts.items()
-        },
-    )
-
-
-def _broken() -> Panel:
-    state = "instance_service_container_canary_state:infercanary_canary_state:holds"
-    error = (
-        f"{_of_service('upgrade_output_error_ratio:max')} > scalar(infercanary:threshold:output_error_ratio)"
-    )
-    missing = f"{series('infercanary_cuda_missing', INSTANCE, SERVICES)} == 1"
-    canaries = {
-        "canaries failing": series(state, INSTANCE, SERVICES, 'state=~"failing|out_of_memory"'),
-        "fell back to CPU": f"{on_hosts(_of_service('cpu_fallback:holds'))} or {missing}",
-        "answers changed": on_hosts(error),
+    chosen = "${instance:queryparam}&${namespace:queryparam}&${service:queryparam}"
+    broken = {
+        "exporters down": "<scraped> == 0",
+        "probes down": "<running> == 0",
+        "canaries failing": "instance_service_container_canary_state:infercanary_canary_state:holds"
+        '{<host>, <services>, state=~"failing|out_of_memory"}',
+        "fell back to CPU": f"max by (<by>) (service_canary:infercanary_cpu_fallback:holds{{<services>}} {_HERE} or "
+        "infercanary_cuda_missing{<host>, <services>} == 1)",
+        "answers changed": "service_canary:infercanary_upgrade_output_error_ratio:max{<services>} > "
+        f"scalar(infercanary:threshold:output_error_ratio) {_HERE}",
     }
-    found = {tile: f"max by ({BY}) ({expression})" for tile, expression in canaries.items()}
-    exporters = {"exporters down": SCRAPED, "probes down": RUNNING}
-    # A count has the labels of one of the services.
+    # The count has the labels of one that was counted.
+    count = "0 * topk(1, {0}) + on () group_left () count({0}) or on () 0 * count(<scraped>)".format
     to_service = link("service", "namespace", "service", "canary").replace("__data.fields", "__field.labels")
-    return tiles(
-        About(
-            "Broken now",
-            "Exporters that Prometheus does not reach (nothing is known about their hosts), probes that do not answer, "
-            "canaries that fail, canaries on the CPU that should be on a GPU, and upgrades that changed the answers.",
-            "Click a number: it leads to *InferCanary itself*, or to one of these services.",
-            "none",
-            height=4,
+    return [
+        tiles(
+            About(
+                "Verdicts",
+                "Services and canaries by the verdict on their last image. Fine is equivalent or improved. Not judged "
+                "is a first image, or one that is warming up. Unconfirmed and inconclusive need more runs.",
+                "Click a count: the table below shows these services.",
+                "none",
+                height=4,
+            ),
+            *(
+                Query(filled(how_many(_VERDICT.format(names), "<running>")), tile)
+                for tile, names in verdicts.items()
+            ),
+            named={tile: colours.VERDICTS[names.split("|")[0]] for tile, names in verdicts.items()},
+            links={
+                tile: link("fleet", also="&var-verdict=".join([chosen, *names.split("|")]))
+                for tile, names in verdicts.items()
+            },
         ),
-        *(Query(how_many(f"{up} == 0", up), tile) for tile, up in exporters.items()),
-        *(
-            Query(
-                f"0 * topk(1, {each}) + on () group_left () count({each}) or on () 0 * count({RUNNING})", tile
-            )
-            for tile, each in found.items()
+        tiles(
+            About(
+                "Broken now",
+                "Exporters that Prometheus does not reach (nothing is known about their hosts), probes that do not "
+                "answer, canaries that fail, canaries on the CPU that should be on a GPU, and upgrades that changed "
+                "the answers.",
+                "Click a number: it leads to *InferCanary itself*, or to one of these services.",
+                "none",
+                height=4,
+            ),
+            *(Query(filled(count(expression)), tile) for tile, expression in broken.items()),
+            links=dict.fromkeys(broken, to_service)
+            | dict.fromkeys(["exporters down", "probes down"], link("self")),
+            bad_from=1,
         ),
-        links={tile: link("self") for tile in exporters} | dict.fromkeys(found, to_service),
-        bad_from=1,
-    )
+    ]
 
 
-def _table() -> Panel:
-    chosen = on_hosts(f"and on ({BY}) {_verdict('$verdict')}")
-
-    def recorded(name: str) -> Query:
-        return Query(f"max by ({BY}) ({_of_service(name)}) {chosen}")
-
-    cause = series("service_canary_cause:infercanary_shift_cause:max", SERVICES)
-    worst = series("instance_service_canary:infercanary_verdict:worst", SERVICES)
-    judged = f"{series('infercanary_upgrade_info', SERVICES)} and on (instance, {BY}) {worst}"
-    # Without registry and digest; the image's id follows.
-    image = (
-        f'label_replace({judged}, "image", "$1$2", "candidate_image", "(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?")'
-    )
-    number, upgraded = _of_service("verdict:number"), _of_service("upgrade_timestamp_seconds:max")
+def _services() -> Panel:
+    recorded = "service_canary:infercanary_{}{{<services>}}".format
+    upgraded = recorded("upgrade_timestamp_seconds:max")
+    queries = [
+        recorded("verdict:number"),
+        signed(recorded("shift_ratio:max"), "change"),
+        recorded("baseline_seconds:max"),
+        recorded("current_seconds:max"),
+        "service_canary_cause:infercanary_shift_cause:max{<services>} == 1",
+        f"1000 * {upgraded}",
+        f"1000 * ({upgraded} - 3600 or 0 * service_canary:infercanary_verdict:number{{<services>}} + time() - 21600)",
+        # Without registry and digest; the image's id follows.
+        "max by (<by>, image) (label_replace(infercanary_upgrade_info{<services>} and on (instance, <by>) "
+        'instance_service_canary:infercanary_verdict:worst{<services>}, "image", "$1$2", "candidate_image", '
+        '"(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?"))',
+    ]
+    words = {str(i): (colours.word(name), hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
     return rows(
         About(
             "Services: last upgrade",
@@ -152,7 +141,7 @@ def _table() -> Panel:
             Column(
                 "service", "Service", link=link("service", "namespace", "service", "canary", since="Value #G")
             ),
-            Column("Value #A", "Verdict", words=_WORDS, width=115),
+            Column("Value #A", "Verdict", words=words, width=115),
             Column("change", "Change", width=90),
             Column("Value #C", "Old latency", "s", width=100),
             Column("Value #D", "New latency", "s", width=100),
@@ -162,28 +151,23 @@ def _table() -> Panel:
             Column("canary", "Canary", width=120),
             Column("Value #G", "From", hidden=True),
         ],
-        recorded("verdict:number"),
-        Query(f"{signed(_of_service('shift_ratio:max'), 'change')} {chosen}"),
-        recorded("baseline_seconds:max"),
-        recorded("current_seconds:max"),
-        Query(f"max by ({BY}, cause) ({cause} == 1) {chosen}"),
-        Query(f"1000 * {upgraded} {chosen}"),
-        Query(f"1000 * ({upgraded} - 3600 or 0 * {number} + time() - 21600) {chosen}"),
-        Query(f"max by ({BY}, image) ({image}) {chosen}"),
+        *(Query(filled(f"{query} and on (<by>) {_VERDICT.format('$verdict')}")) for query in queries),
         sort=("-Verdict", "-Change"),
     )
 
 
 def _alerts() -> Panel:
-    about = 'alertname=~"InferCanary.*", namespace=~"$namespace|", service=~"$service|"'
-    firing = f'ALERTS_FOR_STATE{{{about}}} and ignoring (alertstate) ALERTS{{{about}, alertstate="firing"}}'
-    named = f'label_replace({firing}, "alert", "$1", "alertname", "InferCanary(.*)")'
-    joined = f'label_join({named}, "replica", "/", "pod", "container")'
-    of_replica = f'label_replace({joined}, "replica", "$1", "replica", "/(.*)")'
-    by = f"alertname, alert, severity, replica, {CONTAINER}, canary"
-    links = 'topk(1, infercanary:links:info{runbooks!=""}) ^ 0 or on () vector(1)'
-    linked = f"1000 * max by ({by}) ({of_replica}) * on () group_left (runbooks) ({links})"
-    return rows(
+    query = (
+        "label_replace(1000 * max by (alertname, alert, severity, replica, <container>, canary) "
+        "(label_replace(label_join(label_replace("
+        'ALERTS_FOR_STATE{alertname=~"InferCanary.*", namespace=~"$namespace|", service=~"$service|"} '
+        'and ignoring (alertstate) ALERTS{alertstate="firing", service=~"$service|"}, '
+        '"alert", "$1", "alertname", "InferCanary(.*)"), '
+        '"replica", "/", "pod", "container"), "replica", "$1", "replica", "/(.*)")) '
+        '* on () group_left (runbooks) (topk(1, infercanary:links:info{runbooks!=""}) ^ 0 or on () vector(1)), '
+        '"runbook", "open", "runbooks", ".+")'
+    )
+    table = rows(
         About(
             "Firing alerts",
             "InferCanary's alerts for these services, and its alerts about itself. Critical ones are first.",
@@ -204,19 +188,19 @@ def _alerts() -> Panel:
             Column(
                 "runbook", "Runbook", link="${__data.fields.runbooks}#${__data.fields.alertname}", width=90
             ),
-            Column("runbooks", "Runbooks", hidden=True),
-            Column("alertname", "Anchor", hidden=True),
-            Column("container", "Container", hidden=True),
+            *(Column(name, name, hidden=True) for name in ("runbooks", "alertname", "container")),
         ],
-        Query(f'label_replace({linked}, "runbook", "open", "runbooks", ".+")'),
+        Query(filled(query)),
         sort=("Severity", "-Since"),
     )
+    return lower_case(table, "alertname")  # as the runbooks' headings have it
 
 
 def _latency() -> Panel:
-    now = _of_service("run_median_seconds:p50")
-    end = change(f"{now} @ end()", level(SERVICES))
-    worst = f"topk(10, {on_hosts(f'abs({end})')} @ end())"
+    now = "service_canary:infercanary_run_median_seconds:p50{<services>}"
+    last = change(f"{now} @ end()", level(SERVICES))
+    worst = f"topk(10, {on_hosts(f'abs({last})')} @ end())"
+    query = services(f"({change(now, level(SERVICES))}) and on (<by>) {worst}")
     return lines(
         About(
             "Latency against before the upgrade",
@@ -226,24 +210,27 @@ def _latency() -> Panel:
             "percentunit",
             width=24,
         ),
-        Query(services(f"({change(now, level(SERVICES))}) and on ({BY}) {worst}"), "{{named}} {{canary}}"),
+        Query(filled(query), "{{named}} {{canary}}"),
         centred=True,
         calm=0.1,
     )
 
 
 def _inventory() -> Panel:
-    by = "namespace, service"
     # A host whose exporter is down keeps its replicas.
-    unknown = f"last_over_time({RUNNING}[1h]) and on (instance) {SCRAPED} == 0"
-    replicas = f"count by ({by}) ({RUNNING} or {unknown})"
-    hardware = series("service_hardware:infercanary_environment_info:replicas", SERVICES)
-    each = f"0 * max by ({by}, hardware) ({hardware} or on ({by}) {replicas}) + on ({by}) group_left"
-    image = series(
-        "service_image:infercanary_container_info:replicas",
-        SERVICES,
-        f'image=~"{MOVING_TAG}", image!~"{IMAGE_ID}"',
+    unknown = "last_over_time(<running>[1h]) and on (instance) <scraped> == 0"
+    replicas = f"count by (namespace, service) (<running> or {unknown})"
+    each = (
+        "0 * max by (namespace, service, hardware) (service_hardware:infercanary_environment_info:replicas{<services>} "
+        f"or on (namespace, service) {replicas}) + on (namespace, service) group_left"
     )
+    queries = [
+        f"() {replicas}",
+        f"() sum by (namespace, service) (<running> or 0 * ({unknown}))",
+        f"() count by (namespace, service) (count by (instance, namespace, service) (<running> or {unknown}))",
+        "(image) topk by (namespace, service) (1, service_image:infercanary_container_info:replicas{<services>, "
+        f'image=~"{MOVING_TAG}", image!~"{IMAGE_ID}"}})',
+    ]
     return rows(
         About(
             "Inventory",
@@ -262,9 +249,6 @@ def _inventory() -> Panel:
             Column("hardware", "Hardware"),
             Column("image", "Unpinned image tag"),
         ],
-        Query(f"{each} () {replicas}"),
-        Query(f"{each} () sum by ({by}) ({RUNNING} or 0 * ({unknown}))"),
-        Query(f"{each} () count by ({by}) (count by (instance, {by}) ({RUNNING} or {unknown}))"),
-        Query(f"{each} (image) topk by ({by}) (1, {image})"),
+        *(Query(filled(f"{each} {query}")) for query in queries),
         sort=("Service",),
     )

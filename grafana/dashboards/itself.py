@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 from grafana.dashboards import colours, variables
 from grafana.dashboards.board import Board, Row, link
-from grafana.dashboards.charts import lines
+from grafana.dashboards.charts import plot
 from grafana.dashboards.panels import NONE, About, Panel, Query
-from grafana.dashboards.promql import CONTAINER, SCRAPED, how_many, rate, replicas, series
+from grafana.dashboards.promql import filled, replicas
 from grafana.dashboards.tables import Column, rows, tiles
-from grafana.dashboards.variables import INSTANCE, UP
+from grafana.dashboards.variables import INSTANCE
 
-_EXPORTERS = f'job="infercanary", {INSTANCE}'
-"""For metrics that every process has."""
-_PROBES = series(UP, INSTANCE)
+_PROBES = f"instance_service_container:infercanary_up:max{{{INSTANCE}}}"
 _STATES = {
     "-1": ("exporter down", colours.TROUBLE),
     "0": ("down", colours.TROUBLE),
@@ -32,49 +30,31 @@ def board() -> Board:
         [],
         [
             Row("Problems", [_problems(), _exporters(), _probes()]),
-            Row("Errors and runs", [_errors(), _runs()]),
-            Row("Cost", [_probe_time(), _exporter_cpu(), _memory(), _lag()]),
+            Row("Errors and runs", _events()),
+            Row("Cost", _cost()),
             Row("Wrong verdicts", [_false_alarms()]),
         ],
         refresh="5m",
     )
 
 
-def _own(name: str) -> str:
-    return series(f"infercanary_{name}", INSTANCE)
-
-
-def _kinds(expressions: Mapping[str, tuple[str, str]]) -> Query:
-    """One query for several: name of the kind → an expression, and the label that is `$1` in the name."""
-    each = (
-        f'label_replace({x}, "kind", "{kind}", "{label}", "(.*)")' for kind, (x, label) in expressions.items()
-    )
-    return Query(" or ".join(each), "{{kind}}")
-
-
-def _per_minute(name: str, by: str = "") -> str:
-    return f"60 * sum by ({by}) ({rate(f'infercanary_{name}_total', INSTANCE)})"
-
-
-def _highest(each: str, name: str = "highest", hue: str = colours.BLUE) -> Query:
-    return Query(f"max({each})", name, hue, ())
-
-
-def _middle(each: str) -> Query:
-    return Query(f"quantile(0.5, {each})", "median", colours.GREY, ())
+def _kinds(expressions: Mapping[str, str]) -> str:
+    """One query for several, each with its name as the label `kind`; `$1` in a name is the value of the label `why`."""
+    each = (f'label_replace({text}, "kind", "{name}", "why", "(.*)")' for name, text in expressions.items())
+    return filled(" or ".join(each))
 
 
 def _problems() -> Panel:
-    down = {
-        "exporters down": SCRAPED,
-        "probes down": _PROBES,
-        "Docker API not answering": _own("discovery_up"),
-        "stores down": _own("store_up"),
-        "configs refused": _own("config_last_reload_successful"),
+    count = "(count({} == 0) or 0 * count(<scraped>))".format
+    problems = {
+        "exporters down": count("<scraped>"),
+        "probes down": count(_PROBES),
+        "over the container limit": "sum(infercanary_refused_containers{<host>})",
+        "Docker API not answering": count("infercanary_discovery_up{<host>}"),
+        "stores down": count("infercanary_store_up{<host>}"),
+        "configs refused": count("infercanary_config_last_reload_successful{<host>}"),
+        "workers restarted": "(sum(infercanary_worker_failures_total{<host>}) or 0 * count(<scraped>))",
     }
-    sums = {"over the container limit": "refused_containers", "workers restarted": "worker_failures_total"}
-    counts = {kind: how_many(f"{up} == 0", SCRAPED) for kind, up in down.items()}
-    counts |= {kind: f"sum({_own(name)}) or 0 * count({SCRAPED})" for kind, name in sums.items()}
     return tiles(
         About(
             "Problems now",
@@ -86,13 +66,19 @@ def _problems() -> Panel:
             width=24,
             height=4,
         ),
-        _kinds({kind: (f"({count})", "job") for kind, count in counts.items()}),
+        Query(_kinds(problems), "{{kind}}"),
         bad_from=1,
     )
 
 
 def _exporters() -> Panel:
-    by_host = "max by (instance) ({})".format
+    queries = [
+        "<scraped>",
+        "infercanary_discovered_containers{<host>}",
+        f"sum by (instance) ({_PROBES})",
+        "infercanary_store_bytes{<host>}",
+        "infercanary_build_info{<host>}",
+    ]
     return rows(
         About(
             "Exporters",
@@ -110,19 +96,21 @@ def _exporters() -> Panel:
             Column("Value #D", "Store", "bytes", width=90),
             Column("version", "Version", width=90),
         ],
-        Query(by_host(SCRAPED)),
-        Query(by_host(_own("discovered_containers"))),
-        Query(f"sum by (instance) ({_PROBES})"),
-        Query(by_host(_own("store_bytes"))),
-        Query(f"max by (instance, version) ({_own('build_info')})"),
+        *(Query(filled(query)) for query in queries),
         sort=("Exporter", "Host"),
     )
 
 
 def _probes() -> Panel:
-    unknown = f"last_over_time({_PROBES}[1h]) and on (instance) {SCRAPED} == 0"
-    gauges = {"Last report": "report_age_seconds", "Late": "lateness_seconds", "Interval": "interval_seconds"}
-    of_probe = f"max by ({CONTAINER}) ({{}})".format
+    unknown = f"last_over_time({_PROBES}[1h]) and on (instance) <scraped> == 0"
+    queries = [
+        replicas(f"{_PROBES} or 0 * ({unknown}) - 1"),
+        "infercanary_report_age_seconds{<host>}",
+        "infercanary_lateness_seconds{<host>}",
+        "infercanary_interval_seconds{<host>}",
+        "60 * rate(infercanary_missed_slots_total{<host>}[5m])",
+        "count by (<container>) (infercanary_sampler_success{<host>} == 0)",
+    ]
     return rows(
         About(
             "Probes",
@@ -137,139 +125,127 @@ def _probes() -> Panel:
         [
             Column("replica", "Probe", link=link("host", "instance", "namespace", "service", "container")),
             Column("Value #A", "State", words=_STATES, width=120),
-            *(
-                Column(f"Value #{letter}", heading, "s", width=90)
-                for letter, heading in zip("BCD", gauges, strict=True)
-            ),
+            Column("Value #B", "Last report", "s", width=90),
+            Column("Value #C", "Late", "s", width=90),
+            Column("Value #D", "Interval", "s", width=90),
             Column("Value #E", "Missed", "/min", width=80),
             Column("Value #F", "Samplers failing", "none", width=80),
             *(Column(name, name, hidden=True) for name in ("instance", "namespace", "service", "container")),
         ],
-        Query(replicas(of_probe(f"{_PROBES} or 0 * ({unknown}) - 1"))),
-        *(Query(of_probe(_own(name))) for name in gauges.values()),
-        Query(of_probe(f"60 * rate({_own('missed_slots_total')}[5m])")),
-        Query(f"count by ({CONTAINER}) ({_own('sampler_success')} == 0)"),
+        *(Query(filled(query)) for query in queries),
         sort=("State", "-Late"),
     )
 
 
-def _errors() -> Panel:
-    kinds = {
-        "poll: $1": ("poll_failures", "reason"),
-        "refused input: $1": ("rejected", "reason"),
-        "budget exceeded: $1": ("budget_exceeded", "budget"),
-        "connection refused: $1": ("connections_refused", "reason"),
-        "store": ("store_errors", "job"),
-        "journal": ("journal_errors", "job"),
+def _events() -> list[Panel]:
+    growth = (
+        '60 * sum by (why) (label_replace(rate(infercanary_{}_total{{<host>}}[$__rate_interval]), "why", "$1", "{}", '
+        '"(.*)"))'
+    ).format
+    errors = {
+        "poll: $1": growth("poll_failures", "reason"),
+        "refused input: $1": growth("rejected", "reason"),
+        "budget exceeded: $1": growth("budget_exceeded", "budget"),
+        "connection refused: $1": growth("connections_refused", "reason"),
+        "store": growth("store_errors", ""),
+        "journal": growth("journal_errors", ""),
     }
-    return lines(
-        About(
+    runs = {
+        "collected": growth("runs_collected", ""),
+        "stored": growth("stored_runs", ""),
+        "lost": growth("runs_lost", ""),
+        "left out": growth("runs_left_out", ""),
+        "dropped": growth("unjudged_runs", ""),
+    }
+    hues = (colours.BLUE, colours.SKY, colours.VERMILLION, colours.OLIVE, colours.ORANGE)
+    return [
+        plot(
             "Errors by kind",
             "Polls without a valid report, parts of reports that were refused, budgets that a probe exceeded, "
             "connections that were closed, and failures to write the judge's store or a probe's journal.",
             "Poll unreachable: not started, or no common network; timeout: too little CPU. Refused input: a limit of "
             "the exporter, or a probe of another version. Store, journal: a full disk. Logs name the container.",
             "/min",
+            (f"({_kinds(errors)}) > 0", "{{kind}}"),
             empty=NONE,
+            minimum=0,
         ),
-        _kinds({kind: (f"{_per_minute(name, by)} > 0", by) for kind, (name, by) in kinds.items()}),
-        minimum=0,
-    )
-
-
-def _runs() -> Panel:
-    kinds = {
-        "collected": ("runs_collected", colours.BLUE),
-        "stored": ("stored_runs", colours.SKY),
-        "lost": ("runs_lost", colours.VERMILLION),
-        "left out": ("runs_left_out", colours.OLIVE),
-        "dropped": ("unjudged_runs", colours.ORANGE),
-    }
-    return lines(
-        About(
+        plot(
             "Runs collected, lost, left out, stored, dropped",
             "Runs that exporters took from probes and that the judge's stores accepted. Lost: they left a probe's ring "
             "before. Left out: their start was not seen, so their image is not known. Dropped: the store failed.",
             "Lost or left out: the exporter was away. Dropped: its log says why. Verdicts rest on fewer runs.",
             "runs/min",
+            (_kinds(runs), "{{kind}}"),
+            minimum=0,
+            named=dict(zip(runs, hues, strict=True)),
         ),
-        _kinds({kind: (_per_minute(name), "job") for kind, (name, _) in kinds.items()}),
-        minimum=0,
-        named={kind: hue for kind, (_, hue) in kinds.items()},
+    ]
+
+
+def _cost() -> list[Panel]:
+    share = (
+        "rate(infercanary_busy_seconds_total{<host>}[$__rate_interval]) / infercanary_duty_cap_ratio{<host>}"
     )
-
-
-def _probe_time() -> Panel:
-    share = f"{rate('infercanary_busy_seconds_total', INSTANCE)} / {_own('duty_cap_ratio')}"
-    return lines(
-        About(
+    exporter = 'process_{}{{job="infercanary", <host>}}'.format
+    cpu = f"rate({exporter('cpu_seconds_total')}[$__rate_interval])"
+    memory = exporter("resident_memory_bytes")
+    return [
+        plot(
             "Probe time against its cap",
             "Time of runs and reference work as a share of duty_cap. Near 100 % is by design: repeats fill it. After a "
             "start it may be four times as much, which is paid back within the hour. Also the CPU of the probe itself.",
             "If it costs too much, lower duty_cap. CPU above a few percent: a sampler of your own is slow.",
             "percentunit",
+            (f"max({share})", "highest", colours.BLUE),
+            (f"quantile(0.5, {share})", "median", colours.GREY),
+            (
+                "max(rate(infercanary_probe_cpu_seconds_total{<host>}[$__rate_interval]))",
+                "probe's CPU, of a core",
+                colours.ORANGE,
+            ),
+            minimum=0,
         ),
-        _highest(share),
-        _middle(share),
-        _highest(
-            rate("infercanary_probe_cpu_seconds_total", INSTANCE), "probe's CPU, of a core", colours.ORANGE
-        ),
-        minimum=0,
-    )
-
-
-def _exporter_cpu() -> Panel:
-    each = rate("process_cpu_seconds_total", _EXPORTERS)
-    return lines(
-        About(
+        plot(
             "Exporter's CPU",
             "Share of a core that the exporter's process takes, and the part for storing and judging.",
             "It grows with the number of containers: give the exporter a core, or poll less often.",
             "percentunit",
+            (f"max({cpu})", "highest", colours.BLUE),
+            (f"quantile(0.5, {cpu})", "median", colours.GREY),
+            (
+                "max(rate(infercanary_judge_seconds_total{<host>}[$__rate_interval]))",
+                "judge, highest",
+                colours.ORANGE,
+            ),
+            minimum=0,
         ),
-        _highest(each),
-        _middle(each),
-        _highest(rate("infercanary_judge_seconds_total", INSTANCE), "judge, highest", colours.ORANGE),
-        minimum=0,
-    )
-
-
-def _memory() -> Panel:
-    each = series("process_resident_memory_bytes", _EXPORTERS)
-    return lines(
-        About(
+        plot(
             "Exporter's memory",
             "Resident memory. It grows with the number of containers, not with time.",
             "If it grows with time, report it, with the number of containers and the version.",
             "bytes",
+            (f"max({memory})", "highest", colours.BLUE),
+            (f"quantile(0.5, {memory})", "median", colours.GREY),
+            minimum=0,
         ),
-        _highest(each),
-        _middle(each),
-        minimum=0,
-    )
-
-
-def _lag() -> Panel:
-    return lines(
-        About(
+        plot(
             "Loop lag and scrape time",
             "The highest of all exporters: longest delay of the event loop over 30 s (healthy is below 0.1 s), and the "
             "time that Prometheus takes for a scrape.",
             "Lag near the time-out of polls: give the exporter more CPU. A slow scrape: raise its time-out.",
             "s",
+            ("max(infercanary_event_loop_lag_seconds{<host>})", "loop lag", colours.BLUE),
+            ('max(scrape_duration_seconds{job="infercanary", <host>})', "scrape", colours.ORANGE),
+            minimum=0,
         ),
-        _highest(_own("event_loop_lag_seconds"), "loop lag"),
-        _highest(series("scrape_duration_seconds", _EXPORTERS), "scrape", colours.ORANGE),
-        minimum=0,
-    )
+    ]
 
 
 def _false_alarms() -> Panel:
     # They are the service's, and published with each of its containers.
-    tests, alarms = (
-        f"sum(max by (instance, namespace, service, canary) ({_own(f'judge_aa_{what}')}))"
-        for what in ("tests", "alarms")
-    )
+    count = "sum(max by (instance, <by>) (infercanary_judge_aa_{}{{<host>}}))".format
+    tests, alarms = count("tests"), count("alarms")
     return tiles(
         About(
             "A/A test: false alarms on restarts",
@@ -279,8 +255,8 @@ def _false_alarms() -> Panel:
             "none",
             height=4,
         ),
-        Query(tests, "restarts tested"),
-        Query(alarms, "called a change"),
-        Query(f"{alarms} / ({tests} > 0)", "share"),
+        Query(filled(tests), "restarts tested"),
+        Query(filled(alarms), "called a change"),
+        Query(filled(f"{alarms} / ({tests} > 0)"), "share"),
         units={"share": "percentunit"},
     )

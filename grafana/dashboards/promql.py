@@ -9,9 +9,10 @@ Args:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES, UP
+from grafana.dashboards.variables import CONTAINERS, INSTANCE, JUDGED, SERVICES, UP
 
 CONTAINER = "instance, namespace, service, pod, container"
 """Labels that identify a container: its name is unique on its host, and `instance` is the host's exporter."""
@@ -209,3 +210,23 @@ def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
         by: Labels of which one series is left.
     """
     return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
+
+
+_PARTS = {
+    "host": INSTANCE,
+    "services": SERVICES,
+    "containers": CONTAINERS,
+    "container": CONTAINER,
+    "by": BY,
+    "running": RUNNING,
+    "scraped": SCRAPED,
+}
+
+
+def filled(text: str) -> str:
+    """PromQL with the selectors and label lists that boards share: `<containers>` is the matchers of the chosen ones.
+
+    Args:
+        text: An expression; its parts in angle brackets have names of :data:`_PARTS`.
+    """
+    return re.sub(r"<(\w+)>", lambda part: _PARTS[part[1]], text)
