@@ -118,7 +118,7 @@ def _services() -> Panel:
         signed(recorded("shift_ratio:max"), "change"),
         recorded("baseline_seconds:max"),
         recorded("current_seconds:max"),
-        "service_canary_cause:infercanary_shift_cause:max{<services>} == 1",
+        "max by (<by>, cause) (service_canary_cause:infercanary_shift_cause:max{<services>} == 1)",
         f"1000 * {upgraded}",
         f"1000 * ({upgraded} - 3600 or 0 * service_canary:infercanary_verdict:number{{<services>}} + time() - 21600)",
         # Without registry and digest; the image's id follows.

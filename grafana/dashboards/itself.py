@@ -86,17 +86,18 @@ def _exporters() -> Panel:
             "answer, the size of the judge's store, and its version.",
             "If fewer answer than were found, see the probes beside. If versions differ, finish the rollout.",
             "none",
+            width=10,
             height=12,
         ),
         [
             Column("instance", "Host"),
-            Column("Value #A", "Exporter", words=_STATES, width=90),
-            Column("Value #B", "Containers found", "none", width=100),
-            Column("Value #C", "Probes up", "none", width=80),
+            Column("Value #A", "Exporter", words=_STATES, width=80),
+            Column("Value #B", "Containers found", "none", width=90),
+            Column("Value #C", "Probes up", "none", width=70),
             Column("Value #D", "Store", "bytes", width=90),
-            Column("version", "Version", width=90),
+            Column("version", "Version", width=75),
         ],
-        *(Query(filled(query)) for query in queries),
+        *(Query(filled(f"max by (instance, version) ({query})")) for query in queries),
         sort=("Exporter", "Host"),
     )
 
@@ -109,7 +110,7 @@ def _probes() -> Panel:
         "infercanary_lateness_seconds{<host>}",
         "infercanary_interval_seconds{<host>}",
         "60 * rate(infercanary_missed_slots_total{<host>}[5m])",
-        "count by (<container>) (infercanary_sampler_success{<host>} == 0)",
+        "count without (sampler) (infercanary_sampler_success{<host>} == 0)",
     ]
     return rows(
         About(
@@ -120,6 +121,7 @@ def _probes() -> Panel:
             "Down: the status page has the reason. Late or missed rounds: too little CPU, see *Host*. A long interval: "
             "raise duty_cap, or use a smaller input. A failing sampler: the probe's log.",
             "none",
+            width=14,
             height=12,
         ),
         [
@@ -132,7 +134,7 @@ def _probes() -> Panel:
             Column("Value #F", "Samplers failing", "none", width=80),
             *(Column(name, name, hidden=True) for name in ("instance", "namespace", "service", "container")),
         ],
-        *(Query(filled(query)) for query in queries),
+        *(Query(filled(f"max by (<container>, replica) ({query})")) for query in queries),
         sort=("State", "-Late"),
     )
 
@@ -176,7 +178,7 @@ def _events() -> list[Panel]:
             "before. Left out: their start was not seen, so their image is not known. Dropped: the store failed.",
             "Lost or left out: the exporter was away. Dropped: its log says why. Verdicts rest on fewer runs.",
             "runs/min",
-            (_kinds(runs), "{{kind}}"),
+            (f"({_kinds(runs)}) > 0", "{{kind}}"),
             minimum=0,
             named=dict(zip(runs, hues, strict=True)),
         ),
