@@ -33,7 +33,7 @@ from grafana.dashboards.panels import (
     option,
     references,
 )
-from grafana.dashboards.promql import filled, replicas
+from grafana.dashboards.promql import replicas
 
 _DASHES: Sequence[Sequence[int]] = ((), (10, 8), (2, 6), (20, 6, 2, 6), (30, 10))
 """Strokes and gaps of a panel's queries, in their order, in pixels; the first one's lines are solid."""
@@ -176,19 +176,25 @@ def on_right(panel: Panel, reference: str, unit: str) -> Panel:
     ]
     matcher = dashboard.MatcherConfig(id_val="byFrameRefID", options=reference)
     assert built.field_config is not None
-    built.field_config.overrides.append(dashboard.DashboardFieldConfigSourceOverrides(matcher, looks))
+    built.field_config.overrides.append(
+        dashboard.DashboardFieldConfigSourceOverrides(matcher=matcher, properties=looks)
+    )
     return Panel(built)
 
 
+_Line = tuple[str, str] | tuple[str, str, str]
+"""An expression, its legend, and perhaps a colour."""
+
+
 def plot(
-    title: str, text: str, act: str, unit: str, *queries: tuple[str, ...], empty: str = NO_DATA, **looks: Any
+    title: str, text: str, act: str, unit: str, *queries: _Line, empty: str = NO_DATA, **looks: Any
 ) -> Panel:
-    """:func:`lines` as one declaration.
+    """Draw lines: :func:`lines` as one declaration.
 
     Args:
         title: As `text`, `act`, `unit` and `empty` of :class:`About`.
-        queries: Each as PromQL for :func:`filled`, its legend, and perhaps a colour.
-        looks: Of :func:`lines`.
+        queries: One for each line, or for several.
+        looks: As of :func:`lines`.
     """
     about = About(title, text, act, unit, empty=empty)
-    return lines(about, *(Query(filled(query), *more) for query, *more in queries), **looks)
+    return lines(about, *(Query(*query) for query in queries), **looks)

@@ -11,11 +11,9 @@ from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import NONE, About, Panel, Query
 from grafana.dashboards.promql import (
     change,
-    filled,
     how_many,
     level,
     on_hosts,
-    series,
     services,
     signed,
 )
@@ -23,8 +21,8 @@ from grafana.dashboards.tables import Column, lower_case, rows, tiles
 from grafana.dashboards.variables import SERVICES
 from infercanary.exporter.tags import IMAGE_ID, MOVING_TAG
 
-_HERE = "and on (namespace, service) <running>"
-_VERDICT = f'service_canary_verdict:infercanary_verdict:max{{{{<services>, verdict=~"{{}}"}}}} == 1 {_HERE}'
+_HERE = "and on (namespace, service) RUNNING"
+_VERDICT = f'service_canary_verdict:infercanary_verdict:max{{{{SERVICE, verdict=~"{{}}"}}}} == 1 {_HERE}'
 _TO_SERVICE = link("service", "namespace", "service")
 
 
@@ -41,7 +39,7 @@ def board() -> Board:
             variables.service(),
             variables.verdict(),
         ],
-        [marks.upgrades(on_hosts(series(marks.UPGRADE, SERVICES)))],
+        [marks.upgrades(f"{marks.UPGRADE}{{SERVICE}} HERE")],
         [
             Row("Which service changed", [*_tiles(), _services()]),
             Row("Alerts and latency", [_alerts(), _latency()]),
@@ -60,17 +58,17 @@ def _tiles() -> list[Panel]:
     }
     chosen = "${instance:queryparam}&${namespace:queryparam}&${service:queryparam}"
     broken = {
-        "exporters down": "<scraped> == 0",
-        "probes down": "<running> == 0",
+        "exporters down": "SCRAPED == 0",
+        "probes down": "RUNNING == 0",
         "canaries failing": "instance_service_container_canary_state:infercanary_canary_state:holds"
-        '{<host>, <services>, state=~"failing|out_of_memory"}',
-        "fell back to CPU": f"max by (<by>) (service_canary:infercanary_cpu_fallback:holds{{<services>}} {_HERE} or "
-        "infercanary_cuda_missing{<host>, <services>} == 1)",
-        "answers changed": "service_canary:infercanary_upgrade_output_error_ratio:max{<services>} > "
+        '{HOST, SERVICE, state=~"failing|out_of_memory"}',
+        "fell back to CPU": f"max by (BY) (service_canary:infercanary_cpu_fallback:holds{{SERVICE}} {_HERE} or "
+        "infercanary_cuda_missing{HOST, SERVICE} == 1)",
+        "answers changed": "service_canary:infercanary_upgrade_output_error_ratio:max{SERVICE} > "
         f"scalar(infercanary:threshold:output_error_ratio) {_HERE}",
     }
     # The count has the labels of one that was counted.
-    count = "0 * topk(1, {0}) + on () group_left () count({0}) or on () 0 * count(<scraped>)".format
+    count = "0 * topk(1, {0}) + on () group_left () count({0}) or on () 0 * count(SCRAPED)".format
     to_service = link("service", "namespace", "service", "canary").replace("__data.fields", "__field.labels")
     return [
         tiles(
@@ -82,10 +80,7 @@ def _tiles() -> list[Panel]:
                 "none",
                 height=4,
             ),
-            *(
-                Query(filled(how_many(_VERDICT.format(names), "<running>")), tile)
-                for tile, names in verdicts.items()
-            ),
+            *(Query(how_many(_VERDICT.format(names), "RUNNING"), tile) for tile, names in verdicts.items()),
             named={tile: colours.VERDICTS[names.split("|")[0]] for tile, names in verdicts.items()},
             links={
                 tile: link("fleet", also="&var-verdict=".join([chosen, *names.split("|")]))
@@ -102,7 +97,7 @@ def _tiles() -> list[Panel]:
                 "none",
                 height=4,
             ),
-            *(Query(filled(count(expression)), tile) for tile, expression in broken.items()),
+            *(Query(count(expression), tile) for tile, expression in broken.items()),
             links=dict.fromkeys(broken, to_service)
             | dict.fromkeys(["exporters down", "probes down"], link("self")),
             bad_from=1,
@@ -111,19 +106,19 @@ def _tiles() -> list[Panel]:
 
 
 def _services() -> Panel:
-    recorded = "service_canary:infercanary_{}{{<services>}}".format
+    recorded = "service_canary:infercanary_{}{{SERVICE}}".format
     upgraded = recorded("upgrade_timestamp_seconds:max")
     queries = [
         recorded("verdict:number"),
         signed(recorded("shift_ratio:max"), "change"),
         recorded("baseline_seconds:max"),
         recorded("current_seconds:max"),
-        "max by (<by>, cause) (service_canary_cause:infercanary_shift_cause:max{<services>} == 1)",
+        "max by (BY, cause) (service_canary_cause:infercanary_shift_cause:max{SERVICE} == 1)",
         f"1000 * {upgraded}",
-        f"1000 * ({upgraded} - 3600 or 0 * service_canary:infercanary_verdict:number{{<services>}} + time() - 21600)",
+        f"1000 * ({upgraded} - 3600 or 0 * service_canary:infercanary_verdict:number{{SERVICE}} + time() - 21600)",
         # Without registry and digest; the image's id follows.
-        "max by (<by>, image) (label_replace(infercanary_upgrade_info{<services>} and on (instance, <by>) "
-        'instance_service_canary:infercanary_verdict:worst{<services>}, "image", "$1$2", "candidate_image", '
+        "max by (BY, image) (label_replace(infercanary_upgrade_info{SERVICE} and on (instance, BY) "
+        'instance_service_canary:infercanary_verdict:worst{SERVICE}, "image", "$1$2", "candidate_image", '
         '"(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?"))',
     ]
     words = {str(i): (colours.word(name), hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
@@ -151,14 +146,14 @@ def _services() -> Panel:
             Column("canary", "Canary", width=120),
             Column("Value #G", "From", hidden=True),
         ],
-        *(Query(filled(f"{query} and on (<by>) {_VERDICT.format('$verdict')}")) for query in queries),
+        *(Query(f"{query} and on (BY) {_VERDICT.format('$verdict')}") for query in queries),
         sort=("-Verdict", "-Change"),
     )
 
 
 def _alerts() -> Panel:
     query = (
-        "label_replace(1000 * max by (alertname, alert, severity, replica, <container>, canary) "
+        "label_replace(1000 * max by (alertname, alert, severity, replica, CONTAINER, canary) "
         "(label_replace(label_join(label_replace("
         'ALERTS_FOR_STATE{alertname=~"InferCanary.*", namespace=~"$namespace|", service=~"$service|"} '
         'and ignoring (alertstate) ALERTS{alertstate="firing", service=~"$service|"}, '
@@ -190,17 +185,17 @@ def _alerts() -> Panel:
             ),
             *(Column(name, name, hidden=True) for name in ("runbooks", "alertname", "container")),
         ],
-        Query(filled(query)),
+        Query(query),
         sort=("Severity", "-Since"),
     )
     return lower_case(table, "alertname")  # as the runbooks' headings have it
 
 
 def _latency() -> Panel:
-    now = "service_canary:infercanary_run_median_seconds:p50{<services>}"
+    now = "service_canary:infercanary_run_median_seconds:p50{SERVICE}"
     last = change(f"{now} @ end()", level(SERVICES))
     worst = f"topk(10, {on_hosts(f'abs({last})')} @ end())"
-    query = services(f"({change(now, level(SERVICES))}) and on (<by>) {worst}")
+    query = services(f"({change(now, level(SERVICES))}) and on (BY) {worst}")
     return lines(
         About(
             "Latency against before the upgrade",
@@ -210,7 +205,7 @@ def _latency() -> Panel:
             "percentunit",
             width=24,
         ),
-        Query(filled(query), "{{named}} {{canary}}"),
+        Query(query, "{{named}} {{canary}}"),
         centred=True,
         calm=0.1,
     )
@@ -218,17 +213,17 @@ def _latency() -> Panel:
 
 def _inventory() -> Panel:
     # A host whose exporter is down keeps its replicas.
-    unknown = "last_over_time(<running>[1h]) and on (instance) <scraped> == 0"
-    replicas = f"count by (namespace, service) (<running> or {unknown})"
+    unknown = "last_over_time(RUNNING[1h]) and on (instance) SCRAPED == 0"
+    replicas = f"count by (namespace, service) (RUNNING or {unknown})"
     each = (
-        "0 * max by (namespace, service, hardware) (service_hardware:infercanary_environment_info:replicas{<services>} "
+        "0 * max by (namespace, service, hardware) (service_hardware:infercanary_environment_info:replicas{SERVICE} "
         f"or on (namespace, service) {replicas}) + on (namespace, service) group_left"
     )
     queries = [
         f"() {replicas}",
-        f"() sum by (namespace, service) (<running> or 0 * ({unknown}))",
-        f"() count by (namespace, service) (count by (instance, namespace, service) (<running> or {unknown}))",
-        "(image) topk by (namespace, service) (1, service_image:infercanary_container_info:replicas{<services>, "
+        f"() sum by (namespace, service) (RUNNING or 0 * ({unknown}))",
+        f"() count by (namespace, service) (count by (instance, namespace, service) (RUNNING or {unknown}))",
+        "(image) topk by (namespace, service) (1, service_image:infercanary_container_info:replicas{SERVICE, "
         f'image=~"{MOVING_TAG}", image!~"{IMAGE_ID}"}})',
     ]
     return rows(
@@ -249,6 +244,6 @@ def _inventory() -> Panel:
             Column("hardware", "Hardware"),
             Column("image", "Unpinned image tag"),
         ],
-        *(Query(filled(f"{each} {query}")) for query in queries),
+        *(Query(f"{each} {query}") for query in queries),
         sort=("Service",),
     )

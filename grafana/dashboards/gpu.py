@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.dashboards import colours
 from grafana.dashboards.charts import on_right, plot
 from grafana.dashboards.panels import NONE, About, Panel, Query
-from grafana.dashboards.promql import CONTAINER, filled, newest
+from grafana.dashboards.promql import CONTAINER, newest
 from grafana.dashboards.tables import YES_OR_NO, Column, rows
 from grafana.dashboards.variables import CONTAINERS
 
@@ -17,12 +17,12 @@ _ACTIONS = "none, reset the GPU, reboot the node, drain peer-to-peer, drain and 
 
 
 def _of_gpu(text: str, by: str = "id", function: str = "max") -> str:
-    return filled(f"{function} by ({by}) (({text}) * on (<container>, gpu) group_left (id) {_NAMED})")
+    return f"{function} by ({by}) (({text}) * on (CONTAINER, gpu) group_left (id) {_NAMED})"
 
 
 def panels() -> list[Panel]:
     """Driver, errors, clocks, power, use, bus, and neighbours."""
-    rate = "rate(infercanary_gpu_{}_total{{<containers>}}[$__rate_interval])"
+    rate = "rate(infercanary_gpu_{}_total{{CONTAINERS}}[$__rate_interval])"
     return [
         _driver(),
         _errors(),
@@ -31,9 +31,9 @@ def panels() -> list[Panel]:
             "Clock of the kernels, its highest value, and the memory's clock. An idle GPU lowers its clock.",
             "If it is low under load, *Throttling by reason* has the reason.",
             "hertz",
-            (_of_gpu("infercanary_gpu_sm_clock_hertz{<containers>}"), "{{id}} SM"),
-            (_of_gpu("infercanary_gpu_sm_clock_max_hertz{<containers>}"), "{{id}} SM highest"),
-            (_of_gpu("infercanary_gpu_memory_clock_hertz{<containers>}"), "{{id}} memory"),
+            (_of_gpu("infercanary_gpu_sm_clock_hertz{CONTAINERS}"), "{{id}} SM"),
+            (_of_gpu("infercanary_gpu_sm_clock_max_hertz{CONTAINERS}"), "{{id}} SM highest"),
+            (_of_gpu("infercanary_gpu_memory_clock_hertz{CONTAINERS}"), "{{id}} memory"),
             minimum=0,
         ),
         plot(
@@ -54,9 +54,9 @@ def panels() -> list[Panel]:
                 "throttling: dust, a fan, or a warm room.",
                 "watt",
                 (_of_gpu(rate.format("energy_joules")), "{{id}} power"),
-                (_of_gpu("infercanary_gpu_power_limit_watts{<containers>}"), "{{id}} limit"),
+                (_of_gpu("infercanary_gpu_power_limit_watts{CONTAINERS}"), "{{id}} limit"),
                 (
-                    _of_gpu("infercanary_gpu_temperature_celsius{<containers>}", "id, sensor"),
+                    _of_gpu("infercanary_gpu_temperature_celsius{CONTAINERS}", "id, sensor"),
                     "{{id}} {{sensor}} temperature",
                 ),
                 minimum=0,
@@ -71,10 +71,10 @@ def panels() -> list[Panel]:
             "High use while the canary is slow: see *Neighbours on the GPU*. Memory near 100 %: use a smaller batch or "
             "cache; growth at constant load is a leak.",
             "percentunit",
-            (_of_gpu("infercanary_gpu_utilization_ratio{<containers>}"), "{{id}} use"),
+            (_of_gpu("infercanary_gpu_utilization_ratio{CONTAINERS}"), "{{id}} use"),
             (
                 _of_gpu(
-                    "infercanary_gpu_memory_used_bytes{<containers>} / infercanary_gpu_memory_size_bytes{<containers>}"
+                    "infercanary_gpu_memory_used_bytes{CONTAINERS} / infercanary_gpu_memory_size_bytes{CONTAINERS}"
                 ),
                 "{{id}} memory",
             ),
@@ -89,7 +89,7 @@ def panels() -> list[Panel]:
                 "Little bandwidth under load: check seat, riser and slot. Traffic near it: move a neighbour.",
                 "Bps",
                 (_of_gpu(rate.format("pcie_bytes"), "id, direction"), "{{id}} {{direction}}"),
-                (_of_gpu("infercanary_gpu_pcie_link_ratio{<containers>}"), "{{id}} link"),
+                (_of_gpu("infercanary_gpu_pcie_link_ratio{CONTAINERS}"), "{{id}} link"),
                 minimum=0,
             ),
             "B",
@@ -101,8 +101,8 @@ def panels() -> list[Panel]:
             "container.",
             "The canary waits while they compute: move one of them, or give each a MIG instance.",
             "none",
-            (_of_gpu("infercanary_gpu_shared{<containers>}"), "{{id}} containers"),
-            (_of_gpu("infercanary_gpu_unknown_processes{<containers>}"), "{{id}} other processes"),
+            (_of_gpu("infercanary_gpu_shared{CONTAINERS}"), "{{id}} containers"),
+            (_of_gpu("infercanary_gpu_unknown_processes{CONTAINERS}"), "{{id}} other processes"),
             minimum=0,
             steps=True,
         ),
@@ -110,10 +110,8 @@ def panels() -> list[Panel]:
 
 
 def _driver() -> Panel:
-    gpus = f"(infercanary_nvml_state{{<containers>}} == 1) * on (<container>) group_right (state) {_NAMED}"
-    none = (
-        "infercanary_nvml_state{<containers>} == 1 unless on (<container>) infercanary_gpu_info{<containers>}"
-    )
+    gpus = f"(infercanary_nvml_state{{CONTAINERS}} == 1) * on (CONTAINER) group_right (state) {_NAMED}"
+    none = "infercanary_nvml_state{CONTAINERS} == 1 unless on (CONTAINER) infercanary_gpu_info{CONTAINERS}"
     return rows(
         About(
             "Driver state",
@@ -133,8 +131,8 @@ def _driver() -> Panel:
             Column("name", "Model"),
             Column("driver_version", "Driver", width=120),
         ],
-        Query(filled(f"count by (id, name, driver_version, state) ({gpus}) or count by (state) ({none})")),
-        Query(_of_gpu("infercanary_gpu_up{<containers>}", function="min")),
+        Query(f"count by (id, name, driver_version, state) ({gpus}) or count by (state) ({none})"),
+        Query(_of_gpu("infercanary_gpu_up{CONTAINERS}", function="min")),
         sort=("GPU",),
     )
 
@@ -142,13 +140,13 @@ def _driver() -> Panel:
 def _errors() -> Panel:
     # Totals: growth in a window would change with the time range.
     totals = {
-        "XIDs": "xid_events_total{<containers>}",
-        "ECC uncorrected": 'ecc_errors_total{<containers>, severity="uncorrected"}',
-        "ECC corrected": 'ecc_errors_total{<containers>, severity="corrected"}',
-        "Rows remapped": "remapped_rows_total{<containers>}",
-        "Remap pending": 'row_remap{<containers>, state="pending"}',
-        "Remap failed": 'row_remap{<containers>, state="failed"}',
-        "PCIe replays": "pcie_replays_total{<containers>}",
+        "XIDs": "xid_events_total{CONTAINERS}",
+        "ECC uncorrected": 'ecc_errors_total{CONTAINERS, severity="uncorrected"}',
+        "ECC corrected": 'ecc_errors_total{CONTAINERS, severity="corrected"}',
+        "Rows remapped": "remapped_rows_total{CONTAINERS}",
+        "Remap pending": 'row_remap{CONTAINERS, state="pending"}',
+        "Remap failed": 'row_remap{CONTAINERS, state="failed"}',
+        "PCIe replays": "pcie_replays_total{CONTAINERS}",
     }
     actions = {str(i): (word, colours.VERMILLION if i else "") for i, word in enumerate(_ACTIONS.split(", "))}
     return rows(
@@ -172,7 +170,7 @@ def _errors() -> Panel:
             Column("Value #H", "Driver asks for", words=actions, width=120),
         ],
         *(Query(_of_gpu(f"infercanary_gpu_{text}")) for text in totals.values()),
-        Query(_of_gpu("infercanary_gpu_recovery_action{<containers>}")),
-        Query(f"topk by (id) (1, {_of_gpu('infercanary_gpu_xid_errors_total{<containers>}', 'id, xid')})"),
+        Query(_of_gpu("infercanary_gpu_recovery_action{CONTAINERS}")),
+        Query(f"topk by (id) (1, {_of_gpu('infercanary_gpu_xid_errors_total{CONTAINERS}', 'id, xid')})"),
         sort=("GPU",),
     )

@@ -9,12 +9,9 @@ from grafana.dashboards.panels import About, Panel, Query
 from grafana.dashboards.promql import (
     CONTAINER,
     change,
-    filled,
     level,
-    on_hosts,
     reference_work,
     replicas,
-    series,
     worst_gauges,
     worst_rates,
 )
@@ -39,7 +36,7 @@ def board() -> Board:
             variables.service(INSTANCE),
             variables.container(INSTANCE),
         ],
-        [marks.upgrades(on_hosts(series(marks.UPGRADE, SERVICES)))],
+        [marks.upgrades(f"{marks.UPGRADE}{{SERVICE}} HERE")],
         [
             Row("Was it the host", _first_screen()),
             Row("CPU and memory", _cpu_and_memory()),
@@ -50,12 +47,12 @@ def board() -> Board:
 
 
 def _first_screen() -> list[Panel]:
-    now = "quantile_over_time(0.5, infercanary_run_median_seconds{<containers>}[$__rate_interval])"
+    now = "quantile_over_time(0.5, infercanary_run_median_seconds{CONTAINERS}[$__rate_interval])"
     # By this host's exporter; by another one where they share a store.
     own = " or ".join(
-        f"infercanary_{side}_seconds{{<host>, <services>}} @ end()" for side in ("baseline", "current")
+        f"infercanary_{side}_seconds{{HOST, SERVICE}} @ end()" for side in ("baseline", "current")
     )
-    canaries = change(now, f"(max by (<by>) ({own}) or {level(SERVICES)})")
+    canaries = change(now, f"(max by (BY) ({own}) or {level(SERVICES)})")
     work = reference_work(f"{CONTAINER}, control", CONTAINERS, 'control!~".*_python"')
     throttled = worst_rates("infercanary_cgroup_cpu_throttled_periods_total", CONTAINERS)
     used = worst_rates("infercanary_cpu_seconds_total", CONTAINERS, 'scope="process"')
@@ -67,7 +64,7 @@ def _first_screen() -> list[Panel]:
             "If the reference work is slower too, it is the host: look below. If only canaries are slower, it is the "
             "image: see *Service*.",
             "percentunit",
-            (f"max by (<container>) ({canaries})", _REPLICA),
+            (f"max by (CONTAINER) ({canaries})", _REPLICA),
             centred=True,
             calm=_FAR,
         ),
@@ -90,7 +87,7 @@ def _first_screen() -> list[Panel]:
             "Above a few percent: raise the limit, or use fewer threads.",
             "percentunit",
             (
-                f"({throttled}) / (rate(infercanary_cgroup_cpu_periods_total{{<containers>}}[$__rate_interval]) > 0)",
+                f"({throttled}) / (rate(infercanary_cgroup_cpu_periods_total{{CONTAINERS}}[$__rate_interval]) > 0)",
                 _REPLICA,
             ),
             minimum=0,
@@ -100,7 +97,7 @@ def _first_screen() -> list[Panel]:
             "CPU time of the probe's process, divided by the CPUs that limit, cpuset and affinity give it.",
             "Near 100 % it needs more than it has: raise the limit, or reduce the load.",
             "percentunit",
-            (f"({used}) / on (<container>) infercanary_process_granted_cpus{{<containers>}}", _REPLICA),
+            (f"({used}) / on (CONTAINER) infercanary_process_granted_cpus{{CONTAINERS}}", _REPLICA),
             minimum=0,
         ),
     ]
@@ -109,8 +106,8 @@ def _first_screen() -> list[Panel]:
 def _cpu_and_memory() -> list[Panel]:
     waiting = worst_gauges("infercanary_canary_waiting_ratio", CONTAINERS)
     used = worst_gauges("infercanary_cgroup_memory_working_set_bytes", CONTAINERS)
-    pressure = "max by (resource) (rate(infercanary_cgroup_pressure_{}{{<containers>}}[$__rate_interval]))"
-    events = "60 * sum(rate(infercanary_cgroup_{}_total{{<containers>}}[$__rate_interval]))"
+    pressure = "max by (resource) (rate(infercanary_cgroup_pressure_{}{{CONTAINERS}}[$__rate_interval]))"
+    events = "60 * sum(rate(infercanary_cgroup_{}_total{{CONTAINERS}}[$__rate_interval]))"
     return [
         plot(
             "Waiting for a CPU",
@@ -118,7 +115,7 @@ def _cpu_and_memory() -> list[Panel]:
             "Of several canaries the highest counts.",
             "Above 20 %: give the container its own cpuset, or move a neighbour, which may have no probe.",
             "percentunit",
-            (f"max by (<container>) ({waiting})", _REPLICA),
+            (f"max by (CONTAINER) ({waiting})", _REPLICA),
             minimum=0,
             maximum=1,
         ),
@@ -138,7 +135,7 @@ def _cpu_and_memory() -> list[Panel]:
             "Memory that is hard to reclaim, divided by the container's limit.",
             "From 90 % on, allocations wait; near 100 %, the kernel kills: raise the limit, or look for a leak.",
             "percentunit",
-            (f"({used}) / infercanary_cgroup_memory_limit_bytes{{<containers>}}", _REPLICA),
+            (f"({used}) / infercanary_cgroup_memory_limit_bytes{{CONTAINERS}}", _REPLICA),
             minimum=0,
             maximum=1,
         ),
@@ -157,7 +154,7 @@ def _cpu_and_memory() -> list[Panel]:
 
 
 def _threads() -> list[Panel]:
-    share = "max(rate(infercanary_{}_seconds_total{{<containers>}}[$__rate_interval]))"
+    share = "max(rate(infercanary_{}_seconds_total{{CONTAINERS}}[$__rate_interval]))"
     return [
         plot(
             "Threads per CPU",
@@ -184,18 +181,18 @@ def _threads() -> list[Panel]:
 
 def _affinity() -> Panel:
     columns = {
-        "Allowed CPUs": 'allowed_cpus{<containers>, scope="process"}',
-        "Shared with others": "container_shared_cpus{<containers>}",
-        "Pinned threads": "process_pinned_threads{<containers>}",
-        "GPU's NUMA node": "gpu_numa_node{<containers>}",
-        "Threads off it": 'off_node_threads{<containers>, scope="process"}',
-        "Migrations": 'migrations_total{<containers>, scope="process"}[5m]',
-        "Preemptions": 'context_switches_total{<containers>, scope="process", kind="involuntary"}[5m]',
-        "CPU wait": 'run_queue_seconds_total{<containers>, scope="process"}[5m]',
+        "Allowed CPUs": 'allowed_cpus{CONTAINERS, scope="process"}',
+        "Shared with others": "container_shared_cpus{CONTAINERS}",
+        "Pinned threads": "process_pinned_threads{CONTAINERS}",
+        "GPU's NUMA node": "gpu_numa_node{CONTAINERS}",
+        "Threads off it": 'off_node_threads{CONTAINERS, scope="process"}',
+        "Migrations": 'migrations_total{CONTAINERS, scope="process"}[5m]',
+        "Preemptions": 'context_switches_total{CONTAINERS, scope="process", kind="involuntary"}[5m]',
+        "CPU wait": 'run_queue_seconds_total{CONTAINERS, scope="process"}[5m]',
     }
     units = {"Migrations": "/s", "Preemptions": "/s", "CPU wait": "threads"}
     first, *others = (
-        filled(f"max by (<container>) ({'rate' if '[' in text else ''}(infercanary_{text}))")
+        f"max by (CONTAINER) ({'rate' if '[' in text else ''}(infercanary_{text}))"
         for text in columns.values()
     )
     return rows(

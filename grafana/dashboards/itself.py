@@ -8,7 +8,7 @@ from grafana.dashboards import colours, variables
 from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.charts import plot
 from grafana.dashboards.panels import NONE, About, Panel, Query
-from grafana.dashboards.promql import filled, replicas
+from grafana.dashboards.promql import replicas
 from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import INSTANCE
 
@@ -41,19 +41,19 @@ def board() -> Board:
 def _kinds(expressions: Mapping[str, str]) -> str:
     """One query for several, each with its name as the label `kind`; `$1` in a name is the value of the label `why`."""
     each = (f'label_replace({text}, "kind", "{name}", "why", "(.*)")' for name, text in expressions.items())
-    return filled(" or ".join(each))
+    return " or ".join(each)
 
 
 def _problems() -> Panel:
-    count = "(count({} == 0) or 0 * count(<scraped>))".format
+    count = "(count({} == 0) or 0 * count(SCRAPED))".format
     problems = {
-        "exporters down": count("<scraped>"),
+        "exporters down": count("SCRAPED"),
         "probes down": count(_PROBES),
-        "over the container limit": "sum(infercanary_refused_containers{<host>})",
-        "Docker API not answering": count("infercanary_discovery_up{<host>}"),
-        "stores down": count("infercanary_store_up{<host>}"),
-        "configs refused": count("infercanary_config_last_reload_successful{<host>}"),
-        "workers restarted": "(sum(infercanary_worker_failures_total{<host>}) or 0 * count(<scraped>))",
+        "over the container limit": "sum(infercanary_refused_containers{HOST})",
+        "Docker API not answering": count("infercanary_discovery_up{HOST}"),
+        "stores down": count("infercanary_store_up{HOST}"),
+        "configs refused": count("infercanary_config_last_reload_successful{HOST}"),
+        "workers restarted": "(sum(infercanary_worker_failures_total{HOST}) or 0 * count(SCRAPED))",
     }
     return tiles(
         About(
@@ -73,11 +73,11 @@ def _problems() -> Panel:
 
 def _exporters() -> Panel:
     queries = [
-        "<scraped>",
-        "infercanary_discovered_containers{<host>}",
+        "SCRAPED",
+        "infercanary_discovered_containers{HOST}",
         f"sum by (instance) ({_PROBES})",
-        "infercanary_store_bytes{<host>}",
-        "infercanary_build_info{<host>}",
+        "infercanary_store_bytes{HOST}",
+        "infercanary_build_info{HOST}",
     ]
     return rows(
         About(
@@ -97,20 +97,20 @@ def _exporters() -> Panel:
             Column("Value #D", "Store", "bytes", width=90),
             Column("version", "Version", width=75),
         ],
-        *(Query(filled(f"max by (instance, version) ({query})")) for query in queries),
+        *(Query(f"max by (instance, version) ({query})") for query in queries),
         sort=("Exporter", "Host"),
     )
 
 
 def _probes() -> Panel:
-    unknown = f"last_over_time({_PROBES}[1h]) and on (instance) <scraped> == 0"
+    unknown = f"last_over_time({_PROBES}[1h]) and on (instance) SCRAPED == 0"
     queries = [
         replicas(f"{_PROBES} or 0 * ({unknown}) - 1"),
-        "infercanary_report_age_seconds{<host>}",
-        "infercanary_lateness_seconds{<host>}",
-        "infercanary_interval_seconds{<host>}",
-        "60 * rate(infercanary_missed_slots_total{<host>}[5m])",
-        "count without (sampler) (infercanary_sampler_success{<host>} == 0)",
+        "infercanary_report_age_seconds{HOST}",
+        "infercanary_lateness_seconds{HOST}",
+        "infercanary_interval_seconds{HOST}",
+        "60 * rate(infercanary_missed_slots_total{HOST}[5m])",
+        "count without (sampler) (infercanary_sampler_success{HOST} == 0)",
     ]
     return rows(
         About(
@@ -134,14 +134,14 @@ def _probes() -> Panel:
             Column("Value #F", "Samplers failing", "none", width=80),
             *(Column(name, name, hidden=True) for name in ("instance", "namespace", "service", "container")),
         ],
-        *(Query(filled(f"max by (<container>, replica) ({query})")) for query in queries),
+        *(Query(f"max by (CONTAINER, replica) ({query})") for query in queries),
         sort=("State", "-Late"),
     )
 
 
 def _events() -> list[Panel]:
     growth = (
-        '60 * sum by (why) (label_replace(rate(infercanary_{}_total{{<host>}}[$__rate_interval]), "why", "$1", "{}", '
+        '60 * sum by (why) (label_replace(rate(infercanary_{}_total{{HOST}}[$__rate_interval]), "why", "$1", "{}", '
         '"(.*)"))'
     ).format
     errors = {
@@ -186,10 +186,8 @@ def _events() -> list[Panel]:
 
 
 def _cost() -> list[Panel]:
-    share = (
-        "rate(infercanary_busy_seconds_total{<host>}[$__rate_interval]) / infercanary_duty_cap_ratio{<host>}"
-    )
-    exporter = 'process_{}{{job="infercanary", <host>}}'.format
+    share = "rate(infercanary_busy_seconds_total{HOST}[$__rate_interval]) / infercanary_duty_cap_ratio{HOST}"
+    exporter = 'process_{}{{job="infercanary", HOST}}'.format
     cpu = f"rate({exporter('cpu_seconds_total')}[$__rate_interval])"
     memory = exporter("resident_memory_bytes")
     return [
@@ -202,7 +200,7 @@ def _cost() -> list[Panel]:
             (f"max({share})", "highest", colours.BLUE),
             (f"quantile(0.5, {share})", "median", colours.GREY),
             (
-                "max(rate(infercanary_probe_cpu_seconds_total{<host>}[$__rate_interval]))",
+                "max(rate(infercanary_probe_cpu_seconds_total{HOST}[$__rate_interval]))",
                 "probe's CPU, of a core",
                 colours.ORANGE,
             ),
@@ -216,7 +214,7 @@ def _cost() -> list[Panel]:
             (f"max({cpu})", "highest", colours.BLUE),
             (f"quantile(0.5, {cpu})", "median", colours.GREY),
             (
-                "max(rate(infercanary_judge_seconds_total{<host>}[$__rate_interval]))",
+                "max(rate(infercanary_judge_seconds_total{HOST}[$__rate_interval]))",
                 "judge, highest",
                 colours.ORANGE,
             ),
@@ -237,8 +235,8 @@ def _cost() -> list[Panel]:
             "time that Prometheus takes for a scrape.",
             "Lag near the time-out of polls: give the exporter more CPU. A slow scrape: raise its time-out.",
             "s",
-            ("max(infercanary_event_loop_lag_seconds{<host>})", "loop lag", colours.BLUE),
-            ('max(scrape_duration_seconds{job="infercanary", <host>})', "scrape", colours.ORANGE),
+            ("max(infercanary_event_loop_lag_seconds{HOST})", "loop lag", colours.BLUE),
+            ('max(scrape_duration_seconds{job="infercanary", HOST})', "scrape", colours.ORANGE),
             minimum=0,
         ),
     ]
@@ -246,7 +244,7 @@ def _cost() -> list[Panel]:
 
 def _false_alarms() -> Panel:
     # They are the service's, and published with each of its containers.
-    count = "sum(max by (instance, <by>) (infercanary_judge_aa_{}{{<host>}}))".format
+    count = "sum(max by (instance, BY) (infercanary_judge_aa_{}{{HOST}}))".format
     tests, alarms = count("tests"), count("alarms")
     return tiles(
         About(
@@ -257,8 +255,8 @@ def _false_alarms() -> Panel:
             "none",
             height=4,
         ),
-        Query(filled(tests), "restarts tested"),
-        Query(filled(alarms), "called a change"),
-        Query(filled(f"{alarms} / ({tests} > 0)"), "share"),
+        Query(tests, "restarts tested"),
+        Query(alarms, "called a change"),
+        Query(f"{alarms} / ({tests} > 0)", "share"),
         units={"share": "percentunit"},
     )

@@ -8,6 +8,7 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard
 
 from grafana.dashboards import colours
+from grafana.dashboards.promql import expanded
 from grafana.dashboards.variables import DATASOURCE
 
 Annotation = Builder[dashboard.AnnotationQuery]
@@ -24,7 +25,7 @@ def upgrades(at: str) -> Annotation:
     Returns:
         An annotation for a board.
     """
-    expression = f"max by (namespace, service) ({at}) * 1000"
+    expression = expanded(f"max by (namespace, service) ({at}) * 1000")
     query = (
         prometheus.Dataquery().ref_id("Anno").expr(expression).interval("30s").datasource(DATASOURCE).range()
     )

@@ -11,6 +11,7 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 
+from grafana.dashboards.promql import expanded
 from grafana.dashboards.variables import DATASOURCE
 
 NO_DATA, NONE = "No data", "None"
@@ -134,7 +135,7 @@ def _target(
         prometheus.Dataquery()
         .ref_id(reference)
         .datasource(DATASOURCE)
-        .expr(query.expression)
+        .expr(expanded(query.expression))
         .legend_format(query.legend or "__auto")
         .editor_mode(prometheus_model.QueryEditorMode.CODE)
         .format(form)

@@ -21,6 +21,28 @@ BY = "namespace, service, canary"
 """Labels of a verdict: a service with one name in two namespaces is two services."""
 
 
+_SHORT = {
+    "CANARY": JUDGED,
+    "SERVICE": SERVICES,
+    "BY": BY,
+    "CONTAINER": CONTAINER,
+    # Where several exporters judge a service, each for its host, values of the worst verdict: they belong together.
+    "OF_JUDGE": f"and on (instance, {BY}) instance_service_canary:infercanary_verdict:worst{{{JUDGED}}}",
+    # Without registry and digest; `$2` is an id in brackets.
+    "IMAGE_NAME": "(?:.*/)?([^/@ ]+)(?:@[^ ]*)?( .*)?",
+}
+"""Abbreviations in the expressions of panels: matchers, labels, a join, and a pattern of an image's last part."""
+
+
+def expanded(expression: str) -> str:
+    """An expression as Prometheus takes it.
+
+    Args:
+        expression: One with abbreviations.
+    """
+    return re.sub(rf"\b({'|'.join(_SHORT)})\b", lambda short: _SHORT[short[0]], expression)
+
+
 def replicas(expression: str) -> str:
     """The expression with the label `replica`: pod/container in Kubernetes, else the container and its host.
 
@@ -81,17 +103,6 @@ def on_hosts(expression: str) -> str:
     return f"{expression} and on (namespace, service) {RUNNING}"
 
 
-def of_judge(selector: str) -> str:
-    """Values of one exporter, so that they belong together: where several judge a service, each for its host, those of
-    the worst verdict.
-
-    Args:
-        selector: Of the judge's series.
-    """
-    worst = series("instance_service_canary:infercanary_verdict:worst", JUDGED)
-    return f"{selector} and on (instance, {BY}) {worst}"
-
-
 def level(*matchers: str) -> str:
     """Latency before the last upgrade, as the judge has it at the end of the time range; without an upgrade, of now.
 
@@ -129,34 +140,31 @@ def reference_work(by: str, *matchers: str) -> str:
     return change(now, before, at)
 
 
-def signed(expression: str, label: str, by: str = BY, unit: str = " %") -> str:
-    """A ratio as a text with sign, unit and one decimal, such as `+34.6 %`: Grafana has no unit with a sign.
+def text(number: str, label: str, by: str = BY, unit: str = "") -> str:
+    """A number as a text with one decimal, for a table whose rows have different units.
 
     Args:
-        expression: Of ratios.
+        number: An expression.
         label: Gets the text.
         by: Labels that identify a series, with commas between them.
         unit: Follows the number.
     """
-    number = _text(f"100 * ({expression})", label, by, unit)
-    return f'label_replace({number}, "{label}", "+$1", "{label}", "([0-9].*)")'
-
-
-def milliseconds(expression: str, label: str, by: str = BY) -> str:
-    """A time as a text with one decimal, such as `50.6 ms`.
-
-    Args:
-        expression: Of seconds.
-        label: Gets the text.
-        by: Labels that identify a series, with commas between them.
-    """
-    return _text(f"1000 * ({expression})", label, by, " ms")
-
-
-def _text(number: str, label: str, by: str, unit: str) -> str:
     counted = f'count_values by ({by}) ("{label}", round({number}, 0.1))'
     padded = f'label_replace({counted}, "{label}", "$1.0", "{label}", "(-?[0-9]+)")'
     return f'label_replace({padded}, "{label}", "$1{unit}", "{label}", "(.+)")' if unit else padded
+
+
+def signed(ratio: str, label: str, by: str = BY, unit: str = " %") -> str:
+    """A ratio as a text with a sign, such as `+34.6 %`: Grafana has no unit with one.
+
+    Args:
+        ratio: An expression.
+        label: Gets the text.
+        by: Labels that identify a series, with commas between them.
+        unit: Follows the number.
+    """
+    number = text(f"100 * ({ratio})", label, by, unit)
+    return f'label_replace({number}, "{label}", "+$1", "{label}", "([0-9].*)")'
 
 
 def how_many(found: str, known: str) -> str:
@@ -212,21 +220,5 @@ def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
     return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
 
 
-_PARTS = {
-    "host": INSTANCE,
-    "services": SERVICES,
-    "containers": CONTAINERS,
-    "container": CONTAINER,
-    "by": BY,
-    "running": RUNNING,
-    "scraped": SCRAPED,
-}
-
-
-def filled(text: str) -> str:
-    """PromQL with the selectors and label lists that boards share: `<containers>` is the matchers of the chosen ones.
-
-    Args:
-        text: An expression; its parts in angle brackets have names of :data:`_PARTS`.
-    """
-    return re.sub(r"<(\w+)>", lambda part: _PARTS[part[1]], text)
+_SHORT |= {"HOST": INSTANCE, "CONTAINERS": CONTAINERS, "RUNNING": RUNNING, "SCRAPED": SCRAPED}
+_SHORT["HERE"] = f"and on (namespace, service) {RUNNING}"
