@@ -62,6 +62,7 @@ def lines(
     named: Mapping[str, str] | None = None,
     known: Sequence[str] = (),
     steps: bool = False,
+    right: bool = False,
     words: Mapping[str, tuple[str, str]] | None = None,
 ) -> Panel:
     """Series over time, with the last value and the highest of each in the legend.
@@ -75,6 +76,7 @@ def lines(
         named: Series → colour, where it is not the one that its name gives.
         known: Names of series that are too many for a colour each: hue and strokes by their place.
         steps: Whether a value holds until the next one.
+        right: Whether the legend is beside the lines: for many short names.
         words: Value → word and colour, where numbers stand for states.
     """
     panel = (
@@ -92,7 +94,7 @@ def lines(
         .legend(
             common.VizLegendOptions()
             .display_mode(model.LegendDisplayMode.TABLE)
-            .placement(model.LegendPlacement.BOTTOM)
+            .placement(model.LegendPlacement.RIGHT if right else model.LegendPlacement.BOTTOM)
             .show_legend(True)
             .calcs(["lastNotNull", "max"])
             .sort_by("Last *")
@@ -131,7 +133,7 @@ def timeline(about: About, query: Query, named: Mapping[str, str]) -> Panel:
         named: State → colour, in the order of the numbers.
     """
     words = {str(i): (colours.word(state), hue) for i, (state, hue) in enumerate(named.items(), 1)}
-    return lines(about, query, minimum=0, maximum=len(named), steps=True, words=words)
+    return lines(about, query, minimum=1, maximum=len(named), steps=True, words=words)
 
 
 def _of_replicas(query: Query) -> Query:

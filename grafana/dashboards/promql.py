@@ -104,7 +104,9 @@ def on_hosts(expression: str) -> str:
 
 
 def level(*matchers: str) -> str:
-    """Latency before the last upgrade, as the judge has it at the end of the time range; without an upgrade, of now.
+    """Latency before the last upgrade, as the judge has it; without an upgrade, of the only image.
+
+    From an upgrade to the judge's first look, it is the last level of the image before.
 
     Returns:
         An expression with the labels of :data:`BY`.
@@ -113,11 +115,11 @@ def level(*matchers: str) -> str:
         series(f"service_canary:infercanary_{side}_seconds:max", *matchers)
         for side in ("baseline", "current")
     )
-    return f"({old} @ end() or {new} @ end())"
+    return f"({old} or last_over_time({new}[30m]))"
 
 
 def change(expression: str, before: str, by: str = BY) -> str:
-    """Relative change: 0 is the level before, whatever time range is shown.
+    """Relative change: 0 is the level before.
 
     Args:
         expression: One with the labels in ``by``, and perhaps others.
@@ -136,7 +138,9 @@ def reference_work(by: str, *matchers: str) -> str:
     """
     now = f"quantile by ({by}) (0.5, {series('infercanary_control_seconds', *matchers)})"
     at = "namespace, service, control"
-    before = f"max by ({at}) ({series('infercanary_control_baseline_seconds', SERVICES)} @ end())"
+    before = (
+        f"max by ({at}) (last_over_time({series('infercanary_control_baseline_seconds', SERVICES)}[30m]))"
+    )
     return change(now, before, at)
 
 
@@ -194,19 +198,13 @@ TOP = 20
 
 
 def worst_gauges(name: str, *matchers: str) -> str:
-    """The series of a gauge with the highest peaks in the time range."""
-    selected = series(name, *matchers)
-    return f"{selected} and topk({TOP}, max_over_time({selected}[$__range] @ end()))"
+    """The highest series of a gauge at each moment."""
+    return f"topk({TOP}, {series(name, *matchers)})"
 
 
 def worst_rates(name: str, *matchers: str) -> str:
-    """Rates of a counter, of the series that grew most in the time range.
-
-    Returns:
-        An expression.
-    """
-    most = f"topk({TOP}, increase({series(name, *matchers)}[$__range] @ end()))"
-    return f"{rate(name, *matchers)} and {most}"
+    """The highest rates of a counter at each moment."""
+    return f"topk({TOP}, {rate(name, *matchers)})"
 
 
 def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:

@@ -118,9 +118,9 @@ _VERDICT = [
         ),
         [
             Column("named", "Service", least=66),
-            Column("verdict", "Verdict", named=colours.VERDICTS, least=98),
+            Column("verdict", "Verdict", named=colours.VERDICTS, width=98),
             Column("latency", "Latency", least=66),
-            Column("change", "Change", least=72),
+            Column("change", "Change", least=66),
             Column("do", "Cause: what to do", words={key: (do, "") for key, do in _DO.items()}, least=66),
         ],
         Query(
@@ -150,7 +150,7 @@ _VERDICT = [
             "If the new image is not the one that was to be deployed, its tag was moved.",
             "none",
             width=14,
-            height=6,
+            height=7,
             empty=NOTHING_YET,
         ),
         [Column("said", "Sentence", least=238), Column("images", "Images", least=130)],
@@ -176,7 +176,7 @@ _VERDICT = [
             "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
             "none",
             width=10,
-            height=6,
+            height=7,
             empty=NOTHING_YET,
         ),
         [
@@ -215,8 +215,8 @@ _VERDICT = [
             '"image", "$1", "image", "IMAGE_NAME"), "image_id", "$1", "image_id", "(?:sha256:)?(.{12}).*"))',
             "{{image}} {{image_id}} {{namespace}}",
         ),
-        Query(f"{_OLD} @ end()", "old level {{namespace}}", colours.OLD, (10, 8)),
-        Query(f"{_NEW} @ end()", "new level {{namespace}}", colours.NEW, (4, 6)),
+        Query(_OLD, "old level {{namespace}}", colours.OLD, (10, 8)),
+        Query(_NEW, "new level {{namespace}}", colours.NEW, (4, 6)),
     ),
     rows(
         About(
@@ -230,7 +230,7 @@ _VERDICT = [
             height=12,
             empty=NO_CHANGE,
         ),
-        [_NAMESPACE, Column("component", "Component"), Column("old", "Old"), Column("new", "New")],
+        [_NAMESPACE, Column("component", "Component", least=205), Column("old", "Old"), Column("new", "New")],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
         sort=("Component", "Namespace"),
     ),
@@ -298,12 +298,13 @@ _VERDICT = [
         Query(
             'quantile(0.5, (infercanary_run_median_seconds{service!~"$service"} and on (instance) '
             "instance_service_container:infercanary_up:max{SERVICE}) / on (BY) group_left () "
-            '(service_canary:infercanary_current_seconds:max{service!~"$service"} @ end()) - 1)',
+            'service_canary:infercanary_current_seconds:max{service!~"$service"} - 1)',
             "other services",
             colours.GREY,
         ),
         named=colours.CONTROLS,
         centred=True,
+        right=True,
         calm=0.05,
     ),
 ]
@@ -350,7 +351,7 @@ _REPLICAS = [
             "Replicas of one image that stay apart differ in place (cores, NUMA node, GPU) or in load: see the "
             "table above and *Host*.",
             "s",
-            height=11,
+            height=13,
         ),
         Query(worst_gauges("infercanary_run_median_seconds", "CANARY"), "{{replica}}"),
     ),
@@ -360,7 +361,7 @@ _REPLICAS = [
             "Runs per minute. Only ok is healthy; busy got no turn in time, because the server is loaded.",
             "raised, timed_out, not_finite: the probe's log has the reason.",
             "runs/min",
-            height=11,
+            height=13,
         ),
         Query(
             "60 * max by (namespace, outcome) (service_canary_outcome:infercanary_runs:rate5m{CANARY})",
@@ -432,6 +433,7 @@ _LATENCY_IN_DETAIL = [
         minimum=0,
         maximum=1,
         known=[*TAGS],
+        right=True,
     ),
     lines(
         About(
@@ -476,7 +478,7 @@ _RESOURCES = [
             height=10,
         ),
         [
-            Column("measure", "Measure"),
+            Column("measure", "Measure", least=130),
             _NAMESPACE,
             Column("verdict", "Verdict", named=colours.VERDICTS, width=110),
             Column("change", "Change", width=90),
@@ -615,7 +617,7 @@ _SWEEP = rows(
         _NAMESPACE,
         Column("batch", "Batch"),
         Column("concurrency", "Concurrency"),
-        Column("Value #A", "Throughput", "samples/s", decimals=1),
+        Column("Value #A", "Samples per second", "none", decimals=1),
         Column("Value #B", "Latency", "s"),
         Column("Value #C", "Peak memory", "bytes"),
         Column("Value #D", "Age", "s", decimals=0),
