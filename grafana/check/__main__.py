@@ -31,7 +31,7 @@ def main(
 ) -> None:
     """Print the faults of the boards; exit with 1 where there are any."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
+    if why := node.missing() or backfill.missing():
         click.echo(f"grafana.check: {why}", err=True)
         sys.exit(2)
     count = 0

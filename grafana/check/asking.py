@@ -32,7 +32,7 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
     chosen = _chosen(board, situation)
     for panel in panels(board):
         step = _step(situation, panel.get("interval") or "")
-        span = {"__range": f"{situation.seconds:.0f}s", "__interval": f"{step}s"}
+        span = {"__range": f"{situation.end - situation.start:.0f}s", "__interval": f"{step}s"}
         # https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/
         values = span | {"__rate_interval": f"{max(step + situation.step, 4 * situation.step):.0f}s"} | chosen
         answers = []
@@ -41,26 +41,28 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
             if target.get("instant"):
                 data = prometheus.data("query", query=query, time=situation.end)
             else:
-                start = math.floor((situation.end - situation.seconds) / step) * step
+                start = math.floor(situation.start / step) * step
                 data = prometheus.data("query_range", query=query, start=start, end=situation.end, step=step)
             answers.append({"refId": target["refId"], "step": step, "data": data})
         yield {
             "panel": panel,
             "answers": answers,
-            "range": {"from": (situation.end - situation.seconds) * 1000, "to": situation.end * 1000},
+            "range": {"from": situation.start * 1000, "to": situation.end * 1000},
             "variables": chosen,
         }
 
 
 def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
-    """Variable → value: of one that takes several all, which is what a board opens with."""
+    """Variable → value: all where several can be chosen, but the namespace that a link to one service gives."""
     values = {}
-    for variable in board["templating"]["list"]:
+    variables = {variable["name"]: variable for variable in board["templating"]["list"]}
+    one = {name for name, variable in variables.items() if not variable.get("multi")}
+    for name, variable in variables.items():
         if variable["type"] == "custom":
             value = variable["current"]["value"]
-            values[variable["name"]] = variable.get("allValue") or ".*" if value in _ALL else value
-        elif variable["type"] == "query" and not variable.get("multi"):
-            values[variable["name"]] = situation.chosen.get(variable["name"], "")
+            values[name] = variable.get("allValue") or ".*" if value in _ALL else value
+        elif variable["type"] == "query" and (name in one or (name == "namespace" and "service" in one)):
+            values[name] = situation.chosen.get(name, "" if name in one else ".*")
     return values
 
 

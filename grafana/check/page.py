@@ -37,7 +37,7 @@ def render() -> str:
 def main() -> None:
     """Write it; exit with 2 where a program is missing."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
+    if why := node.missing() or backfill.missing():
         print(f"grafana.check.page: {why}", file=sys.stderr)
         sys.exit(2)
     above, marker, _ = PAGE.read_text(encoding="utf-8").partition(MARKER)

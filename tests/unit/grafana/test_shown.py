@@ -10,7 +10,7 @@ import yaml
 
 from grafana.check import node, page, tables
 from grafana.queries import Query, dashboards, panels, queries
-from grafana.situations.backfill import Rule, _firing, _rounds
+from grafana.situations.backfill import _firing, _rounds
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
@@ -63,10 +63,9 @@ def test_the_page_has_each_panel_of_each_board() -> None:
 
 
 def test_rules_are_evaluated_after_what_they_read() -> None:
-    first = Rule("a:b:c", "up", {}, None)
-    second = Rule("d:e:f", "a:b:c / 2", {}, None)
-    alert = Rule("Alert", 'absent({__name__=~"a:.*"})', {}, 60.0)
-    assert [*_rounds([alert, second, first])] == [[first], [alert, second]]
+    first, second = ({"record": name, "expr": expr} for name, expr in (("a:b", "up"), ("c:d", "a:b / 2")))
+    alert = {"alert": "Alert", "expr": 'absent({__name__=~"a:.*"})'}
+    assert [*_rounds([alert, second, first])] == [[first], [second], [alert]]
 
 
 def test_an_alert_fires_once_it_has_held() -> None:
