@@ -167,6 +167,6 @@ def _write(_: Situation, file: BinaryIO) -> None:
 def hour() -> Iterator[Hour]:
     """A real Prometheus with the hour in it, and what the rules make of it, on a free port of loopback."""
     if missing := backfill.missing():
-        pytest.skip(f"{', '.join(missing)} is not installed")
-    with backfill.prometheus(Situation("hour", (), END - START, STEP, {}), _write) as asked:
+        pytest.skip(missing)
+    with backfill.prometheus(Situation("hour", (), END - START, STEP), _write) as asked:
         yield Hour(asked.url)
