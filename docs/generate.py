@@ -1,9 +1,9 @@
 """``make docs``: writes docs/metrics.md, contract/kinds.py, the runbooks as the exporter serves them, and the policy's
-numbers where pages and rules repeat them.
+numbers where pages repeat them.
 
 A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
-made of the declarations, which stand beside the code that fills them. A sentence of a page or a rule that repeats a
-number of :mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
+made of the declarations, which stand beside the code that fills them. A sentence of a page that repeats a number of
+:mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from infercanary.contract.report import LADDER, Kind, Metric
 from infercanary.contract.vocabulary import (
     CANARY_STATES,
     CAUSES,
-    COLD_START,
     CONTROLS,
     OUTCOMES,
     PHASES,
@@ -124,13 +123,12 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
     ("gpu_row_remap", "state"): ("failed", "pending"),
     ("verdict", "verdict"): STATES,
-    ("measure_verdict", "verdict"): STATES,
-    ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
     ("shift_cause", "changed"): EXCHANGED,
     ("upgrade_info", "changed"): EXCHANGED,
     ("shift_bottleneck_ratio", "bottleneck"): LIMITS,
-    ("cold_start_shift_ratio", "step"): COLD_START,
+    ("control_baseline_seconds", "control"): tuple(CONTROLS),
+    ("shift_control_ratio", "control"): tuple(CONTROLS),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
     ("budget_exceeded_total", "budget"): budget.BUDGETS,
@@ -249,40 +247,8 @@ def _label(metric: str, name: str) -> str:
 
 # Numbers of the policy in texts that people write -------------------------------------------------------------------
 
-THRESHOLDS: Mapping[str, str] = {
-    "shift_ratio": "effect_ratio",
-    "severe_shift_ratio": "severe_effect",
-    "output_error_ratio": "other_output",
-    "cold_start_ratio": "cold_start_ratio",
-    "finding_age_seconds": "finding_seconds",
-    "drift_ratio": "effect_ratio",
-    "host_share_ratio": "host_share",
-    "replica_spread_ratio": "replicas_apart",
-    "gpu_throttled_ratio": "gpu_throttled",
-    "cpu_throttled_ratio": "cpu_throttled",
-    "waiting_ratio": "waiting_ratio",
-    "oversubscription_ratio": "threads_per_cpu",
-    "failed_runs_ratio": "failed_share",
-    "failing_runs": "failing_half",
-    "failed_runs": "failed_half",
-    "stale_interval_seconds": "stale_interval",
-    "event_loop_lag_seconds": "event_loop_late",
-}
-"""A threshold of the rules → the number in ``numbers`` that it is."""
-
 _WORDS = ("none", "one", "two", "three", "four", "five", "six")
 STATEMENTS: Mapping[str, Sequence[str]] = {
-    "prometheus/rules/thresholds.yml": (
-        "nothing smaller than its own smallest effect, {effect} %",
-        *(
-            f"record: infercanary:threshold:{name} expr: vector({{{field}}})"
-            for name, field in THRESHOLDS.items()
-        ),
-    ),
-    "prometheus/rules/alerts.yml": (
-        "In each start of the new image, {cold_starts} or more, this step took longer "
-        "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s or more",
-    ),
     "README.md": ("`equivalent` (the change is within ±{effect} %)",),
     "docs/ab.md": (
         "equivalent (within ±{effect} %)",
@@ -306,7 +272,6 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "has less throughput, by {measure_effect} % or more",
         "An early verdict rests on {first_look} runs or a few more",
         "its verdict follows after {first_look} runs or more",
-        "Over {waiting} % of the latency of {waiting_minutes} minutes' runs",
         "it takes {gone_minutes} minutes without a run of it",
         "or each start of the new image, {cold_starts} or more, took longer "
         "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s",
@@ -325,11 +290,6 @@ def numbers(policy: Policy) -> dict[str, str]:
     """Name in ``STATEMENTS`` → the number as it is written."""
     *looks, last = policy.looks
     return {
-        **{
-            name: f"{getattr(policy, name):.12g}"
-            for name in THRESHOLDS.values()
-            if name in Policy.__dataclass_fields__
-        },
         "effect_ratio": f"{policy.smallest_effect:g}",
         "effect": f"{100 * policy.smallest_effect:g}",
         "measure_effect": f"{100 * policy.measure_effect:g}",
@@ -344,20 +304,13 @@ def numbers(policy: Policy) -> dict[str, str]:
         "confirmations": _WORDS[policy.confirmations],
         "history": str(policy.history),
         "baseline_runs": str(policy.baseline_runs),
-        "cold_start_ratio": f"{policy.cold_start_ratio - 1:g}",
         "cold_start": f"{100 * (policy.cold_start_ratio - 1):g}",
         "cold_start_seconds": f"{policy.cold_start_seconds:g}",
         "cold_starts": _WORDS[policy.cold_starts],
-        "waiting_ratio": f"{policy.waiting_share:g}",
-        "waiting": f"{100 * policy.waiting_share:g}",
-        "waiting_minutes": f"{policy.waiting_seconds / 60:g}",
         "some": f"{100 * (1 - policy.whole_share):g}",
         "gone_minutes": f"{policy.gone_seconds / 60:g}",
         "block_runs": str(policy.block_runs),
         "drift_blocks": str(policy.drift_baseline_blocks),
-        # `increase` extrapolates, so the limits are halves.
-        "failing_half": f"{policy.failing_runs - 0.5:g}",
-        "failed_half": f"{policy.fewest_failed - 0.5:g}",
     }
 
 

@@ -51,8 +51,7 @@ def verdict(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    states = values.get("infercanary_verdict", {})
-    return next((dict(labels)["verdict"] for labels, holds in states.items() if holds), "")
+    return _of_latency(values, "infercanary_verdict", "verdict")
 
 
 def sentence(values: Values) -> str:
@@ -61,7 +60,12 @@ def sentence(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    return next((dict(labels)["sentence"] for labels in values.get("infercanary_verdict_info", {})), "")
+    return _of_latency(values, "infercanary_verdict_info", "sentence")
+
+
+def _of_latency(values: Values, name: str, label: str) -> str:
+    series = ((dict(labels), holds) for labels, holds in values.get(name, {}).items())
+    return next((labels[label] for labels, holds in series if holds and labels["measure"] == "latency"), "")
 
 
 def table(values: Values) -> Table:
