@@ -62,7 +62,7 @@ def steps(mean: float) -> list[Step]:
     back = ("improved",)
     return [
         Step(
-            "identical rebuild", rebuilt.format(1), ("equivalent", "confirming", "inconclusive"), small=True
+            "identical rebuild", rebuilt.format(1), ("equivalent", "unconfirmed", "inconclusive"), small=True
         ),
         Step("5 % slower", f"{base}\n{slower(0.05 * mean)}", ("regressed",), "image", small=True),
         Step("rollback from it", base, back, "image", "rollback", small=True),
@@ -135,7 +135,7 @@ class Exporter:
             "settling",
             "no_baseline",
             "inconclusive",
-            "confirming",
+            "unconfirmed",
             "equivalent",
             "regressed",
             "improved",

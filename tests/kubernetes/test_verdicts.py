@@ -182,7 +182,7 @@ def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) 
     def is_as_expected() -> bool:
         """Where a host is too noisy for one start to tell, the verdict's sentence asks for another: it gets one."""
         found = ended()
-        if found == {"confirming"} and time.monotonic() > patient_until and not asked:
+        if found == {"unconfirmed"} and time.monotonic() > patient_until and not asked:
             asked.append(row.service)
             cluster.kubectl("delete", "pod", "--namespace", row.namespace, "--selector", f"app={row.service}")
         return len(found) == 1 and found <= row.verdicts

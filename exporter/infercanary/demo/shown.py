@@ -78,7 +78,7 @@ def table(values: Values) -> Table:
         A row for each canary; one without numbers where there is none yet.
     """
     drawn = Table("container", "canary", "state", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("median", "min", "IQR", "runs", "every", "duty"):
+    for column in ("median", "IQR", "runs", "every"):
         drawn.add_column(column, justify="right", no_wrap=True)
     for labels, active in values.get("infercanary_canary_state", {}).items():
         known = dict(labels)
@@ -96,18 +96,15 @@ def table(values: Values) -> Table:
             tuple(sorted({**known, "outcome": "ok"}.items())), 0
         )
         interval = values.get("infercanary_interval_seconds", {}).get(container, 0)
-        duty = values.get("infercanary_duty_ratio", {}).get(container)
         drawn.add_row(
             known["container"],
             known["canary"],
             state,
             milliseconds("infercanary_run_median_seconds"),
-            milliseconds("infercanary_run_minimum_seconds"),
             milliseconds("infercanary_run_iqr_seconds"),
             f"{ended:.0f}",
             f"{interval:.1f} s",
-            "–" if duty is None else f"{duty:.2%}",
         )
     if not drawn.rows:
-        drawn.add_row("demo", "…", "no report", *["–"] * 6)
+        drawn.add_row("demo", "…", "no report", *["–"] * 4)
     return drawn

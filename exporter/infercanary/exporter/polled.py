@@ -13,10 +13,10 @@ import msgspec
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH
+from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
 from infercanary.exporter.budget import EXCEEDED, Account
+from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.churn import KnownCanaries, KnownSeries
-from infercanary.exporter.conditions import Condition, Known, conditions
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
@@ -32,9 +32,7 @@ from infercanary.exporter.sharing import (
     in_words,
     neighbours,
 )
-from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
-from infercanary.judge.policy import Policy
 from infercanary.judge.profiles import Packed, merged
 from infercanary.judge.upgrade import image_name
 
@@ -178,9 +176,7 @@ class PolledProbe:
         # What the judge had found when that was last shown.
         self.findings: Findings | None = None
         self.publishes = True
-        # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
-        self.reported, self.own = Signals(REPORTED), Signals(OWN)
-        self.judged: list[Family] = []
+        self.reported = ReportedCanaries()
         # What it reported last, what the judge found, and what the exporter says of it, by family.
         self.lines: list[Lines] = []
         self.verdicts: list[Lines] = []
@@ -268,7 +264,7 @@ class PolledProbe:
         cold_start = [
             family
             for family in families
-            if family.name in COLD_START_METRICS
+            if family.name == COLD_START_METRIC
             and sum(sys.getsizeof(text) for point in family.points for text in point.labels)
             <= _COLD_START_BYTES
         ]
@@ -319,22 +315,6 @@ class PolledProbe:
         if name == judgement.candidate_image:
             return "new"
         return "old" if name == judgement.baseline_image else "other"
-
-    def conditions(self, policy: Policy, now: float, ended_at: float | None) -> list[Condition]:
-        """What alerts are about, as it is now.
-
-        Args:
-            policy: The numbers that decide.
-            now: A Unix time.
-            ended_at: When the kernel last ended it for memory, a Unix time; None where it never did.
-
-        Returns:
-            The worst first.
-        """
-        reported = self.reported if self.up else Signals(REPORTED)
-        judged = self.findings.judgements if self.findings is not None else ()
-        others = [canary for canary in judged if self.side(canary) != "new"]
-        return conditions(Known(reported, self.own, policy, now, ended_at, others))
 
     def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
         """Note that its container is no more.

@@ -53,7 +53,8 @@ class LiveConfig:
         self._changed = changed
         self._fixed = fixed
         self._given = given
-        self._ok = True
+        self.ok = True
+        """Whether the last load worked."""
         self._stamp = self._file_stamp()
         self._complaint = ""
         self._next: asyncio.Task[UsageError | None] | None = None
@@ -97,7 +98,7 @@ class LiveConfig:
                 self._put_in_force(await asyncio.to_thread(check, self._path, given))
             except Exception as caught:  # a fault of ours must not end the watch
                 error = caught if isinstance(caught, UsageError) else UsageError(f"{self._path}: {caught!r}")
-                self._ok = self._path is None and self._ok
+                self.ok = self._path is None and self.ok
                 if str(error) != self._complaint:
                     log.error("config not reloaded, the old one stays", error=str(error))
                 self._complaint = str(error)
@@ -110,7 +111,7 @@ class LiveConfig:
             return None
 
     def _put_in_force(self, new: ExporterConfig) -> None:
-        was_ok, self._ok, self._complaint = self._ok, True, ""
+        was_ok, self.ok, self._complaint = self.ok, True, ""
         of_file = [key for key in self._fixed if key not in self._given]
         if unapplied := [key for key in of_file if getattr(new, key) != getattr(self.current, key)]:
             log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
@@ -140,7 +141,7 @@ class LiveConfig:
         Returns:
             Families without labels of a container.
         """
-        return [RELOAD_OK.family(float(self._ok))]
+        return [RELOAD_OK.family(float(self.ok))]
 
     def _file_stamp(self) -> tuple[int, ...]:
         """Changes with the file, also where a symlink is swapped (Kubernetes) or the file is replaced (editors)."""

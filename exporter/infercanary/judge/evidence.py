@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
     tags: Mapping[str, tuple[float, float]]
     """Tag → the share of runs that had it before and after."""
     gpu_users: float
-    """By how much the share of runs grew that others on the GPU disturbed, beyond replicas on the old image; below 0
+    """Growth of the share of runs contended on the GPU, beyond replicas on the old image; below 0
     where it fell."""
     bottlenecks: Mapping[Limit, float]
     """Resource → what it adds to the change, as a share of the whole."""

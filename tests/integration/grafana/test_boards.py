@@ -80,7 +80,7 @@ def marked(*case: str) -> object:
 @pytest.fixture(scope="module")
 def scenes() -> Iterator[Callable[[str], Scene]]:
     """Each situation is set up once, for the tests of both libraries."""
-    if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
+    if why := node.missing() or backfill.missing():
         assert not os.environ.get("CI"), why
         pytest.skip(why)
     with ExitStack() as stack:

@@ -151,7 +151,7 @@ CASES: dict[str, tuple[list[dict[str, str]], float | None, float]] = {
         for state in STATES
     },
     "the worst of two counts": (service({"c": "improved", "d": "regressed"}, V2, V1, V2), -1, 1),
-    "one of two waits": (service({"c": "equivalent", "d": "confirming"}, V2, V1, V2), 0, 0),
+    "one of two waits": (service({"c": "equivalent", "d": "unconfirmed"}, V2, V1, V2), 0, 0),
     "the last upgrade was equivalent": (service({"c": "equivalent"}, V2, V2, V2), 0, 0),
     "the last upgrade regressed": (service({"c": "regressed"}, V2, V2, V2), 0, 0),
     "another image is judged": (service({"c": "equivalent"}, V3, V1, V2), 0, 0),

@@ -344,7 +344,7 @@ def later(seconds: float, several: list[Run]) -> list[Run]:
     return [msgspec.structs.replace(run, started_at=seconds + run.started_at) for run in several]
 
 
-def test_a_rollout_that_was_stopped_half_way_is_withdrawn_and_judged_again_if_it_goes_on(
+def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(
     judging: Judging,
 ) -> None:
     """Its container may be gone, or its reports are late: at first nobody knows."""
@@ -365,13 +365,13 @@ def test_a_rollout_that_was_stopped_half_way_is_withdrawn_and_judged_again_if_it
     last = judging.findings[S].sentences["c"]
     judging.submit(generation(), [], went_on[359:360])
     assert state() == "no_baseline"
-    assert judging.findings[S].sentences["c"] == "no upgrade to judge: 2 no longer runs"
+    assert judging.findings[S].sentences["c"] == "nothing to judge: 2 was stopped"
     [past] = judging.findings[S].answers["c"]
-    assert past.withdrawn and past.sentence == last
+    assert past.rolled_back and past.sentence == last
     judging.submit(beside, [], upgraded[48:72])
     assert state() == "regressed"
     [past] = judging.findings[S].answers["c"]
-    assert not past.withdrawn
+    assert not past.rolled_back
 
 
 def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_was_before() -> None:

@@ -362,7 +362,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: C
     clock.now += 1
     await host.reports("a", ON_A)
     assert host.neighbours("a") == "b"
-    assert "shares its GPU with b for 5 min" in card(host.probe("a"), clock.now)
+    assert "shares its GPU with b for 5 min" in card(host.probe("a"), clock.now, "up")
     await host.reports("b", ())
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}, "its driver does not answer"
     await host.reports("b", seen(("3", "GPU-b")))
@@ -374,7 +374,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: C
     clock.now += polled._SETTLED_SECONDS
     await host.reports("a", ON_A)
     assert host.neighbours("a") == NOBODY
-    assert "shares its GPU" not in card(host.probe("a"), clock.now)
+    assert "shares its GPU" not in card(host.probe("a"), clock.now, "up")
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -157,7 +157,7 @@ def test_without_an_upgrade_there_is_no_baseline() -> None:
     assert judgement_of([]).state == "no_baseline"
     assert judgement_of(history("old")).state == "no_baseline"
     assert judgement_of(history("old", "old", "old")).state == "no_baseline"
-    assert "no upgrade to judge yet" in sentence(judgement_of(history("old")))
+    assert "no upgrade yet" in sentence(judgement_of(history("old")))
 
 
 def test_the_same_latency_is_equivalent() -> None:
@@ -442,14 +442,14 @@ def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
     [*_, good, bad] = stopped()
     assert judgement_of([good, bad]).state == "no_baseline"
     assert judgement_of([good, bad]).candidate_image == "resnet:latest (good)"
-    assert sentence(judgement_of([good, bad])) == "no upgrade to judge: resnet:latest (bad) no longer runs"
-    assert judgement_of([good]).withdrawn_image == ""
+    assert sentence(judgement_of([good, bad])) == "nothing to judge: resnet:latest (bad) was stopped"
+    assert judgement_of([good]).rolled_back_image == ""
     assert judgement_of([good]).until == judgement_of([good, bad]).until == good.samples[-1].started_at
     runs = [judgement_of(each).runs for each in ([good], [good, bad])]
-    assert runs[0] == runs[1] > 0, "what was withdrawn is no part of the next baseline"
+    assert runs[0] == runs[1] > 0, "what was rolled back is no part of the next baseline"
 
 
-def test_an_image_that_fails_or_is_slow_to_run_is_not_withdrawn() -> None:
+def test_an_image_that_fails_or_is_slow_to_run_is_not_rolled_back() -> None:
     assert judgement_of(stopped(last_at=3 * HOUR - 5)).upgraded_at == 2 * HOUR, "its runs fail since then"
     assert judgement_of(stopped(runs=2, every=900.0)).upgraded_at == 2 * HOUR, (
         "half an hour are two of its runs"

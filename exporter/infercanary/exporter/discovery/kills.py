@@ -24,7 +24,8 @@ ENDED = Metric(
 )
 METRICS = (ENDED,)
 
-_KEPT_SECONDS = 3600.0  # of a container that is gone: longer than an alert on its last end looks back
+KEPT_SECONDS = 3600.0
+"""A kill counts as recent for so long; a container that is gone is kept as long, for alerts on its last end."""
 _OF_PODS = ("namespace", "pod", *ENDED.labels)
 
 
@@ -81,7 +82,7 @@ class KillCounts:
         self._ended = {
             key: each
             for key, each in self._ended.items()
-            if each.seen_at == now or (each.times and now - each.last_at <= _KEPT_SECONDS)
+            if each.seen_at == now or (each.times and now - each.last_at <= KEPT_SECONDS)
         }
 
     def count(self, kill: MemoryKill) -> None:

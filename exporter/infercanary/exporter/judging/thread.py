@@ -96,7 +96,9 @@ class Judging:
         self._fairness = Fairness()
         self._stopping = threading.Event()
         self._store: Store | None = None
-        self._up, self._complaint = True, ""
+        self.up = True
+        """Whether the store took what it was last given."""
+        self._complaint = ""
         self._errors = self._stored = 0
         self._seconds = 0.0
         self._bytes: int | None = None
@@ -197,7 +199,7 @@ class Judging:
         """
         set_aside_at = self._store.set_aside_at if self._store is not None else None
         return [
-            store_metrics.STORE_UP.family(float(self._up)),
+            store_metrics.STORE_UP.family(float(self.up)),
             store_metrics.STORE_ERRORS.family(float(self._errors)),
             store_metrics.STORE_BYTES.family({} if self._bytes is None else float(self._bytes)),
             store_metrics.STORE_SET_ASIDE.family({} if set_aside_at is None else set_aside_at),
@@ -241,7 +243,7 @@ class Judging:
             ran = self._take(store)
             if fleet is not None and not self._stopping.is_set():
                 ran = {canary: ran.get(canary, set()) for canary in self._share(store, fleet)}
-            self._up, self._complaint = True, ""
+            self.up, self._complaint = True, ""
             if not self._stopping.is_set():
                 ran = {canary: set() for canary in self._apply_policy(store)} | ran
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
@@ -249,12 +251,12 @@ class Judging:
                 self._thin(store)
             self._bytes = store.size_bytes
         except StoreError as error:
-            self._up = False
+            self.up = False
             self.ownership.away()
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
             # A fault of ours: until it is fixed verdicts are not updated, and scrapes go on.
-            self._up = False
+            self.up = False
             self._failed(error, repr(error), "judging failed by a fault of the exporter")
         self._seconds += time.thread_time() - begin
 
