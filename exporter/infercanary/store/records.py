@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from infercanary.contract.bounds import Finite, Moment, Seconds
+from infercanary.contract.vocabulary import current_tags
 from infercanary.judge.model import Generation, ImageForm, Sample
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import Packed, merged
@@ -52,7 +53,9 @@ def encode(sample: Sample) -> bytes:
     body = _encoder.encode(sample)
     if len(body) > MAX_BYTES:
         body = _encoder.encode(
-            msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, measures={}, tags=())
+            msgspec.structs.replace(
+                sample, phases={}, controls={}, off_cpu={}, measures={}, tags=(), clock_reason=""
+            )
         )
     return body
 
@@ -69,9 +72,13 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     samples = []
     for body in bodies:
         try:
-            samples.append(_decoder.decode(body))
+            sample = _decoder.decode(body)
         except _UNREADABLE:
             continue
+        tags, reason = current_tags(sample.tags, sample.clock_reason)
+        if tags is not sample.tags:
+            sample = msgspec.structs.replace(sample, tags=tags, clock_reason=reason)
+        samples.append(sample)
     return samples
 
 

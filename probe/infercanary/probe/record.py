@@ -28,7 +28,7 @@ RUNS = Metric(
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
     "counter",
-    "Runs with this tag: something may have disturbed them. They are counted and kept like all others.",
+    "Runs with this tag: a condition that may have slowed them. They are counted and kept like all others.",
     ("canary", "tag"),
     reading="This is each tag's share of the runs: `rate(infercanary_tagged_runs_total[1h]) / ignoring (tag) "
     "group_left sum without (outcome) (rate(infercanary_runs_total[1h]))`. If a tag comes with an image, look at the "
@@ -37,10 +37,10 @@ TAGGED = Metric(
 ELIGIBLE = Metric(
     "infercanary_eligible_ratio",
     "gauge",
-    "Share of the last 100 runs that were ok, steady and without any tag: no known disturbance affected them.",
+    "Share of the last 100 runs that were ok, steady and without any tag: no known condition slowed them.",
     ("canary",),
-    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what disturbs the runs. The "
-    "judge leaves out failed runs and runs tagged `warming`, `failing`, `busy` or `beside_…`. It keeps the others, "
+    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what slows the runs. The "
+    "judge leaves out failed runs and runs tagged `warming`, `failing` or `beside_canary`. It keeps the others, "
     "because an image may cause its own throttling.",
 )
 STATE = Metric(
@@ -210,7 +210,7 @@ THREAD_RUN_QUEUE = Metric(
     "Time during repeats in which the canary's thread was ready to run and waited for a CPU.",
     ("canary",),
     reading="Near 0 is healthy. A run with more than 5 % of it, without the time of throttling, is tagged "
-    "`preempted`: see `infercanary_thread_oversubscription_ratio` for the container's own threads, and "
+    "`cpu_wait_outside`: see `infercanary_thread_oversubscription_ratio` for the container's own threads, and "
     "`infercanary_container_shared_cpus` for its neighbours.",
 )
 INSIDE = Metric(
@@ -223,7 +223,7 @@ INSIDE = Metric(
     reading="Its `rate` divided by `rate(infercanary_busy_seconds_total[5m])` is the number of cores that they take "
     "next to the canary. If it rises with an image, the work is the image's own, unless "
     "`infercanary_tcp_received_segments_total` rose as much: then the cause is requests. A run that waited for them "
-    "is tagged `crowded_inside`.",
+    "is tagged `cpu_wait_inside`.",
 )
 THREAD_SWITCHES = Metric(
     "infercanary_canary_context_switches_total",

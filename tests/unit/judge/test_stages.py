@@ -701,7 +701,7 @@ def test_how_far_latency_follows_the_clock_is_seen_within_starts() -> None:
 def test_only_steady_runs_that_ended_well_count() -> None:
     [sample] = start("a", "old", 0, runs=1).samples
     assert sample.is_settled
-    assert msgspec.structs.replace(sample, tags=("preempted",)).is_settled
+    assert msgspec.structs.replace(sample, tags=("cpu_wait_outside",)).is_settled
     wrong: list[dict[str, object]] = [{"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}]
     others = [msgspec.structs.replace(sample, started_at=50.0 + i, **one) for i, one in enumerate(wrong)]
     assert not any(other.is_settled for other in others)

@@ -40,7 +40,7 @@ CPU = Metric(
     "CPU time of the other processes in the container, by command. A process that starts and ends between two "
     "samples is not included. Missing if their number is missing.",
     ("command",),
-    reading="`topk(3, rate(…[5m]))` names the commands that take the CPU if runs are tagged `crowded_inside`. The "
+    reading="`topk(3, rate(…[5m]))` names the commands that take the CPU if runs are tagged `cpu_wait_inside`. The "
     "first eight commands have a series each. All later commands share `others`.",
 )
 MEMORY = Metric(

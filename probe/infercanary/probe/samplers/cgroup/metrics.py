@@ -113,7 +113,7 @@ OOM_KILLS = Metric(
     "counter",
     "Processes of the container that the kernel killed because of memory.",
     reading="`increase(infercanary_cgroup_oom_kills_total[1h]) > 0` is an alert, even if the server looks healthy: a "
-    "worker or a child was killed. Runs during that time are tagged `oom_kill`.",
+    "worker or a child was killed. Runs during that time are tagged `memory_limit`.",
 )
 MAJOR_FAULTS = Metric(
     "infercanary_cgroup_major_page_faults_total",

@@ -21,7 +21,7 @@ EVENT_SECONDS = Metric(
     ("gpu", "reason"),
     reading="`rate(…[5m])` is the share of the time, 0 to 1. `sw_power_cap` is common under full load. `hw_thermal`, "
     "`hw_power_brake` and `sw_thermal` mean a problem with cooling or power supply. If it grew during a run, the run "
-    "has the tag `gpu_power_cap`, `gpu_hw_thermal`, ….",
+    "has the tag `gpu_clock_limited`, with the reason.",
 )
 REASONS = Metric(
     "infercanary_gpu_clock_event_active",
@@ -54,7 +54,7 @@ SM_CLOCK = Metric(
     "Current SM clock.",
     _GPU,
     reading="Divided by `infercanary_gpu_sm_clock_max_hertz`, it is the share of the top speed. If this share is "
-    "below 0.75 right after a run, the run is tagged `gpu_clock_low`. An idle GPU lowers it. If it is low under "
+    "below 0.75 right after a run, the run is tagged `gpu_clock_limited`. An idle GPU lowers it. If it is low under "
     "load, `infercanary_gpu_clock_event_active` shows why.",
 )
 MEMORY_CLOCK = Metric(

@@ -27,7 +27,7 @@ EVENTS = Metric(
     "XIDs of any number since the probe started; missing if the driver does not report them to the container.",
     ("gpu",),
     reading="`increase(infercanary_gpu_xid_events_total[1h]) > 0` is an alert; `infercanary_gpu_xid_errors_total` "
-    "has the numbers. Runs during that time are tagged `gpu_xid`.",
+    "has the numbers.",
 )
 
 _MOST_EVENTS = 100  # in one sample: an error storm must not delay it, and the rest waits for the next
