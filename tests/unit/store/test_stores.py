@@ -434,16 +434,24 @@ def test_a_block_is_the_median_of_its_runs() -> None:
             controls={"spin": 1.0},
             sm_clock=1.4e9,
             tags=("stalled",),
+            clock_reason="hw_thermal",
         ),
-        sample(2, median=0.012, phases={"compute": 0.010, "queue": 0.2}, tags=("gc",), output_error=1e-7),
+        sample(
+            2,
+            median=0.012,
+            phases={"compute": 0.010, "queue": 0.2},
+            tags=("gc",),
+            output_error=1e-7,
+            clock_reason="sw_thermal",
+        ),
         sample(
             3, median=0.050, phases={"compute": 0.040}, sm_clock=1.2e9, tags=("stalled",), output_error=1e-3
         ),
-        sample(4, median=0.011, phases={}, repeats=9),
+        sample(4, median=0.011, phases={}, repeats=9, clock_reason="sw_thermal"),
     ]
     assert merge(runs) == Sample(
         4, "resnet18", T + 10, "ok", pytest.approx(0.0115), 0, {"compute": 0.010, "queue": 0.2}, {"spin": 1.0},  # type: ignore[arg-type]
-        1.3e9, ("stalled",), 1e-3, 4,
+        1.3e9, ("stalled",), 1e-3, 4, clock_reason="sw_thermal",
     )  # fmt: skip
     of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])
     assert of_blocks.runs == 8
