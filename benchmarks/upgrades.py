@@ -129,7 +129,7 @@ class Exporter:
         names = {
             has
             for (n, has), v in self.values().items()
-            if n == "infercanary_verdict" and v and SERVICE in has
+            if n == "infercanary_verdict" and v and has >= {SERVICE, "latency"}
         }
         words = {
             "settling",

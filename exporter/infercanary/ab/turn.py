@@ -13,7 +13,7 @@ from infercanary.client.fetch import PollError, Received, fetch, open_session, r
 from infercanary.client.limits import Limits
 from infercanary.compare.recording import shown
 from infercanary.contract.report import Family, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS, FAILING
+from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import merged, of_runs
 
@@ -279,9 +279,9 @@ class _Asked:
 
     def _done(self, found: Received) -> Turn:
         cold: dict[str, dict[str, float]] = {}
-        for metric, step in COLD_START_METRICS.items():
-            for labels, value in _points(found.accepted.families, metric):
-                cold.setdefault(labels[0] if labels else "", {})[step] = value
+        for labels, value in _points(found.accepted.families, COLD_START_METRIC):
+            if len(labels) == 2 and labels[1] in COLD_START:
+                cold.setdefault(labels[0], {})[labels[1]] = value
         generation = Generation(
             service="",
             container="",

@@ -554,6 +554,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     baseline_seconds: float | None = None
     current_seconds: float | None = None
+    """Without an upgrade, of the only image."""
+    control_seconds: dict[str, float] = {}
+    """Control → its median time with the old image or, without an upgrade, with the only one."""
     baseline_image: str = ""
     candidate_image: str = ""
     changed: Changed = "image"

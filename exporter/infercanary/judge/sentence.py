@@ -14,6 +14,7 @@ import msgspec
 from infercanary.contract.vocabulary import known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.causes import Attribution
+from infercanary.judge.evidence import control_seconds
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
@@ -73,6 +74,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
             prior=policy.prior_number,
             runs=_count(same),
             until=max((each.samples[-1].started_at for each in same if each.samples), default=None),
+            current_seconds=_level(same),
+            control_seconds=control_seconds(same),
             **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
@@ -104,7 +107,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         **edited,
     )
     if decision.look is None:
-        return judgement
+        return msgspec.structs.replace(judgement, control_seconds=control_seconds(upgrade.before))
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
     measured = estimate.looks[-1].pairs  # people are shown the runs as they are
@@ -116,6 +119,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         only=decision.look.shift.resolution.only,
         baseline_seconds=_level(start for pair in measured for start in pair.old),
         current_seconds=_level(start for pair in measured for start in pair.after),
+        control_seconds=control_seconds(start for pair in measured for start in pair.old),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
@@ -420,7 +424,7 @@ def listed(changes: Sequence[Change]) -> str:
     Returns:
         The first few, and how many more there are; empty for none.
     """
-    named = [f"{_title(c.component)} {_both(c.before, c.after)}" for c in changes]
+    named = [f"{_title(c.component)} {' → '.join(distinct(c.before, c.after))}" for c in changes]
     more = len(named) - _COMPONENTS
     rest = [f"{more} more component{'s' * (more > 1)}"] if more > 0 else []
     return ", ".join([*named[:_COMPONENTS], *rest])
@@ -431,13 +435,13 @@ def _title(component: str) -> str:
     return known.title if known is not None else component
 
 
-def _both(before: str | None, after: str | None) -> str:
-    """Two values; of two long lists that begin alike, what comes after that."""
+def distinct(before: str | None, after: str | None) -> tuple[str, str]:
+    """Both values of a component as they are shown; of two long lists that begin alike, what comes after that."""
     if before is not None and after is not None and max(len(before), len(after)) > _VALUE:
         sides = before.split(", "), after.split(", ")
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*sides, strict=False)))
         before, after = (", ".join(["…", *side[same:]] if same else side) for side in sides)
-    return f"{_value(before)} → {_value(after)}"
+    return _value(before), _value(after)
 
 
 def _value(text: str | None) -> str:

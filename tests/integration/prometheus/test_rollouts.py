@@ -130,8 +130,13 @@ def service(verdicts: Mapping[str, State], candidate: str, *images: str) -> list
         name = f"search-{number}"
         found += lines(INFO.family({(image, image[-13:-1], "", name): 1.0}), name, {})
         for canary, verdict in verdicts.items():
-            found += lines(VERDICT.family({(canary, s): float(s == verdict) for s in STATES}), name, {})
-            found += lines(UPGRADE.family({(canary, V1, candidate, "image", ""): 1.0}), name, {})
+            found += lines(
+                VERDICT.family({(canary, "latency", s): float(s == verdict) for s in STATES}), name, {}
+            )
+            found += lines(UPGRADE.family({(canary, V1, candidate, "image", name): 1.0}), name, {})
+            found += lines(
+                VERDICT.family({(canary, "energy", s): float(s == "regressed") for s in STATES}), name, {}
+            )
     return found
 
 

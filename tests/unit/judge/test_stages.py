@@ -187,6 +187,24 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
     assert "compute phase; controls flat" in text
 
 
+@pytest.mark.parametrize(
+    ("runs_of_new", "state", "levels"),
+    [
+        (None, "no_baseline", (None, 0.020, 0.0004)),
+        (2, "settling", (None, None, 0.0004)),
+        (192, "regressed", (0.020, 0.030, 0.0004)),
+    ],
+)
+def test_the_level_before_is_the_old_images_or_the_only_ones(
+    runs_of_new: int | None, state: str, levels: tuple[float | None, ...]
+) -> None:
+    new = [] if runs_of_new is None else [start("a", "new", 3 * HOUR, 0.030, runs_of_new, control=0.0005)]
+    found = judgement_of([*history("old", "old", "old", containers="a"), *new])
+    shown = (found.baseline_seconds, found.current_seconds, *found.control_seconds.values())
+    assert found.state == state and [*found.control_seconds] == ["cpu_spin"]
+    assert shown == tuple(level and pytest.approx(level, rel=0.01) for level in levels)
+
+
 def test_a_verdict_says_where_both_images_came_from() -> None:
     starts = history("old", "old", "old", "old", "new", seconds=0.0224)
     source = "https://github.com/acme/search"
