@@ -125,9 +125,7 @@ def declared() -> dict[str, Metric]:
     """The metrics of docs/metrics.md, by the names of their series."""
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found: dict[str, Metric] = {}
-    for name, kind, rest in re.findall(
-        r"^### `(\w+)`\n\n[A-Z]+ · (\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE
-    ):
+    for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
         labels = {
             label: set(re.findall(r"`([^`]+)`", values))
             for label, values in re.findall(r"· `(\w+)`(?: \(([^)]*)\))?", rest)
