@@ -127,14 +127,15 @@ _VERDICT = [
             Column("change", "Change", least=66),
             Column("do", "Cause: what to do", words={key: (do, "") for key, do in _DO.items()}, least=66),
         ],
-        Query(services("service_canary_verdict:infercanary_verdict:max{CANARY} == 1")),
+        Query(services("max by (BY, verdict) (service_canary_verdict:infercanary_verdict:max{CANARY} == 1)")),
         Query(
+            "max by (BY, do) ("
             'label_replace(service_canary:infercanary_cpu_fallback:holds{CANARY}, "do", "device", "", "") or on (BY) '
             "label_replace(service_canary:infercanary_upgrade_output_error_ratio:max{CANARY} > "
             'scalar(infercanary:threshold:output_error_ratio), "do", "answers", "", "") or on (BY) '
             "label_join((service_canary_verdict:infercanary_verdict:max{CANARY} == 1) * on (BY) group_left (cause) "
             "(service_canary_cause:infercanary_shift_cause:max{CANARY} == 1) or on (BY) "
-            '(service_canary_verdict:infercanary_verdict:max{CANARY} == 1), "do", "", "verdict", "cause")'
+            '(service_canary_verdict:infercanary_verdict:max{CANARY} == 1), "do", "", "verdict", "cause"))'
         ),
         Query(
             f"label_join({_milliseconds('baseline', 'old', ' ms → ')} * on (BY) group_left (new) "
@@ -236,7 +237,7 @@ _VERDICT = [
             height=13,
             empty=NO_CHANGE,
         ),
-        [_NAMESPACE, Column("component", "Component", least=216), Column("old", "Old"), Column("new", "New")],
+        [_NAMESPACE, Column("component", "Component", width=209), Column("old", "Old"), Column("new", "New")],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
         sort=("Component", "Namespace"),
     ),
@@ -420,6 +421,7 @@ _LATENCY_IN_DETAIL = [
             "avg by (namespace, part) (infercanary_server_seconds{CANARY})", "server: {{part}} {{namespace}}"
         ),
         minimum=0,
+        right=True,
         named=colours.PHASES,
     ),
     lines(
@@ -448,6 +450,7 @@ _LATENCY_IN_DETAIL = [
             "If it rises, something slows some of the repeats: throttling, preemption, garbage collection, other "
             "work on the GPU. The contended runs say which.",
             "percentunit",
+            height=13,
         ),
         Query(
             "infercanary_run_iqr_seconds{CANARY} / infercanary_run_median_seconds{CANARY} and "
@@ -464,6 +467,7 @@ _LATENCY_IN_DETAIL = [
             "Above that, the same input gets another answer: look for what changed the weights or the code while it "
             "ran.",
             "percentunit",
+            height=13,
         ),
         Query(worst_gauges("infercanary_output_error_ratio", "CANARY"), "{{replica}}"),
         minimum=0,
@@ -602,6 +606,7 @@ _STREAMED = [
             "It grows with the requests that the server decodes in one batch, and with slower memory or clocks: see "
             "*Host*.",
             "s",
+            height=13,
         ),
         Query(worst_gauges("infercanary_between_tokens_seconds", "CANARY"), "{{replica}}"),
         minimum=0,
