@@ -23,6 +23,7 @@ from grafana_foundation_sdk.models import dashboard
 from grafana.dashboards import colours, names
 from grafana.dashboards.panels import (
     DECIMALS,
+    NO_DATA,
     About,
     Panel,
     Query,
@@ -159,3 +160,43 @@ def _styles(panel: Any, queries: Sequence[Query], named: Mapping[str, str], dash
             panel.override_by_query(reference, properties)
     for name, hue in named.items():
         panel.override_by_regexp(f"/^{name}( |$)/", [colour(hue)])  # a namespace may follow
+
+
+def on_right(panel: Panel, reference: str, unit: str) -> Panel:
+    """Move one query's series to an axis of their own, on the right.
+
+    Args:
+        panel: Of :func:`lines`.
+        reference: Of the query, such as ``B``.
+        unit: Of its values.
+    """
+    built = panel.build()
+    looks = [
+        option("unit", unit),
+        option("decimals", DECIMALS.get(unit, 0)),
+        option("custom.axisPlacement", "right"),
+    ]
+    matcher = dashboard.MatcherConfig(id_val="byFrameRefID", options=reference)
+    assert built.field_config is not None
+    built.field_config.overrides.append(
+        dashboard.DashboardFieldConfigSourceOverrides(matcher=matcher, properties=looks)
+    )
+    return Panel(built)
+
+
+_Line = tuple[str, str] | tuple[str, str, str]
+"""An expression, its legend, and perhaps a colour."""
+
+
+def plot(
+    title: str, text: str, act: str, unit: str, *queries: _Line, empty: str = NO_DATA, **looks: Any
+) -> Panel:
+    """Draw lines: :func:`lines` as one declaration.
+
+    Args:
+        title: As `text`, `act`, `unit` and `empty` of :class:`About`.
+        queries: One for each line, or for several.
+        looks: As of :func:`lines`.
+    """
+    about = About(title, text, act, unit, empty=empty)
+    return lines(about, *(Query(*query) for query in queries), **looks)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES, UP
+from grafana.dashboards.variables import CONTAINERS, INSTANCE, JUDGED, SERVICES, UP
 
 CONTAINER = "instance, namespace, service, pod, container"
 """Labels that identify a container: its name is unique on its host, and `instance` is the host's exporter."""
@@ -216,3 +216,7 @@ def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
         by: Labels of which one series is left.
     """
     return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
+
+
+_SHORT |= {"HOST": INSTANCE, "CONTAINERS": CONTAINERS, "RUNNING": RUNNING, "SCRAPED": SCRAPED}
+_SHORT["HERE"] = f"and on (namespace, service) {RUNNING}"

@@ -191,3 +191,17 @@ _HIDDEN = option("custom.hideFrom.viz", True)
 
 def _link(address: str) -> dashboard.DynamicConfigValue:
     return option("links", [{"title": "Open", "url": address}])
+
+
+def lower_case(panel: Panel, field: str) -> Panel:
+    """Write a column's texts in lower case, as anchors of headings are.
+
+    Args:
+        panel: Of :func:`rows`.
+        field: Name of the column's field.
+    """
+    built = panel.build()
+    options = {"stringField": field, "outputFormat": "Lower Case"}
+    steps = built.transformations or []
+    built.transformations = [dashboard.DataTransformerConfig(id_val="formatString", options=options), *steps]
+    return Panel(built)
