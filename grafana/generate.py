@@ -8,12 +8,12 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from grafana import alerting
-from grafana.dashboards import fleet, host, itself, service, upgrade
+from grafana.dashboards import fleet, host, itself, service
 from grafana.dashboards.board import Board
 
 HERE = Path(__file__).parent
 JSON = HERE / "dashboards/json"
-BOARDS: tuple[Board, ...] = tuple(module.board() for module in (fleet, service, upgrade, host, itself))
+BOARDS: tuple[Board, ...] = tuple(module.board() for module in (fleet, service, host, itself))
 """Every dashboard: a new one is a module and its name here."""
 
 

@@ -1,4 +1,4 @@
-"""A dashboard out of its rows: layout, links to the others, and what is marked on its time axes."""
+"""A dashboard out of its rows: layout, links to the others, and upgrades on its time axes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Board(NamedTuple):
     variables: Sequence[Variable]
     annotations: Sequence[Annotation]
     rows: Sequence[Row]
-    since: str = "now-6h"
+    refresh: str = "1m"
 
     def build(self) -> dashboard.Dashboard:
         """As Grafana reads it.
@@ -47,8 +47,8 @@ class Board(NamedTuple):
             .description(self.text)
             .tags([TAG])
             .timezone("browser")
-            .time(self.since, "now")
-            .refresh("30s")
+            .time("now-6h", "now")
+            .refresh(self.refresh)
             .readonly()  # what is changed by hand would be gone with the next file
             .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
             .variables([*self.variables])
@@ -57,20 +57,19 @@ class Board(NamedTuple):
                 builders.DashboardLink("InferCanary")
                 .type(dashboard.DashboardLinkType.DASHBOARDS)
                 .tags([TAG])
+                .as_dropdown(True)
                 .include_vars(True)
                 .keep_time(True)
-                .tooltip("The other dashboards, for what is chosen here")
+                .tooltip("The other dashboards, with the values chosen here")
             )
         )
         for number, row in enumerate(self.rows, 1):
             heading = builders.Row(row.title).id(1_000_000 + number)
-            if row.collapsed:
-                for panel in row.panels:
-                    heading.with_panel(panel)
+            for panel in row.panels if row.collapsed else ():
+                heading.with_panel(panel)
             board.with_row(heading)
-            if not row.collapsed:
-                for panel in row.panels:
-                    board.with_panel(panel)
+            for panel in () if row.collapsed else row.panels:
+                board.with_panel(panel)
         built = board.build()
         # The SDK would hide both in a menu.
         for hidden in (*(built.links or ()), *((built.annotations and built.annotations.list_val) or ())):
@@ -78,15 +77,17 @@ class Board(NamedTuple):
         return built
 
 
-def link(name: str, *fields: str, also: str = "") -> str:
-    """The address of another dashboard: from a table's row with its fields as that dashboard's variables.
+def link(name: str, *fields: str, since: str = "", also: str = "") -> str:
+    """The address of a dashboard: from a table's row with its fields as that dashboard's variables.
 
     Args:
         name: The other board's ``name``.
-        fields: Names of the row's fields, which are names of variables too.
+        fields: Names of the row's fields, which are names of variables too; a row without the field gives an empty
+            value, which selects series without that label.
+        since: Name of the row's field with the start of the time range, in milliseconds; empty for the range shown.
         also: Further parameters, as they are in an address.
     """
-    # Those of a row without a namespace would be no value at all: what is chosen here is chosen there.
     chosen = "".join(f"&var-{field}=${{__data.fields.{field}}}" for field in fields)
     more = f"&{also}" if also else ""
-    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}&${{namespace:queryparam}}{chosen}{more}&${{__url_time_range}}"
+    span = f'from=${{__data.fields["{since}"].numeric}}&to=now' if since else "${__url_time_range}"
+    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}{chosen}{more}&{span}"

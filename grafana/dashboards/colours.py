@@ -1,11 +1,12 @@
 """The colours: those of Okabe and Ito, which people of all kinds of colour vision can distinguish.
 
-No meaning hangs on red against green: what is well is blue, trouble is vermillion, and a word or a number says it too.
-Names that are known here have one of these on every panel; those of services and containers have the one that
-:mod:`.names` finds for them, the same on every panel too. What made a change is neither good nor bad: no colour.
+Blue is well, vermillion is trouble, orange is doubt; a word or a number always says it too. Names that are known here
+have one colour on every panel; services and replicas have the one that :mod:`.names` finds.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 BLUE = "#0072B2"
 SKY = "#56B4E9"
@@ -20,42 +21,52 @@ OLIVE = "#999933"
 
 WELL, DOUBT, TROUBLE, NEUTRAL = BLUE, ORANGE, VERMILLION, GREY
 
-HEAT = "Cividis"  # one of Grafana's schemes for heatmaps, made for the same purpose
+CELLS = {
+    SKY: "#1F73A8",
+    GREEN: "#007A59",
+    YELLOW: "#7A6A00",
+    ORANGE: "#8A6000",
+    VERMILLION: "#B84B00",
+    PURPLE: "#A1487B",
+    GREY: "#6B6B6B",
+    OLIVE: "#6B6B24",
+}
+"""Darker shades for cells: Grafana writes on them in white, with a contrast of at least 4.5."""
 
-OLD, NEW = GREY, BLUE
-"""The image before the last upgrade, and the one since: left and right on every panel that compares them."""
+OLD, NEW = GREY, PURPLE
+"""The image before the last upgrade, and the one since: neither good nor bad."""
 
 VERDICTS = {
     "no_baseline": GREY,
     "settling": GREY,
     "equivalent": BLUE,
-    "improved": SKY,
+    "improved": GREEN,
     "inconclusive": OLIVE,
-    "confirming": ORANGE,
+    "unconfirmed": ORANGE,
     "regressed": VERMILLION,
 }
-"""In the order of how much they ask of the reader, which is also the number of each, from 1 on: on a time line, and in
-the rule that records it."""
+"""The later, the more it asks of the reader; its place from 1 on is its number in the rule that records verdicts."""
+
+WORDS: Mapping[str, str] = {"no_baseline": "first image", "settling": "warming up"}
+"""Words for values that do not explain themselves."""
 
 SEVERITIES = {"warning": ORANGE, "critical": VERMILLION}
 
 PHASES = {"h2d": SKY, "compute": BLUE, "d2h": GREEN, "launch": ORANGE, "queue": PURPLE}
 
-BOTTLENECKS = {"compute": BLUE, "memory": ORANGE, "io": SKY, "scheduling": PURPLE, "unknown": GREY}
-
 CONTROLS = {
     "cpu_spin": BLUE,
     "memory_copy": ORANGE,
-    "page_io": PURPLE,
-    "thread_wake": GREEN,
+    "page_io": GREEN,
+    "thread_wake": OLIVE,
     "gpu_fma": SKY,
     "gpu_copy": VERMILLION,
-    "gpu_transfer": OLIVE,
+    "gpu_transfer": YELLOW,
     "gpu_launch": GREY,
 }
 
 CLOCK_EVENTS = {
-    "sw_power_cap": YELLOW,
+    "sw_power_cap": OLIVE,
     "sync_boost": GREY,
     "sw_thermal": ORANGE,
     "hw_thermal": VERMILLION,
@@ -81,6 +92,15 @@ NVML_STATES = {
     "lost": VERMILLION,
 }
 
-OUTCOMES = {"ok": BLUE, "busy": YELLOW, "raised": VERMILLION, "timed_out": ORANGE, "not_finite": PURPLE}
+OUTCOMES = {"ok": BLUE, "busy": OLIVE, "raised": VERMILLION, "timed_out": ORANGE, "not_finite": PURPLE}
 
 RESOURCES = {"cpu": BLUE, "memory": ORANGE, "io": PURPLE}
+
+
+def word(value: str) -> str:
+    """A value of a label as words.
+
+    Args:
+        value: Such as ``no_baseline``.
+    """
+    return WORDS.get(value, value.replace("_", " "))

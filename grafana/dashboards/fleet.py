@@ -1,368 +1,249 @@
-"""*Fleet*: which service changed. Counts first, then the worst, then what is in trouble, then all latencies.
+"""*Fleet*: which service changed, and what is broken now.
 
-Its queries read what the rules record and nothing else, so that they are as cheap with thousands of containers, and run
-where only that is kept of a whole fleet. What is about a service is said once, on however many hosts it runs; a host
-that is chosen leaves the services that run there.
+Values of a service are shown once, on however many hosts it runs; a chosen host leaves the services that run there.
 """
 
 from __future__ import annotations
 
-from grafana.dashboards import colours, marks, variables, verdicts
+from grafana.dashboards import colours, marks, variables
 from grafana.dashboards.board import Board, Row, link
-from grafana.dashboards.charts import lines, timeline
-from grafana.dashboards.panels import About, Panel, Query
+from grafana.dashboards.charts import lines
+from grafana.dashboards.panels import NONE, About, Panel, Query
 from grafana.dashboards.promql import (
-    RUNNING,
-    SCRAPED,
-    TOP,
-    ever,
+    change,
     how_many,
+    level,
     on_hosts,
-    rounded,
-    series,
     services,
-    states,
-    worst,
+    signed,
 )
-from grafana.dashboards.tables import Column, rows, tiles
-from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES
-from grafana.dashboards.verdicts import BY
+from grafana.dashboards.tables import Column, lower_case, rows, tiles
+from grafana.dashboards.variables import SERVICES
 from infercanary.exporter.tags import IMAGE_ID, MOVING_TAG
 
-_OTHER = "scalar(infercanary:threshold:output_error_ratio)"
-_VERDICT = "service_canary_verdict:infercanary_verdict:max"
-_NUMBER = "service_canary:infercanary_verdict:number"
-_LATENCY = "service_canary:infercanary_run_median_seconds:p50"
-_HOSTS = "service:infercanary_up:hosts"
-_ON_HOST = f"{INSTANCE}, {JUDGED}"
-_FAILING = series(
-    "instance_service_container_canary_state:infercanary_canary_state:holds",
-    _ON_HOST,
-    'state=~"failing|out_of_memory"',
-)
+_HERE = "and on (namespace, service) RUNNING"
+_VERDICT = f'service_canary_verdict:infercanary_verdict:max{{{{SERVICE, verdict=~"{{}}"}}}} == 1 {_HERE}'
+_TO_SERVICE = link("service", "namespace", "service")
 
 
 def board() -> Board:
-    """The dashboard.
-
-    Returns:
-        The board, not yet built.
-    """
+    """The dashboard."""
     return Board(
         "fleet",
         "Fleet",
-        "Which service changed with its last image, by how much, and why.",
+        "Which service changed with its last image, by how much and why, and what is broken now.",
         [
             variables.datasource(),
             variables.instance(),
             variables.namespace(),
             variables.service(),
-            variables.judged(),
             variables.verdict(),
         ],
-        [marks.upgrades(), marks.images()],
+        [marks.upgrades(f"{marks.UPGRADE}{{SERVICE}} HERE")],
         [
-            Row("Which service changed", [_counts(), _troubles(), _table()]),
-            Row("In trouble now", [_alerts(), _containers(), _moving_tags()]),
-            Row("Where services run", [_hardware()]),
-            Row("Over time", [_verdicts(), _latency()]),
+            Row("Which service changed", [*_tiles(), _services()]),
+            Row("Alerts and latency", [_alerts(), _latency()]),
+            Row("Inventory", [_inventory()], collapsed=True),
         ],
     )
 
 
-def _counts() -> Panel:
-    about = About(
-        "Verdicts",
-        "Services and canaries by the verdict on their last image, the worst first. Equivalent is as good as "
-        "improved. Confirming, inconclusive and settling need more runs. No baseline means that only one image has "
-        "run so far.",
-        "Click on a count: the table below shows those services.",
-        "none",
-        width=14,
-        height=4,
-    )
-    words = {name: name.replace("_", " ") for name in reversed(colours.VERDICTS)}
-    chosen = "&".join(f"${{{name}:queryparam}}" for name in ("instance", "service", "canary"))
+def _tiles() -> list[Panel]:
+    verdicts = {
+        "regressed": "regressed",
+        "unconfirmed": "unconfirmed",
+        "inconclusive": "inconclusive",
+        "fine": "equivalent|improved",
+        "not judged": "no_baseline|settling",
+    }
+    chosen = "${instance:queryparam}&${namespace:queryparam}&${service:queryparam}"
+    broken = {
+        "exporters down": "SCRAPED == 0",
+        "probes down": "RUNNING == 0",
+        "canaries failing": "instance_service_container_canary_state:infercanary_canary_state:holds"
+        '{HOST, SERVICE, state=~"failing|out_of_memory"}',
+        "fell back to CPU": f"max by (BY) (service_canary:infercanary_cpu_fallback:holds{{SERVICE}} {_HERE} or "
+        "infercanary_cuda_missing{HOST, SERVICE} == 1)",
+        "answers changed": "service_canary:infercanary_upgrade_output_error_ratio:max{SERVICE} > "
+        f"scalar(infercanary:threshold:output_error_ratio) {_HERE}",
+    }
+    # The count has the labels of one that was counted.
+    count = "0 * topk(1, {0}) + on () group_left () count({0}) or on () 0 * count(SCRAPED)".format
+    to_service = link("service", "namespace", "service", "canary").replace("__data.fields", "__field.labels")
+    return [
+        tiles(
+            About(
+                "Verdicts",
+                "Services and canaries by the verdict on their last image. Fine is equivalent or improved. Not judged "
+                "is a first image, or one that is warming up. Unconfirmed and inconclusive need more runs.",
+                "Click a count: the table below shows these services.",
+                "none",
+                height=4,
+            ),
+            *(Query(how_many(_VERDICT.format(names), "RUNNING"), tile) for tile, names in verdicts.items()),
+            named={tile: colours.VERDICTS[names.split("|")[0]] for tile, names in verdicts.items()},
+            links={
+                tile: link("fleet", also="&var-verdict=".join([chosen, *names.split("|")]))
+                for tile, names in verdicts.items()
+            },
+        ),
+        tiles(
+            About(
+                "Broken now",
+                "Exporters that Prometheus does not reach (nothing is known about their hosts), probes that do not "
+                "answer, canaries that fail, canaries on the CPU that should be on a GPU, and upgrades that changed "
+                "the answers.",
+                "Click a number: it leads to *InferCanary itself*, or to one of these services.",
+                "none",
+                height=4,
+            ),
+            *(Query(count(expression), tile) for tile, expression in broken.items()),
+            links=dict.fromkeys(broken, to_service)
+            | dict.fromkeys(["exporters down", "probes down"], link("self")),
+            bad_from=1,
+        ),
+    ]
 
-    def count(verdict: str) -> str:
-        selected = series(_VERDICT, JUDGED, f'verdict="{verdict}"')
-        return how_many(on_hosts(f"{selected} == 1"), RUNNING)
 
-    return tiles(
-        about,
-        *(Query(count(name), word) for name, word in words.items()),
-        named={word: colours.VERDICTS[name] for name, word in words.items()},
-        links={word: link("fleet", also=f"{chosen}&var-verdict={name}") for name, word in words.items()},
-    )
-
-
-def _troubles() -> Panel:
-    about = About(
-        "In trouble now",
-        "Exporters that cannot be scraped (nothing is known about their hosts), probes that do not answer (their "
-        "values are missing during that time), canaries that fail, GPU models that run on the CPU since an upgrade, "
-        "and upgrades that changed the answers.",
-        "The row *In trouble now* shows which containers, and docs/runbooks.md explains each alert. For exporters, "
-        "click the number.",
-        "none",
-        width=10,
-        height=4,
-    )
-    failing = f"count by (instance, namespace, service, pod, container, canary) ({_FAILING})"
-    fallback = on_hosts(series("service_canary:infercanary_cpu_fallback:holds", JUDGED))
-    error = series("service_canary:infercanary_upgrade_output_error_ratio:max", JUDGED)
-    other = on_hosts(f"{error} > {_OTHER}")
-    return tiles(
-        about,
-        Query(how_many(f"{SCRAPED} == 0", SCRAPED), "exporters down"),
-        Query(how_many(f"{RUNNING} == 0", RUNNING), "probes down"),
-        Query(how_many(failing, RUNNING), "canaries failing"),
-        Query(how_many(fallback, RUNNING), "on the CPU"),
-        Query(how_many(other, RUNNING), "other answers"),
-        links={"exporters down": link("self")},
-        bad_from=1,
-    )
-
-
-def _table() -> Panel:
-    about = About(
-        "What the last upgrade did",
-        "New latency divided by old latency, minus 1, with its interval: +5 % is slower. A shift within "
-        f"±{verdicts.EFFECT} is not a change. The worst verdict is first. If several exporters judge a service, each "
-        "for its host, the worst of their verdicts is shown. Latency is the median over its hosts. Drift is a change "
-        "without an upgrade. The image is that of the newest start: point at it to see its whole name and id.",
-        "Click the verdict to see the two images side by side, and the service to see its replicas.",
-        "short",
-        width=24,
-        height=10,
-        empty="No verdict yet. Check that a container has the label infercanary.enable=true, and that the exporter "
-        "is up.",
-    )
-    verdicts_chosen = series(_VERDICT, JUDGED, 'verdict=~"$verdict"')
-    chosen = on_hosts(f"and on ({BY}) ({verdicts_chosen} == 1)")
-
-    def recorded(name: str, factor: str = "") -> Query:
-        number = verdicts.recorded(name)
-        return Query(f"{rounded(number) if '_ratio' in name else number}{factor} {chosen}")
-
-    starts = series("service_image:infercanary_probe_start_timestamp_seconds:max", SERVICES)
-    each = f"0 * {verdicts.recorded(_NUMBER)} + on (namespace, service)"
-    image = f"{each} group_left (image, image_id) topk by (namespace, service) (1, {starts})"
-    # The last part of the name, and all of it with its id, so that a column shows what differs.
-    named = f'label_replace({image}, "tag", "$1", "image", "(?:.*/)?([^/@]+)(?:@.*)?")'
-    whole = f'label_join({named}, "whole", "  ", "image", "image_id")'
+def _services() -> Panel:
+    recorded = "service_canary:infercanary_{}{{SERVICE}}".format
+    upgraded = recorded("upgrade_timestamp_seconds:max")
     queries = [
-        recorded(_NUMBER),
-        *(recorded(f"service_canary:infercanary_shift_{end}ratio:max") for end in ("", "low_", "high_")),
-        Query(f"max by ({BY}, cause) ({series(_CAUSE, JUDGED)} == 1) {chosen}"),
-        recorded(_LATENCY),
-        recorded("service_canary:infercanary_drift_ratio:max"),
-        recorded("service_canary:infercanary_upgrade_timestamp_seconds:max", " * 1000"),
-        Query(f"max by ({BY}, tag, whole) ({whole}) {chosen}"),
-        Query(f"{each} group_left () {series(_HOSTS, SERVICES)} {chosen}"),
+        recorded("verdict:number"),
+        signed(recorded("shift_ratio:max"), "change"),
+        recorded("baseline_seconds:max"),
+        recorded("current_seconds:max"),
+        "max by (BY, cause) (service_canary_cause:infercanary_shift_cause:max{SERVICE} == 1)",
+        f"1000 * {upgraded}",
+        f"1000 * ({upgraded} - 3600 or 0 * service_canary:infercanary_verdict:number{{SERVICE}} + time() - 21600)",
+        # Without registry and digest; the image's id follows.
+        "max by (BY, image) (label_replace(infercanary_upgrade_info{SERVICE} and on (instance, BY) "
+        'instance_service_canary:infercanary_verdict:worst{SERVICE}, "image", "$1$2", "candidate_image", '
+        '"(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?"))',
     ]
-    to_service, to_upgrade = (link(board, "service", "canary") for board in ("service", "upgrade"))
-    words = {str(i): (name, hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
-    columns = [
-        Column("service", "Service", link=to_service),
-        Column("Value #A", "Verdict", words=words, link=to_upgrade, width=115),
-        Column("Value #B", "Shift", "percentunit", width=78),
-        Column("Value #C", "At least", "percentunit", width=78),
-        Column("Value #D", "At most", "percentunit", width=78),
-        Column("cause", "Cause", width=80),
-        Column("Value #F", "Latency", "s", width=82),
-        Column("Value #G", "Drift", "percentunit", width=70),
-        Column("Value #H", "Upgraded", "dateTimeFromNow", width=140),
-        Column("tag", "Image", tip="Whole image"),
-        Column("canary", "Canary", width=110),
-        Column("Value #J", "Hosts", "none", width=60),
-        Column("whole", "Whole image", hidden=True),
-    ]
-    return rows(about, columns, *queries, sort=("-Verdict", "-Shift"), paged=True)
-
-
-_CAUSE = "service_canary_cause:infercanary_shift_cause:max"
+    words = {str(i): (colours.word(name), hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
+    return rows(
+        About(
+            "Services: last upgrade",
+            "Change is the new latency divided by the old one, minus 1: +5 % is slower. Services that need a look are "
+            "first. If several exporters judge a service, each for its hosts, the worst of their verdicts is shown.",
+            "Click the service: *Service* has the judge's sentence, the evidence, and what to do.",
+            "none",
+            width=24,
+            height=16,
+        ),
+        [
+            Column(
+                "service", "Service", link=link("service", "namespace", "service", "canary", since="Value #G")
+            ),
+            Column("Value #A", "Verdict", words=words, width=115),
+            Column("change", "Change", width=90),
+            Column("Value #C", "Old latency", "s", width=100),
+            Column("Value #D", "New latency", "s", width=100),
+            Column("cause", "Cause", width=90),
+            Column("Value #F", "Upgraded", "dateTimeFromNow", width=140),
+            Column("image", "Judged image", least=200),
+            Column("canary", "Canary", width=120),
+            Column("Value #G", "From", hidden=True),
+        ],
+        *(Query(f"{query} and on (BY) {_VERDICT.format('$verdict')}") for query in queries),
+        sort=("-Verdict", "-Change"),
+    )
 
 
 def _alerts() -> Panel:
-    about = About(
-        "Alerts that fire",
-        "InferCanary's alerts for these services, and alerts without a service (the exporter's own).",
-        "docs/runbooks.md has a heading for each alert: what it means, and what to do. The exporter shows that page "
-        "too.",
-        "none",
-        width=24,
-        height=6,
-        empty="No alert fires",
+    query = (
+        "label_replace(1000 * max by (alertname, alert, severity, replica, CONTAINER, canary) "
+        "(label_replace(label_join(label_replace("
+        'ALERTS_FOR_STATE{alertname=~"InferCanary.*", namespace=~"$namespace|", service=~"$service|"} '
+        'and ignoring (alertstate) ALERTS{alertstate="firing", service=~"$service|"}, '
+        '"alert", "$1", "alertname", "InferCanary(.*)"), '
+        '"replica", "/", "pod", "container"), "replica", "$1", "replica", "/(.*)")) '
+        '* on () group_left (runbooks) (topk(1, infercanary:links:info{runbooks!=""}) ^ 0 or on () vector(1)), '
+        '"runbook", "open", "runbooks", ".+")'
     )
-    by = "alertname, severity, instance, namespace, service, pod, container, canary"
-    chosen = 'namespace=~"$namespace|", service=~"$service|"'
-    firing = f'ALERTS{{{{alertname=~"InferCanary.*", alertstate="firing", severity="{{}}", {chosen}}}}}'
-    queries = [
-        Query(f"max by ({by}) ({firing.format(severity)})") for severity in reversed(colours.SEVERITIES)
-    ]
-    columns = [
-        Column("alertname", "Alert"),
-        Column("severity", "Severity", named=colours.SEVERITIES, width=90),
-        Column("service", "Service", link=link("service", "service", "canary")),
-        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
-        Column("canary", "Canary", width=120),
-        Column("instance", "Host", width=140),
-    ]
-    return rows(about, columns, *queries, paged=True)
-
-
-def _containers() -> Panel:
-    about = About(
-        "Containers in trouble",
-        "A row for each trouble of each container, while it lasts. The number shows how large the trouble is: a "
-        "share, or a count.",
-        "Click the container to see what it runs on. If it has few clean runs, its tags on *Service* show what "
-        "disturbs them.",
-        "none",
-        width=24,
-        empty="No container is in trouble",
-    )
-    of_canary = "instance_service_container_canary:infercanary_{}".format
-    starts = series("instance_service_container:infercanary_probe_starts:changes1h", INSTANCE, SERVICES)
-    kinds = {
-        "probe does not answer": f"{RUNNING} == 0",
-        "canary fails": _FAILING,
-        "runs fail": f"{series(of_canary('failed_runs:ratio_rate30m'), _ON_HOST)} > 0",
-        "other output than at first": f"{series(of_canary('output_error_ratio:max'), _ON_HOST)} > {_OTHER}",
-        "no CUDA": series(
-            "instance_service_container_canary_reason:infercanary_cuda_missing:holds", _ON_HOST
+    table = rows(
+        About(
+            "Firing alerts",
+            "InferCanary's alerts for these services, and its alerts about itself. Critical ones are first.",
+            "The runbook of an alert says what it means and what to do.",
+            "none",
+            width=24,
+            height=10,
+            empty=NONE,
         ),
-        "NVML in trouble": series(
-            "instance_service_container_state:infercanary_nvml_state:holds", INSTANCE, SERVICES
-        ),
-        "starts again and again": f"{starts} > 2",
-        "few clean runs": f"{series(of_canary('eligible_ratio:max5m'), _ON_HOST)} < 0.5",
-    }
-    query = " or ".join(
-        f'label_replace({selector}, "trouble", "{kind}", "", "")' for kind, selector in kinds.items()
+        [
+            Column("alert", "Alert"),
+            Column("severity", "Severity", named=colours.SEVERITIES, width=90),
+            Column("service", "Service", link=_TO_SERVICE),
+            Column("replica", "Replica", link=link("host", "instance", "namespace", "service", "container")),
+            Column("canary", "Canary", width=120),
+            Column("instance", "Host", link=link("self", "instance"), width=140),
+            Column("Value", "Since", "dateTimeFromNow", width=140),
+            Column(
+                "runbook", "Runbook", link="${__data.fields.runbooks}#${__data.fields.alertname}", width=90
+            ),
+            *(Column(name, name, hidden=True) for name in ("runbooks", "alertname", "container")),
+        ],
+        Query(query),
+        sort=("Severity", "-Since"),
     )
-    columns = [
-        Column("service", "Service", link=link("service", "service", "canary")),
-        Column("trouble", "Trouble"),
-        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
-        Column("Value", "Number", "short", width=90),
-        Column("canary", "Canary", width=120),
-        Column("instance", "Host", width=140),
-    ]
-    by = "instance, namespace, service, pod, container, canary, trouble"
-    return rows(about, columns, Query(f"max by ({by}) ({query})"), sort=("Service",), paged=True)
-
-
-def _moving_tags() -> Panel:
-    about = About(
-        "Tags with more than one image",
-        "Services whose image has no version in its name, or whose image name meant several images in this time "
-        "range, and the number of these images.",
-        "Start the service with a version or a digest. Until then, each restart may be an upgrade that nobody "
-        "ordered, and replicas may differ.",
-        "none",
-        width=24,
-        height=6,
-        empty="Each image has a version, and kept it",
-    )
-    by = "namespace, service, image"
-
-    def named(*matchers: str) -> str:
-        info = series(_REPLICAS, SERVICES, *matchers)
-        return f"count by ({by}) (last_over_time({info}[$__range]))"
-
-    without_version = named(f'image=~"{MOVING_TAG}"', f'image!~"{IMAGE_ID}"')
-    images = f"({named()} > 1 or {without_version})"
-    containers = f"sum by ({by}) ({series(_REPLICAS, SERVICES)})"
-    columns = [
-        Column("service", "Service"),
-        Column("image", "Image"),
-        Column("Value #A", "Images", "none", width=90),
-        Column("Value #B", "Containers now", "none", width=140),
-    ]
-    return rows(
-        about,
-        columns,
-        Query(on_hosts(images)),
-        Query(on_hosts(f"{containers} and {images}")),
-        sort=("-Images",),
-        paged=True,
-    )
-
-
-_REPLICAS = "service_image:infercanary_container_info:replicas"
-
-
-def _hardware() -> Panel:
-    about = About(
-        "Hosts and hardware",
-        "What each service runs on: its replicas by their GPU model, or by their CPU, and the number of all its "
-        "hosts. Up is the share of its probes that answer. Latencies are compared only within one kind of hardware.",
-        "A service on two kinds of hardware has two latencies: compare each of them only with itself, on *Service*.",
-        "none",
-        width=24,
-        height=7,
-        empty="No container reports",
-    )
-    by_hardware = series("service_hardware:infercanary_environment_info:replicas", SERVICES)
-    replicas = (
-        f"{by_hardware} or on (namespace, service) {series('service:infercanary_up:replicas', SERVICES)}"
-    )
-    replicas = f"max by (namespace, service, hardware) ({on_hosts(f'({replicas})')})"
-    joined = f"0 * {replicas} + on (namespace, service) group_left ()"
-    columns = [
-        Column("service", "Service"),
-        Column("Value #A", "Replicas", "none", width=90),
-        Column("Value #B", "Hosts", "none", width=80),
-        Column("Value #C", "Up", "percentunit", decimals=0, width=80),
-        Column("hardware", "Hardware"),
-    ]
-    return rows(
-        about,
-        columns,
-        Query(replicas),
-        *(Query(f"{joined} {series(name, SERVICES)}") for name in (_HOSTS, "service:infercanary_up:avg")),
-        sort=("Service",),
-        paged=True,
-    )
-
-
-def _verdicts() -> Panel:
-    about = About(
-        "Verdicts over time",
-        f"The verdict at each moment, for services that had an upgrade in this time range (the worst {TOP}). It "
-        "returns to settling when an image changes.",
-        "If a service had a verdict and is now inconclusive again, it has a new image: see the table.",
-        "none",
-        width=24,
-        height=7,
-        empty="No service was upgraded in this time range",
-    )
-    number = series(_NUMBER, JUDGED)
-    most = f"max_over_time({number}[$__range] @ end())"
-    upgraded = f"{number} and topk({TOP}, {on_hosts(f'{most} > 1')})"
-    query = states(services(upgraded), ever(number, "> 1"), "named")
-    return timeline(about, Query(query, "{{named}} {{canary}}"), colours.VERDICTS)
+    return lower_case(table, "alertname")  # as the runbooks' headings have it
 
 
 def _latency() -> Panel:
-    about = About(
-        "Latency of each service, relative to its mean",
-        f"1 is the mean of the time range that is shown. The panel shows the {TOP} services that changed most. If "
-        "services change together at one moment, they share a host. If only one changes, look at its own image.",
-        "If they changed together, see *GPU and host*. If only one changed, see *Upgrade*, or *Service* if there was "
-        "no upgrade.",
-        "percentunit",
-        width=24,
-        height=10,
-        empty="No canary has run in this time range",
-    )
-    number = series(_LATENCY, JUDGED)
-    mean = f"avg_over_time({number}[$__range] @ end())"
-    moved = f"stddev_over_time({number}[$__range] @ end()) / {mean}"
+    now = "service_canary:infercanary_run_median_seconds:p50{SERVICE}"
+    last = change(f"{now} @ end()", level(SERVICES))
+    worst = f"topk(10, {on_hosts(f'abs({last})')} @ end())"
+    query = services(f"({change(now, level(SERVICES))}) and on (BY) {worst}")
     return lines(
-        about,
-        Query(services(worst(f"{number} / {mean}", BY, on_hosts(moved))), "{{named}} {{canary}}"),
-        doubling=True,
+        About(
+            "Latency against before the upgrade",
+            "Change from the level before the last upgrade: 0 is as before. A service with one image is compared with "
+            "the judged level of that image. Shown are the ten services that are furthest from 0 at the end.",
+            "If several changed at one moment, see *Host*. If one changed, see *Service*.",
+            "percentunit",
+            width=24,
+        ),
+        Query(query, "{{named}} {{canary}}"),
+        centred=True,
+        calm=0.1,
+    )
+
+
+def _inventory() -> Panel:
+    # A host whose exporter is down keeps its replicas.
+    unknown = "last_over_time(RUNNING[1h]) and on (instance) SCRAPED == 0"
+    replicas = f"count by (namespace, service) (RUNNING or {unknown})"
+    each = (
+        "0 * max by (namespace, service, hardware) (service_hardware:infercanary_environment_info:replicas{SERVICE} "
+        f"or on (namespace, service) {replicas}) + on (namespace, service) group_left"
+    )
+    queries = [
+        f"() {replicas}",
+        f"() sum by (namespace, service) (RUNNING or 0 * ({unknown}))",
+        f"() count by (namespace, service) (count by (instance, namespace, service) (RUNNING or {unknown}))",
+        "(image) topk by (namespace, service) (1, service_image:infercanary_container_info:replicas{SERVICE, "
+        f'image=~"{MOVING_TAG}", image!~"{IMAGE_ID}"}})',
+    ]
+    return rows(
+        About(
+            "Inventory",
+            "Replicas that should run and those that answer, their hosts, and their hardware. An image tag without a "
+            "version or a digest may be another image after a restart.",
+            "A service on two kinds of hardware has two latencies. Give an unpinned image a version or a digest.",
+            "none",
+            width=24,
+            height=12,
+        ),
+        [
+            Column("service", "Service", link=_TO_SERVICE),
+            Column("Value #A", "Replicas", "none", width=90),
+            Column("Value #B", "Up", "none", width=80),
+            Column("Value #C", "Hosts", "none", width=80),
+            Column("hardware", "Hardware"),
+            Column("image", "Unpinned image tag"),
+        ],
+        *(Query(f"{each} {query}") for query in queries),
+        sort=("Service",),
     )

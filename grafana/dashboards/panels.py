@@ -1,5 +1,4 @@
-"""What all panels share, said once: the data source, a title, a text that says how to read it and what to do, a unit,
-what is said where there is nothing to show, and colours."""
+"""The parts that all panels share: data source, title, texts, unit, and the text of an empty panel."""
 
 from __future__ import annotations
 
@@ -12,15 +11,28 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 
+from grafana.dashboards.promql import expanded
 from grafana.dashboards.variables import DATASOURCE
 
-NOTHING = "Nothing in this time range"
+NO_DATA, NONE = "No data", "None"
+NO_CHANGE, NOTHING_YET = "No change found", "Nothing to compare yet"
+"""Texts of empty panels: they say that there is nothing, not why."""
+
+DECIMALS = {
+    "percentunit": 1,
+    "s": 2,
+    "bytes": 1,
+    "none": 0,
+    "hertz": 2,
+    "watt": 0,
+    "celsius": 0,
+    "runs/min": 1,
+    "/min": 1,
+}
+"""Unit → decimals, the same for all values of a panel or column."""
 
 SERIES = prometheus_model.PromQueryFormat.TIME_SERIES
 TABLE = prometheus_model.PromQueryFormat.TABLE
-HEATMAP = prometheus_model.PromQueryFormat.HEATMAP
-
-Properties = Sequence[dashboard.DynamicConfigValue]
 
 
 class Query(NamedTuple):
@@ -36,7 +48,7 @@ class Query(NamedTuple):
 
 
 class About(NamedTuple):
-    """What each panel says of itself, and how large it is: 24 is the whole width.
+    """A panel's title, texts, unit and size: 24 is the whole width.
 
     ``text`` says how to read it, and ``act`` what to do when it is bad.
     """
@@ -47,7 +59,7 @@ class About(NamedTuple):
     unit: str
     width: int = 12
     height: int = 9
-    empty: str = NOTHING
+    empty: str = NO_DATA
 
 
 class Panel(Builder[dashboard.Panel]):
@@ -75,17 +87,15 @@ def finished(
     queries: Sequence[Query],
     form: prometheus_model.PromQueryFormat = SERIES,
     instant: bool = False,
-    every: str = "1m",
 ) -> Panel:
-    """A panel with what all have.
+    """Add the parts that all panels have.
 
     Args:
         panel: As its kind made it.
-        about: What it says of itself.
+        about: Its title, texts, unit and size.
         queries: Each with the name of its series.
         form: In which the data source gives the answers.
         instant: Whether only the end of the time range is asked for.
-        every: The least step of rates.
 
     Returns:
         The whole panel.
@@ -105,7 +115,7 @@ def finished(
     ]
     if not instant and any("$__rate_interval" in query.expression for query in queries):
         # Runs are ten seconds apart, or more; a rate over less than some of them is a comb.
-        panel.interval = every
+        panel.interval = "1m"
     return Panel(panel)
 
 
@@ -125,7 +135,7 @@ def _target(
         prometheus.Dataquery()
         .ref_id(reference)
         .datasource(DATASOURCE)
-        .expr(query.expression)
+        .expr(expanded(query.expression))
         .legend_format(query.legend or "__auto")
         .editor_mode(prometheus_model.QueryEditorMode.CODE)
         .format(form)
@@ -179,7 +189,7 @@ def mapping(shown: Mapping[str, tuple[str, str]]) -> dashboard.ValueMap:
     """
     return dashboard.ValueMap(
         options={
-            value: dashboard.ValueMappingResult(text=word.replace("_", " "), color=hue or None, index=i)
+            value: dashboard.ValueMappingResult(text=word, color=hue or None, index=i)
             for i, (value, (word, hue)) in enumerate(shown.items())
         }
     )

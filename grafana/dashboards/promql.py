@@ -1,4 +1,4 @@
-"""PromQL, put together: selectors, rates, and the joins that many panels share.
+"""PromQL, put together: selectors, rates, levels, and the joins that many panels share.
 
 Of all functions:
 
@@ -9,12 +9,38 @@ Args:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES, UP
+from grafana.dashboards.variables import CONTAINERS, INSTANCE, JUDGED, SERVICES, UP
 
 CONTAINER = "instance, namespace, service, pod, container"
-"""What identifies a container: its name is unique on its host, and `instance` is the host's exporter."""
+"""Labels that identify a container: its name is unique on its host, and `instance` is the host's exporter."""
+
+BY = "namespace, service, canary"
+"""Labels of a verdict: a service with one name in two namespaces is two services."""
+
+
+_SHORT = {
+    "CANARY": JUDGED,
+    "SERVICE": SERVICES,
+    "BY": BY,
+    "CONTAINER": CONTAINER,
+    # Where several exporters judge a service, each for its host, values of the worst verdict: they belong together.
+    "OF_JUDGE": f"and on (instance, {BY}) instance_service_canary:infercanary_verdict:worst{{{JUDGED}}}",
+    # Without registry and digest; `$2` is an id in brackets.
+    "IMAGE_NAME": "(?:.*/)?([^/@ ]+)(?:@[^ ]*)?( .*)?",
+}
+"""Abbreviations in the expressions of panels: matchers, labels, a join, and a pattern of an image's last part."""
+
+
+def expanded(expression: str) -> str:
+    """An expression as Prometheus takes it.
+
+    Args:
+        expression: One with abbreviations.
+    """
+    return re.sub(rf"\b({'|'.join(_SHORT)})\b", lambda short: _SHORT[short[0]], expression)
 
 
 def replicas(expression: str) -> str:
@@ -28,13 +54,14 @@ def replicas(expression: str) -> str:
     return f'label_replace({on_host}, "replica", "$1", "replica", "(.+)/[^/]*")'
 
 
-def services(expression: str) -> str:
+def services(expression: str, name: str = "service") -> str:
     """The expression with the label `named`: the service, in Kubernetes with its namespace.
 
     Args:
         expression: One with the labels of a service.
+        name: Label that has the namespace in front of it.
     """
-    joined = f'label_join({expression}, "named", "/", "namespace", "service")'
+    joined = f'label_join({expression}, "named", "/", "namespace", "{name}")'
     return f'label_replace({joined}, "named", "$1", "named", "/(.*)")'
 
 
@@ -60,13 +87,12 @@ def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str
 SCRAPED = 'instance_job:up:max{job="infercanary", instance=~"$instance"}'
 """Whether Prometheus reaches the exporters, the only thing known of those that it does not reach."""
 
-
 RUNNING = series(UP, INSTANCE, SERVICES)
 """The containers on the chosen hosts."""
 
 
 def on_hosts(expression: str) -> str:
-    """Of what is said of services, that of services which run on the chosen hosts.
+    """Limit values of services to services that run on the chosen hosts.
 
     Args:
         expression: One with the labels of a service.
@@ -77,31 +103,72 @@ def on_hosts(expression: str) -> str:
     return f"{expression} and on (namespace, service) {RUNNING}"
 
 
-WORST = "instance_service_canary:infercanary_verdict:worst"
+def level(*matchers: str) -> str:
+    """Latency before the last upgrade, as the judge has it; without an upgrade, of the only image.
 
-
-def of_judge(selector: str, at: str = "") -> str:
-    """What one exporter says of a service, so that its numbers belong together: where several judge it, each for its
-    host, the one with the worst verdict.
-
-    Args:
-        selector: Of the judge's series.
-        at: A modifier, such as ``@ end()``.
-    """
-    worst = f"{series(WORST, JUDGED)} {at}".rstrip()
-    return f"{selector} {at}".rstrip() + f" and on (instance, namespace, service, canary) {worst}"
-
-
-def rounded(expression: str) -> str:
-    """Ratios to a tenth of a percent: Grafana shows no more digits then, and no fraction where there is no room.
-
-    Args:
-        expression: Of ratios.
+    From an upgrade to the judge's first look, it is the last level of the image before.
 
     Returns:
-        An expression.
+        An expression with the labels of :data:`BY`.
     """
-    return f"round({expression}, 0.001)"
+    old, new = (
+        series(f"service_canary:infercanary_{side}_seconds:max", *matchers)
+        for side in ("baseline", "current")
+    )
+    return f"({old} or last_over_time({new}[30m]))"
+
+
+def change(expression: str, before: str, by: str = BY) -> str:
+    """Relative change: 0 is the level before.
+
+    Args:
+        expression: One with the labels in ``by``, and perhaps others.
+        before: The level, one for each ``by``.
+        by: Labels, with commas between them.
+    """
+    return f"{expression} / on ({by}) group_left () {before} - 1"
+
+
+def reference_work(by: str, *matchers: str) -> str:
+    """Change of the reference work (controls) since before the last upgrade: the median of each ``by``.
+
+    Args:
+        by: Labels with commas between them, among them the namespace, the service and `control`.
+        matchers: Of containers.
+    """
+    now = f"quantile by ({by}) (0.5, {series('infercanary_control_seconds', *matchers)})"
+    at = "namespace, service, control"
+    before = (
+        f"max by ({at}) (last_over_time({series('infercanary_control_baseline_seconds', SERVICES)}[30m]))"
+    )
+    return change(now, before, at)
+
+
+def text(number: str, label: str, by: str = BY, unit: str = "") -> str:
+    """A number as a text with one decimal, for a table whose rows have different units.
+
+    Args:
+        number: An expression.
+        label: Gets the text.
+        by: Labels that identify a series, with commas between them.
+        unit: Follows the number.
+    """
+    counted = f'count_values by ({by}) ("{label}", round({number}, 0.1))'
+    padded = f'label_replace({counted}, "{label}", "$1.0", "{label}", "(-?[0-9]+)")'
+    return f'label_replace({padded}, "{label}", "$1{unit}", "{label}", "(.+)")' if unit else padded
+
+
+def signed(ratio: str, label: str, by: str = BY, unit: str = " %") -> str:
+    """A ratio as a text with a sign, such as `+34.6 %`: Grafana has no unit with one.
+
+    Args:
+        ratio: An expression.
+        label: Gets the text.
+        by: Labels that identify a series, with commas between them.
+        unit: Follows the number.
+    """
+    number = text(f"100 * ({ratio})", label, by, unit)
+    return f'label_replace({number}, "{label}", "+$1", "{label}", "([0-9].*)")'
 
 
 def how_many(found: str, known: str) -> str:
@@ -112,52 +179,6 @@ def how_many(found: str, known: str) -> str:
         known: One that gives something wherever ``found`` could.
     """
     return f"count({found}) or 0 * count({known})"
-
-
-def of_range(name: str, *matchers: str) -> str:
-    """A gauge over its own mean of the range shown: 1 is as usual, and unlike things have one axis."""
-    selected = series(name, *matchers)
-    return f"{selected} / avg_over_time({selected}[$__range] @ end())"
-
-
-def steady_of_range(name: str, *matchers: str) -> str:
-    """The same by medians, of each step and of the range: for what has outliers, which would be all that is seen."""
-    selected = series(name, *matchers)
-    middle = "quantile_over_time(0.5, {}[{}]{})"
-    now, usual = (
-        middle.format(selected, *over) for over in (("$__rate_interval", ""), ("$__range", " @ end()"))
-    )
-    return f"{now} / {usual}"
-
-
-def states(numbers: str, some: str, label: str) -> str:
-    """States as numbers, and a series of 0 where there is none in the whole time range: a time line needs one.
-
-    Args:
-        numbers: An expression that gives them.
-        some: One that gives something at each moment of a time range in which there are any.
-        label: What the series of 0 has in place of the names, which is one word.
-
-    Returns:
-        An expression.
-    """
-    none = f'label_replace(vector(0), "{label}", "none", "", "")'
-    return f"{numbers} or ({none} unless on () ({some}))"
-
-
-def ever(selector: str, bound: str = "") -> str:
-    """What gives something at each moment of a time range in which the series ever was.
-
-    What came within the last step does not count: no point of the time line may have it yet.
-
-    Args:
-        selector: Of series.
-        bound: What the highest value has to be, such as ``> 1``; empty for any.
-
-    Returns:
-        An expression.
-    """
-    return f"max_over_time({selector}[$__range] @ end() offset $__interval) {bound}".rstrip()
 
 
 def numbered(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
@@ -176,31 +197,14 @@ TOP = 20
 """How many lines a panel of a fleet has: more are a carpet, and their names need more room than the lines."""
 
 
-def worst(expression: str, by: str, rank: str) -> str:
-    """The series of an expression that are first by a number of the whole time range: the same ones at each moment.
-
-    Args:
-        expression: Of many series.
-        by: Labels that identify one, with commas between them.
-        rank: What is highest for the worst: one number for each, which no step of the time range changes.
-    """
-    return f"({expression}) and on ({by}) topk({TOP}, {rank})"
-
-
 def worst_gauges(name: str, *matchers: str) -> str:
-    """The series of a gauge with the highest peaks in the time range."""
-    selected = series(name, *matchers)
-    return f"{selected} and topk({TOP}, max_over_time({selected}[$__range] @ end()))"
+    """The highest series of a gauge at each moment."""
+    return f"topk({TOP}, {series(name, *matchers)})"
 
 
 def worst_rates(name: str, *matchers: str) -> str:
-    """Rates of a counter, of the series that grew most in the time range.
-
-    Returns:
-        An expression.
-    """
-    most = f"topk({TOP}, increase({series(name, *matchers)}[$__range] @ end()))"
-    return f"{rate(name, *matchers)} and {most}"
+    """The highest rates of a counter at each moment."""
+    return f"topk({TOP}, {rate(name, *matchers)})"
 
 
 def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
@@ -209,70 +213,10 @@ def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
     Prometheus looks back five minutes where it has not seen a series end, and a join with both would fail.
 
     Args:
-        by: What has one series, where that is not a container.
+        by: Labels of which one series is left.
     """
     return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
 
 
-def by_image(expression: str, *matchers: str) -> str:
-    """The expression with the labels `image` and `image_id` (its first twelve digits) of the container at that moment.
-
-    Args:
-        expression: One with the labels of a container.
-    """
-    info = _short_id(newest("infercanary_container_info", *matchers))
-    return f"({expression}) * on ({CONTAINER}) group_left (image, image_id) {info}"
-
-
-def _short_id(info: str) -> str:
-    return f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
-
-
-_UPGRADE = series("service_canary:infercanary_upgrade_timestamp_seconds:max", JUDGED)
-_UPGRADED = f"max by (namespace, service) ({_UPGRADE} @ end())"
-
-
-def _compared(which: str) -> str:
-    """Ids of the images that the judge compares at the end of the time range: it writes `name (id)`, or the id."""
-    said = of_judge(series("infercanary_upgrade_info", JUDGED), "@ end()")
-    images = f"max by (namespace, service, {which}) ({said})"
-    return f'label_replace({images}, "image_id", "$1", "{which}", "(?:.*[(])?([^()]*)[)]?")'
-
-
-def of_new(expression: str, *matchers: str) -> str:
-    """The expression since the last upgrade, of containers with the new image. It gets the labels of `by_image`.
-
-    An image may have run before, and is new again after a rollback; where only the model was exchanged, it is the same.
-
-    Args:
-        expression: One with the labels of a container.
-    """
-    on = "on (namespace, service, image_id)"
-    return f"({by_image(expression, *matchers)}) and {on} {_compared('candidate_image')} and {_SINCE}"
-
-
-_SINCE = f"on (namespace, service) ({_UPGRADED} <= time())"
-
-
-def of_old(expression: str, *matchers: str) -> str:
-    """The expression with the image before the last upgrade, the one that the judge compares with. As `of_new`.
-
-    Args:
-        expression: One with the labels of a container.
-    """
-    on = "on (namespace, service, image_id)"
-    new = f"({_compared('candidate_image')} and {_SINCE})"
-    return f"({by_image(expression, *matchers)}) and {on} {_compared('baseline_image')} unless {on} {new}"
-
-
-OLD_AND_NEW = {"old": of_old, "new": of_new}
-
-
-def over_range(expression: str, by: str) -> str:
-    """Its mean over the time range, also of containers that are gone by now.
-
-    Args:
-        expression: One that `of_old` or `of_new` gives.
-        by: Labels that are left, with commas between them; empty for none.
-    """
-    return f"avg by ({by}) (avg_over_time(({expression})[$__range:$__interval]))"
+_SHORT |= {"HOST": INSTANCE, "CONTAINERS": CONTAINERS, "RUNNING": RUNNING, "SCRAPED": SCRAPED}
+_SHORT["HERE"] = f"and on (namespace, service) {RUNNING}"

@@ -1,28 +1,636 @@
-"""*Service*: one service's latency: the verdict, where it lies, its replicas, what it is made of, and its runs."""
+"""*Service*: one service. The verdict on its last upgrade and what to do first, then why, then its replicas.
+
+Levels, images and components are the judge's, as of the end of the time range: a range that begins after the upgrade
+shows the same. A service name in two namespaces is two services: a row or a line of each.
+"""
 
 from __future__ import annotations
 
-from grafana.dashboards import colours, marks, rare, variables, verdicts
+from grafana.dashboards import colours, marks, variables
 from grafana.dashboards.board import Board, Row, link
-from grafana.dashboards.charts import heat, lines, timeline
-from grafana.dashboards.panels import About, Panel, Query
+from grafana.dashboards.charts import lines, timeline
+from grafana.dashboards.panels import NO_CHANGE, NONE, NOTHING_YET, About, Query
 from grafana.dashboards.promql import (
-    ever,
+    change,
+    level,
     newest,
     numbered,
-    rate,
+    reference_work,
     replicas,
-    series,
-    states,
+    services,
+    signed,
+    text,
     worst_gauges,
 )
-from grafana.dashboards.tables import Column, rows
-from grafana.dashboards.variables import CANARIES, CONTAINERS, JUDGED
-from infercanary.contract.report import LADDER
-from infercanary.contract.vocabulary import TAGS
+from grafana.dashboards.tables import YES_OR_NO, Column, rows
+from infercanary.contract.vocabulary import CAUSES, TAGS
 
-NO_RUN = "The canary has not run in this time range"
-BUCKETS = "service_canary_le:infercanary_latency_seconds_bucket:rate5m"
+_OLD = "service_canary:infercanary_baseline_seconds:max{CANARY}"
+_NEW = "service_canary:infercanary_current_seconds:max{CANARY}"
+_LATENCY = 'CANARY, measure="latency"'
+_JUDGE = "instance, BY"
+_OF_SHIFT = f" / max by (BY) (infercanary_shift_ratio{{{_LATENCY}}} OF_JUDGE)"
+_STARTS = "quantile by (namespace, step) (0.5, infercanary_cold_start_seconds{CANARY})"
+_SLOWER = (
+    'max by (namespace, step) (label_replace(infercanary_shift_ratio{CANARY, measure=~"cold_start_.*"} OF_JUDGE, '
+    '"step", "$1", "measure", "cold_start_(.*)"))'
+)
+_MEASURES = 'measure!~"latency|cold_start_.*"'
+_MIB = " / 1048576"
+
+_NAMESPACE = Column("namespace", "Namespace", width=100)
+_HOST = Column("instance", "Host", width=130)
+_REPLICA = (
+    Column(
+        "replica", "Replica", link=link("host", "instance", "namespace", "service", "container"), least=120
+    ),
+    _NAMESPACE,
+    Column("service", "Service", hidden=True),
+    Column("container", "Container", hidden=True),
+)
+
+_DO = {
+    "equivalent": "nothing to do",
+    "no_baseline": "nothing to do",
+    "settling": "wait",
+    "inconclusive": "wait for more runs",
+    "unconfirmed": "wait, or restart a replica",
+    "regressed": "see below",
+    "regressedimage": "image: roll back",
+    "regressedhost": "host: see the board Host",
+    "regressedboth": "image, host: roll back, see the board Host",
+    "regressedload": "load: wait for the usual load",
+    "regressedunknown": "unknown: see below",
+    **{f"improved{cause}": "nothing to do" for cause in ("", *CAUSES)},
+}
+"""Verdict and cause → what to do."""
+
+
+def _change(end: str, unit: str) -> str:
+    return signed(f"service_canary:infercanary_{end}_ratio:max{{CANARY}}", end, unit=unit)
+
+
+def _milliseconds(side: str, label: str, unit: str) -> str:
+    return text(f"1000 * service_canary:infercanary_{side}_seconds:max{{CANARY}}", label, unit=unit)
+
+
+def _by_measure(side: str, label: str) -> str:
+    """Medians of the measures with the old image or the new one, each in its unit."""
+    kinds = {"energy": ("", " J"), "throughput.*": ("", " /s"), ".+_memory": (_MIB, " MiB")}
+    by = "namespace, measure"
+    return " or ".join(
+        text(
+            f'max by ({by}) (infercanary_measure_{side}{{CANARY, measure=~"{kind}"}} OF_JUDGE){to}',
+            label,
+            by,
+            unit,
+        )
+        for kind, (to, unit) in kinds.items()
+    )
+
+
+def _last(measure: str, metric: str, to: str, unit: str) -> str:
+    """A measure in the last run, the median of the replicas."""
+    run = text(f"quantile by (namespace) (0.5, infercanary_run_{metric}){to}", "last", "namespace", unit)
+    return f'label_replace({run}, "measure", "{measure}", "", "")'
+
+
+def _in_order(expression: str) -> str:
+    """Steps of a cold start with their number."""
+    for place, step in enumerate(("load", "first_run", "warm_up", "time_to_steady"), 1):
+        words = step.replace("_", " ")
+        expression = f'label_replace({expression}, "step", "{place}. {words}", "step", "{step}")'
+    return expression
+
+
+_VERDICT = [
+    rows(
+        About(
+            "Verdict",
+            "Median latency with the old image → with the new image, the change with its 95 % interval, its cause, "
+            "and what to do. First image: nothing to compare with. Unconfirmed: changed, but by no more than a "
+            "restart may cause.",
+            "Follow the last column. docs/verdicts.md explains each verdict.",
+            "none",
+            width=24,
+            height=5,
+            empty=NOTHING_YET,
+        ),
+        [
+            Column("named", "Service", least=66),
+            Column("verdict", "Verdict", named=colours.VERDICTS, width=98),
+            Column("latency", "Latency", least=66),
+            Column("change", "Change", least=66),
+            Column("do", "Cause: what to do", words={key: (do, "") for key, do in _DO.items()}, least=66),
+        ],
+        Query(
+            services(
+                "label_join((service_canary_verdict:infercanary_verdict:max{CANARY} == 1) * on (BY) group_left "
+                "(cause) (service_canary_cause:infercanary_shift_cause:max{CANARY} == 1) or on (BY) "
+                '(service_canary_verdict:infercanary_verdict:max{CANARY} == 1), "do", "", "verdict", "cause")'
+            )
+        ),
+        Query(
+            f"label_join({_milliseconds('baseline', 'old', ' ms → ')} * on (BY) group_left (new) "
+            f"{_milliseconds('current', 'new', ' ms')} or on (BY) {_milliseconds('current', 'new', ' ms')}, "
+            '"latency", "", "old", "new")'
+        ),
+        Query(
+            f"label_join({_change('shift', ' % [')} * on (BY) group_left (shift_low) {_change('shift_low', ', ')} "
+            f"* on (BY) group_left (shift_high) {_change('shift_high', ']')}, "
+            '"change", "", "shift", "shift_low", "shift_high")'
+        ),
+        sort=("Service",),
+    ),
+    rows(
+        About(
+            "In words",
+            "The judge's sentence: change, cause, components that changed, and where the time grew. Beside it the "
+            "old image → the new image, with the first digits of their ids.",
+            "If the new image is not the one that was to be deployed, its tag was moved.",
+            "none",
+            width=14,
+            height=7,
+            empty=NOTHING_YET,
+        ),
+        [Column("said", "Sentence", least=238), Column("images", "Images", least=130)],
+        Query(
+            f"max by (BY, said) (label_join({services(newest('infercanary_verdict_info', _LATENCY, by=_JUDGE))}, "
+            '"said", ": ", "named", "sentence") OF_JUDGE)'
+        ),
+        Query(
+            "max by (BY, images) (label_join(label_replace(label_replace("
+            f"{newest('infercanary_upgrade_info', 'CANARY', by=_JUDGE)}, "
+            '"old", "$1$2", "baseline_image", "IMAGE_NAME"), "new", "$1$2", "candidate_image", "IMAGE_NAME"), '
+            '"images", " → ", "old", "new") OF_JUDGE)'
+        ),
+        sort=("Sentence",),
+    ),
+    rows(
+        About(
+            "Same answers, same device; based on",
+            "Answers: the new image gives the old image's output for the same input, up to rounding. Device: a "
+            "canary that ran on a GPU still does. Then the new image's runs, the container starts of both images, "
+            "and the spread between starts of one image.",
+            "Answers changed: compare weights and preprocessing first. Fell back to CPU: the image has a CPU-only "
+            "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
+            "none",
+            width=10,
+            height=7,
+            empty=NOTHING_YET,
+        ),
+        [
+            _NAMESPACE,
+            Column("Value #A", "Answers same", words=YES_OR_NO, least=70),
+            Column("Value #B", "Device same", words=YES_OR_NO, least=70),
+            Column("Value #C", "Runs", "none", least=58),
+            Column("Value #D", "Container starts", "none", least=84),
+            Column("Value #E", "Spread between starts", "percentunit", least=84),
+        ],
+        Query(
+            "service_canary:infercanary_upgrade_output_error_ratio:max{CANARY} <= bool "
+            "scalar(infercanary:threshold:output_error_ratio)"
+        ),
+        Query("1 - max by (BY) (infercanary_cpu_fallback{CANARY} OF_JUDGE)"),
+        Query("max by (BY) (infercanary_judged_runs{CANARY} OF_JUDGE)"),
+        Query("max by (BY) (infercanary_judged_generations{CANARY} OF_JUDGE)"),
+        Query("max by (BY) (infercanary_restart_deviation_ratio{CANARY} OF_JUDGE)"),
+        sort=("Namespace",),
+    ),
+    lines(
+        About(
+            "Latency by image",
+            "The last run's median, for each image the median of its containers. Dashed: the old and the new level "
+            "that the verdict compares.",
+            "A rise at the upgrade that stays came with the image. A rise that comes and goes: see *Host*.",
+            "s",
+            width=14,
+            height=12,
+        ),
+        Query(
+            "quantile by (namespace, image, image_id) (0.5, "
+            "label_replace(label_replace(infercanary_run_median_seconds{CANARY} * on (CONTAINER) group_left (image, "
+            "image_id) "
+            f"{newest('infercanary_container_info', 'SERVICE')}, "
+            '"image", "$1", "image", "IMAGE_NAME"), "image_id", "$1", "image_id", "(?:sha256:)?(.{12}).*"))',
+            "{{image}} {{image_id}} {{namespace}}",
+        ),
+        Query(_OLD, "old level {{namespace}}", colours.OLD, (10, 8)),
+        Query(_NEW, "new level {{namespace}}", colours.NEW, (4, 6)),
+    ),
+    rows(
+        About(
+            "Components that changed",
+            "Components of the environment that differ between the two images that the judge compares: libraries, "
+            "variables, limits, the driver.",
+            "Begin with torch, CUDA, cuDNN and the variables of threads. Change one back, and check whether the "
+            "latency follows.",
+            "none",
+            width=10,
+            height=12,
+            empty=NO_CHANGE,
+        ),
+        [_NAMESPACE, Column("component", "Component", least=205), Column("old", "Old"), Column("new", "New")],
+        Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
+        sort=("Component", "Namespace"),
+    ),
+    rows(
+        About(
+            "Where the extra time is",
+            "Share of the slowdown: due to the image and to the host, by resource, by phase, and by operator of the "
+            "model (profiled repeats). Over 100 %: another one became shorter.",
+            "compute: kernels, precision, flags. memory: batch, layout, a neighbour. launch, scheduling: threads "
+            "and the CPU limit. io, h2d, d2h: the bus. An operator that is new or has another kernel: see the "
+            "components.",
+            "percentunit",
+            height=12,
+            empty=NO_CHANGE,
+        ),
+        [
+            _NAMESPACE,
+            Column("by", "By", width=80),
+            Column("what", "Where"),
+            Column("change", "How", width=80),
+            Column("Value", "Share of the slowdown", "percentunit", width=110),
+        ],
+        Query(
+            " or ".join(
+                f"label_replace(label_replace(max by (BY, {label}) (infercanary_shift_{name}{{CANARY}} OF_JUDGE)"
+                f'{share}, "what", "{what}", "{label}", "(.*)"), "by", "{by}", "", "")'
+                for by, what, label, name, share in (
+                    ("due to", "image", "canary", "image_ratio", _OF_SHIFT),
+                    ("due to", "host", "canary", "host_ratio", _OF_SHIFT),
+                    ("resource", "$1", "bottleneck", "bottleneck_ratio", " != 0"),
+                    ("phase", "$1", "phase", "phase_ratio", ""),
+                    (
+                        "operator",
+                        "$1",
+                        "operator",
+                        "operator_seconds",
+                        f" / on (BY) group_left () ({_NEW} - {_OLD})",
+                    ),
+                )
+            )
+        ),
+        sort=("By", "-Share of the slowdown"),
+    ),
+    lines(
+        About(
+            "Was it the host",
+            "Change since before the upgrade: 0 % is the level before, whatever time range is shown. The canary; "
+            "reference work, which is the same in every image; and the canaries of other services on the same "
+            "hosts, against their own level.",
+            "If reference work or other services rise with the canary, it is the host: see *Host*. If the canary "
+            "rises alone, it is the image or the load.",
+            "percentunit",
+            height=12,
+        ),
+        Query(
+            change("service_canary:infercanary_run_median_seconds:p50{CANARY}", level("CANARY")),
+            "{{canary}} {{namespace}}",
+            colours.NEW,
+            (),
+        ),
+        Query(
+            reference_work("namespace, service, control", "SERVICE", 'control!~".*_python"'),
+            "{{control}} {{namespace}}",
+        ),
+        Query(
+            'quantile(0.5, (infercanary_run_median_seconds{service!~"$service"} and on (instance) '
+            "instance_service_container:infercanary_up:max{SERVICE}) / on (BY) group_left () "
+            'service_canary:infercanary_current_seconds:max{service!~"$service"} - 1)',
+            "other services",
+            colours.GREY,
+        ),
+        named=colours.CONTROLS,
+        centred=True,
+        right=True,
+        calm=0.05,
+    ),
+]
+
+_REPLICAS = [
+    rows(
+        About(
+            "Replicas",
+            "State, the last run's median, CPUs that the process uses (is the load balanced?), the share of clean "
+            "runs among the last 100, image, host, and start of each replica.",
+            "Failing: the probe's log says why. Few clean runs: see the contended runs below. Click the replica to "
+            "see its host.",
+            "none",
+            width=24,
+            height=12,
+        ),
+        [
+            *_REPLICA,
+            Column("state", "State", named=colours.CANARY_STATES, width=120),
+            Column("Value #B", "Latency", "s", width=100),
+            Column("Value #C", "CPUs used", "none", decimals=2, width=90),
+            Column("Value #D", "Clean runs", "percentunit", width=90),
+            Column("tag", "Image"),
+            _HOST,
+            Column("Value #F", "Started", "dateTimeFromNow", width=140),
+        ],
+        Query(replicas("max by (CONTAINER, state) (infercanary_canary_state{CANARY} == 1)")),
+        Query("max by (CONTAINER) (infercanary_run_median_seconds{CANARY})"),
+        Query(
+            'sum by (CONTAINER) (rate(infercanary_cpu_seconds_total{SERVICE, scope="process"}[$__rate_interval]))'
+        ),
+        Query("max by (CONTAINER) (infercanary_eligible_ratio{CANARY})"),
+        Query(
+            f"max by (CONTAINER, tag) (label_replace({newest('infercanary_container_info', 'SERVICE')}, "
+            '"tag", "$1", "image", "IMAGE_NAME"))'
+        ),
+        Query("max by (CONTAINER) (infercanary_probe_start_timestamp_seconds{SERVICE}) * 1000"),
+        sort=("Namespace", "Replica"),
+    ),
+    lines(
+        About(
+            "Latency of each replica",
+            "The last run's median.",
+            "Replicas of one image that stay apart differ in place (cores, NUMA node, GPU) or in load: see the "
+            "table above and *Host*.",
+            "s",
+            height=13,
+        ),
+        Query(worst_gauges("infercanary_run_median_seconds", "CANARY"), "{{replica}}"),
+    ),
+    lines(
+        About(
+            "Runs by outcome",
+            "Runs per minute. Only ok is healthy; busy got no turn in time, because the server is loaded.",
+            "raised, timed_out, not_finite: the probe's log has the reason.",
+            "runs/min",
+            height=13,
+        ),
+        Query(
+            "60 * max by (namespace, outcome) (service_canary_outcome:infercanary_runs:rate5m{CANARY})",
+            "{{outcome}} {{namespace}}",
+        ),
+        stacked=True,
+        minimum=0,
+        named=colours.OUTCOMES,
+    ),
+]
+
+_LATENCY_IN_DETAIL = [
+    lines(
+        About(
+            "All measured latencies",
+            "Quantiles of all repeats, of five minutes (p99: of an hour), interpolated within buckets that are 19 % "
+            "wide: for trends, not for verdicts.",
+            "If only the high ones rise, some runs are contended. If all rise, see the time per phase.",
+            "s",
+        ),
+        Query(
+            "service_canary:infercanary_latency_seconds:p50_rate5m{CANARY}", "p50 {{namespace}}", colours.BLUE
+        ),
+        Query(
+            "service_canary:infercanary_latency_seconds:p90_rate5m{CANARY}",
+            "p90 {{namespace}}",
+            colours.ORANGE,
+        ),
+        Query(
+            "service_canary:infercanary_latency_seconds:p99_rate1h{CANARY}",
+            "p99 {{namespace}}",
+            colours.PURPLE,
+        ),
+    ),
+    lines(
+        About(
+            "Time per phase",
+            "Mean time of each phase of a repeat, and of each part of a server's own time. Phases overlap, so they "
+            "are not stacked. h2d, compute and d2h use the device's clock.",
+            "compute: clocks, kernels, a neighbour on the device. launch: threads and the CPU limit. h2d, d2h: the "
+            "bus. queue: a busy device. wait, first_token: the server.",
+            "s",
+        ),
+        Query(
+            "sum by (namespace, phase) (rate(infercanary_phase_seconds_sum{CANARY}[$__rate_interval])) / sum by "
+            "(namespace, phase) (rate(infercanary_phase_seconds_count{CANARY}[$__rate_interval]))",
+            "{{phase}} {{namespace}}",
+        ),
+        Query(
+            "avg by (namespace, part) (infercanary_server_seconds{CANARY})", "server: {{part}} {{namespace}}"
+        ),
+        minimum=0,
+        named=colours.PHASES,
+    ),
+    lines(
+        About(
+            "Contended runs, by cause",
+            "Share of the runs with each tag.",
+            "A tag that came with an image: see the image. A tag on all services of a host: see *Host*. "
+            "docs/signals.md explains each tag.",
+            "percentunit",
+            empty=NONE,
+        ),
+        Query(
+            "(sum by (namespace, tag) (rate(infercanary_tagged_runs_total{CANARY}[$__rate_interval])) > 0) / on "
+            "(namespace) group_left () sum by (namespace) (rate(infercanary_runs_total{CANARY}[$__rate_interval]))",
+            "{{tag}} {{namespace}}",
+        ),
+        minimum=0,
+        maximum=1,
+        known=[*TAGS],
+        right=True,
+    ),
+    lines(
+        About(
+            "Jitter within a run",
+            "Interquartile range of a run's repeats divided by their median.",
+            "If it rises, something slows some of the repeats: throttling, preemption, garbage collection, other "
+            "work on the GPU. The contended runs say which.",
+            "percentunit",
+        ),
+        Query(
+            "infercanary_run_iqr_seconds{CANARY} / infercanary_run_median_seconds{CANARY} and "
+            f"{worst_gauges('infercanary_run_iqr_seconds', 'CANARY')}",
+            "{{replica}}",
+        ),
+        minimum=0,
+    ),
+    lines(
+        About(
+            "Output drift",
+            "Relative error of the last run's output against the first steady output of the container. Below 1 % it "
+            "is rounding.",
+            "Above that, the same input gets another answer: look for what changed the weights or the code while it "
+            "ran.",
+            "percentunit",
+        ),
+        Query(worst_gauges("infercanary_output_error_ratio", "CANARY"), "{{replica}}"),
+        minimum=0,
+        calm=0.02,
+    ),
+]
+
+_RESOURCES = [
+    rows(
+        About(
+            "Memory, energy and throughput",
+            "Verdict on each measure, change, old and new median, and the last run. throughput@8x1: of a sweep, "
+            "with a batch of 8 and one request at a time.",
+            "More memory: check the limit on *Host* before the rollout continues. Less throughput: plan more "
+            "replicas, or roll back.",
+            "none",
+            width=14,
+            height=10,
+        ),
+        [
+            Column("measure", "Measure", least=130),
+            _NAMESPACE,
+            Column("verdict", "Verdict", named=colours.VERDICTS, width=110),
+            Column("change", "Change", width=90),
+            Column("old", "Old", width=100),
+            Column("new", "New", width=100),
+            Column("last", "Last run", width=100),
+        ],
+        Query(
+            " or ".join(
+                _last(*measure)
+                for measure in (
+                    ("energy", "energy_joules{CANARY}", "", " J"),
+                    ("throughput", "samples_per_second{CANARY}", "", " /s"),
+                    ("host_memory", 'memory_peak_bytes{CANARY, where="host"}', _MIB, " MiB"),
+                    ("device_memory", 'memory_peak_bytes{CANARY, where="device"}', _MIB, " MiB"),
+                )
+            )
+        ),
+        Query(
+            f"max by (namespace, measure, verdict) (infercanary_verdict{{CANARY, {_MEASURES}}} OF_JUDGE) == 1"
+        ),
+        Query(
+            signed(
+                f"max by (namespace, measure) (infercanary_shift_ratio{{CANARY, {_MEASURES}}} OF_JUDGE)",
+                "change",
+                "namespace, measure",
+            )
+        ),
+        Query(_by_measure("baseline", "old")),
+        Query(_by_measure("current", "new")),
+        sort=("Measure", "Namespace"),
+    ),
+    rows(
+        About(
+            "Cold start",
+            "Each step of the last start with the new image, the median of the replicas; with the old image, and "
+            "the change, where the step became clearly slower.",
+            "load: a larger model or a slower disk. first run, warm up: compiling and autotuning, so put their "
+            "cache into the image. A rollout should wait until the container is steady.",
+            "s",
+            width=10,
+            height=10,
+        ),
+        [
+            Column("step", "Step"),
+            _NAMESPACE,
+            Column("Value #A", "Old", "s", width=90),
+            Column("Value #B", "New", "s", width=90),
+            Column("Value #C", "Change", "percentunit", width=90),
+        ],
+        Query(_in_order(f"{_STARTS} / (1 + {_SLOWER})")),
+        Query(_in_order(_STARTS)),
+        Query(_in_order(_SLOWER)),
+        sort=("Step", "Namespace"),
+    ),
+]
+
+_BY_REPLICA = [
+    rows(
+        About(
+            "Where replicas differ",
+            "Components of the environment that are not the same in all replicas.",
+            "During a rollout, this is normal. Otherwise give all replicas one image and one set of limits.",
+            "none",
+            height=12,
+            empty=NONE,
+        ),
+        [Column("component", "Component"), Column("version", "Version"), *_REPLICA, _HOST],
+        Query(
+            replicas(
+                "(max by (CONTAINER, component, version) (infercanary_environment_info{SERVICE}) and on (namespace, "
+                "component) count by (namespace, component) (count by (namespace, component, version) "
+                "(infercanary_environment_info{SERVICE})) > 1)"
+            )
+        ),
+        sort=("Component", "Version", "Replica"),
+    ),
+    timeline(
+        About(
+            "State of each canary",
+            "opening, warming, steady, busy (no turn in the server's pool or on the GPU), out of memory (too little "
+            "is left for the canary), failing.",
+            "If warming lasts, latencies never settle. failing, out of memory: the probe's log and the status page "
+            "say why.",
+            "none",
+            height=12,
+        ),
+        Query(
+            numbered("infercanary_canary_state", "state", colours.CANARY_STATES, "CONTAINER", "CANARY"),
+            "{{replica}}",
+        ),
+        colours.CANARY_STATES,
+    ),
+]
+
+_STREAMED = [
+    lines(
+        About(
+            "Time to the first token",
+            "From a request to the first text, in the last run. salted: a prompt that is new to the server. plain: "
+            "the prompt from the settings, of which the prefix cache may have a part.",
+            "salted rises: the queue, or prefill. Both are the same: the prefix cache is off, or other prompts push "
+            "it out.",
+            "s",
+        ),
+        Query(
+            "avg by (namespace, prompt) (infercanary_first_token_seconds{CANARY})", "{{prompt}} {{namespace}}"
+        ),
+        minimum=0,
+    ),
+    lines(
+        About(
+            "Time between tokens",
+            "Time from the first token to the last, divided by the number of tokens after the first.",
+            "It grows with the requests that the server decodes in one batch, and with slower memory or clocks: see "
+            "*Host*.",
+            "s",
+        ),
+        Query(worst_gauges("infercanary_between_tokens_seconds", "CANARY"), "{{replica}}"),
+        minimum=0,
+    ),
+]
+
+_SWEEP = rows(
+    About(
+        "Last sweep",
+        "For each batch size and number of requests at a time the medians of the replicas, the peak memory in the "
+        "canary's process (on a GPU: of the device), and the age of the oldest values.",
+        "If the latency grows and the throughput does not, the device is full: keep the load below that point. A "
+        "missing point did not fit, was too slow or raised: the probe's log says which.",
+        "none",
+        width=24,
+        height=12,
+    ),
+    [
+        _NAMESPACE,
+        Column("batch", "Batch"),
+        Column("concurrency", "Concurrency"),
+        Column("Value #A", "Samples per second", "none", decimals=1),
+        Column("Value #B", "Latency", "s"),
+        Column("Value #C", "Peak memory", "bytes"),
+        Column("Value #D", "Age", "s", decimals=0),
+    ],
+    Query("quantile by (namespace, batch, concurrency) (0.5, infercanary_sweep_samples_per_second{CANARY})"),
+    Query("quantile by (namespace, batch, concurrency) (0.5, infercanary_sweep_latency_seconds{CANARY})"),
+    Query("quantile by (namespace, batch, concurrency) (0.5, infercanary_sweep_peak_memory_bytes{CANARY})"),
+    Query(
+        "max by (namespace, batch, concurrency) (time() - infercanary_sweep_timestamp_seconds{CANARY} + on "
+        "(CONTAINER, canary) group_right () 0 * infercanary_sweep_latency_seconds{CANARY})"
+    ),
+    sort=("Namespace", "Batch", "Concurrency"),
+)
 
 
 def board() -> Board:
@@ -34,302 +642,21 @@ def board() -> Board:
     return Board(
         "service",
         "Service",
-        "One service: did it change, where does its latency lie, do its replicas agree, and what is it made of.",
+        "One service: what its last upgrade did, why, and what to do; then its replicas.",
         [
             variables.datasource(),
             variables.namespace(),
-            variables.service(multi=False),
-            variables.instance(variables.SERVICES),
-            variables.pod(),
-            variables.container(),
+            variables.service('namespace=~"$namespace"', multi=False),
             variables.canary(multi=False),
-            variables.ceiling(),
         ],
-        [marks.upgrades(), marks.images(), marks.environment(CONTAINERS)],
+        [marks.upgrades(f"{marks.UPGRADE}{{CANARY}}")],
         [
-            Row(
-                "Did it change",
-                [
-                    verdicts.sentence(),
-                    verdicts.numbers(14),
-                    verdicts.rests_on(10),
-                    verdicts.shift(),
-                    verdicts.before_and_after(),
-                ],
-            ),
-            Row(
-                "Replicas side by side",
-                [_replicas(), _by_container(), _disturbed(), _states(), _differences()],
-            ),
-            Row("Latency of all repeats", [_heatmap(), _quantiles()]),
-            Row("Where the time goes", [_phases(), _phase_shares(), _bottlenecks()]),
-            Row("Runs", [_outcomes(), _tags(), _intended(), _output()]),
-            Row("Cold start", [rare.cold_start(), rare.time_to_steady()], collapsed=True),
-            Row(
-                "Streamed completions of a language model",
-                [rare.first_token(), rare.tokens()],
-                collapsed=True,
-            ),
-            Row("Sweeps: throughput against latency", [rare.trade_off(), rare.points()], collapsed=True),
+            Row("Verdict on the last upgrade", _VERDICT),
+            Row("Replicas", _REPLICAS),
+            Row("Latency in detail", _LATENCY_IN_DETAIL, collapsed=True),
+            Row("Memory, energy, throughput, cold start", _RESOURCES, collapsed=True),
+            Row("Differences and states of replicas", _BY_REPLICA, collapsed=True),
+            Row("Streamed completions of a language model", _STREAMED, collapsed=True),
+            Row("Sweep: throughput against latency", [_SWEEP], collapsed=True),
         ],
     )
-
-
-def _replicas() -> Panel:
-    by = "instance, namespace, service, pod, container, canary"
-    state = series("infercanary_canary_state", CANARIES)
-    queries = [
-        Query(f"max by ({by}, state) ({state} == 1)"),
-        Query(f"max by ({by}) ({series('infercanary_run_median_seconds', CANARIES)})"),
-        Query(f"max by ({by}) ({series('infercanary_eligible_ratio', CANARIES)})"),
-        Query(
-            f"max by ({by}, image) ({state} * on (instance, namespace, service, pod, container) group_left (image) "
-            f"{newest('infercanary_container_info', CONTAINERS)})"
-        ),
-        Query(
-            f"max by ({by}) ({state} * 0 + on (instance, namespace, service, pod, container) "
-            "group_left () infercanary_probe_start_timestamp_seconds) * 1000"
-        ),
-    ]
-    columns = [
-        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
-        Column("state", "State", named=colours.CANARY_STATES, width=110),
-        Column("Value #B", "Latency", "s", width=90),
-        Column("Value #C", "Clean runs", "percentunit", decimals=0, width=100),
-        Column("Value #E", "Started", "dateTimeFromNow", width=140),
-        Column("image", "Image"),
-        Column("canary", "Canary", link=link("upgrade", "service", "canary"), width=120),
-        Column("instance", "Host", width=130),
-        Column("service", "Service", hidden=True),
-    ]
-    about = About(
-        "Replicas",
-        "Each container of the service: its state, the last run's median, the share of its last 100 runs without a "
-        "disturbance, when its probe started, and its image.",
-        "If it is failing, the probe's log says why. If it has few clean runs, see the tags below. Click the "
-        "container to see what it runs on.",
-        "none",
-        width=24,
-        height=6,
-        empty="No container of the service reports",
-    )
-    return rows(about, columns, *queries, sort=("Container",), paged=True)
-
-
-_COARSE = "|".join(f"{bound!r}".replace(".", "[.]") for bound in LADDER[::3])
-"""Every third bound of the ladder: of all there are more rows than there is room for their labels."""
-
-
-def _heatmap() -> Panel:
-    about = About(
-        "Latency heatmap",
-        "How many repeats a second took how long, in the last five minutes, for the service on all hosts. The rows "
-        "end at 'Heatmap up to'.",
-        "Two bands mean two states (clocks, replicas, or disturbed and undisturbed runs): see the replicas above.",
-        "s",
-        height=11,
-        empty=NO_RUN,
-    )
-    selected = series(BUCKETS, JUDGED, 'le=~"$ceiling"', f'le=~"{_COARSE}|[+]Inf"')
-    return heat(about, Query(f"sum by (le) ({selected}) > 0", "{{le}}"))
-
-
-def _quantiles() -> Panel:
-    about = About(
-        "Quantiles",
-        "Quantiles of all repeats of the service on all hosts, interpolated within buckets that are 19 % wide. Use "
-        "them for trends, not for verdicts. p50 and p90 are of five minutes, p99 is of an hour. They need enough "
-        "repeats: 64 and 640.",
-        "If only the high ones rise, some repeats are disturbed: see the tags. If all rise, see what the latency is "
-        "made of.",
-        "s",
-        height=11,
-        empty="Too few repeats: a p50 needs five minutes of them",
-    )
-    name = "service_canary:infercanary_latency_seconds:p{}_rate{}"
-    windows = {50: "5m", 90: "5m", 99: "1h"}
-    return lines(
-        about,
-        *(Query(series(name.format(q, window), JUDGED), f"p{q}") for q, window in windows.items()),
-        named={"p50": colours.BLUE, "p90": colours.ORANGE, "p99": colours.PURPLE},
-    )
-
-
-def _phases() -> Panel:
-    about = About(
-        "Phases, stacked",
-        "Median of each phase over the last run's repeats, mean over the containers. h2d, compute and d2h use the "
-        "device's clock, launch and queue use the host's clock. Phases overlap, so their sum is not the latency.",
-        "If compute grew: clocks, kernels, a neighbour on the device. launch: threads and CPU quota. h2d, d2h: the "
-        "bus. queue: a device that was busy. wait, first_token: the server.",
-        "s",
-        width=8,
-        empty=NO_RUN,
-    )
-    query = f"avg by (phase) ({series('infercanary_run_phase_median_seconds', CANARIES)})"
-    return lines(about, Query(query, "{{phase}}"), stacked=True, minimum=0, named=colours.PHASES)
-
-
-def _phase_shares() -> Panel:
-    about = About(
-        "Each phase, relative to its mean",
-        "1 is the mean of the time range that is shown. The phase that grew is easy to see, even if it is small.",
-        "If a phase rises together with the latency, the latency grew there. *Phases, stacked* shows its part of the "
-        "whole.",
-        "percentunit",
-        width=8,
-        empty=NO_RUN,
-    )
-    name = "infercanary_run_phase_median_seconds"
-    mean = f"avg by (phase) (avg_over_time({series(name, CANARIES)}[$__range] @ end()))"
-    query = f"avg by (phase) ({series(name, CANARIES)}) / ({mean} > 0)"
-    return lines(about, Query(query, "{{phase}}"), named=colours.PHASES, doubling=True)
-
-
-def _bottlenecks() -> Panel:
-    about = About(
-        "Time by resource",
-        "Shares of the last run's median latency, mean over the containers. compute: the CPU or the device works, or "
-        "waits for memory. io: transfers, sockets and reading from a disk. scheduling: launching, queues, locks and "
-        "waiting for a CPU. For a request to a server, the server's work is unknown to its client.",
-        "If scheduling is not small, see waiting for a CPU on *GPU and host*. If io is not small, a model or its "
-        "data is read again.",
-        "percentunit",
-        width=8,
-        empty=NO_RUN,
-    )
-    query = f"avg by (bottleneck) ({series('infercanary_bottleneck_ratio', CANARIES)})"
-    return lines(
-        about, Query(query, "{{bottleneck}}"), stacked=True, minimum=0, maximum=1, named=colours.BOTTLENECKS
-    )
-
-
-def _intended() -> Panel:
-    about = About(
-        "Latency, with the wait for its start",
-        "Mean latency, and mean time from a run's intended start to the end of its first repeat. The difference of "
-        "the two is lateness and waiting.",
-        "If the lines move apart, the server's pool is full, or the probe waits for a CPU.",
-        "s",
-        empty=NO_RUN,
-    )
-    means = {
-        "latency": "infercanary_latency_seconds",
-        "since the intended start": "infercanary_intended_latency_seconds",
-    }
-    return lines(
-        about,
-        *(
-            Query(f"sum({rate(f'{name}_sum', CANARIES)}) / sum({rate(f'{name}_count', CANARIES)})", legend)
-            for legend, name in means.items()
-        ),
-        minimum=0,
-    )
-
-
-def _by_container() -> Panel:
-    about = About(
-        "Latency of each replica",
-        "The last run's median.",
-        "If replicas of one image stay apart, they differ in place: cores, NUMA node, GPU. See where they differ "
-        "below, and *GPU and host*.",
-        "s",
-        empty=NO_RUN,
-    )
-    return lines(about, Query(worst_gauges("infercanary_run_median_seconds", CANARIES), "{{replica}}"))
-
-
-def _disturbed() -> Panel:
-    about = About(
-        "Scatter within a run",
-        "Interquartile range of a run's repeats divided by their median, for each replica. It shows whether "
-        "something disturbs some of the repeats.",
-        "If it rises: throttling, preemption, the garbage collector, other work on the GPU. The tags below say "
-        "which.",
-        "percentunit",
-        empty=NO_RUN,
-    )
-    iqr, median = (series(f"infercanary_run_{what}_seconds", CANARIES) for what in ("iqr", "median"))
-    query = f"{iqr} / {median} and {worst_gauges('infercanary_run_iqr_seconds', CANARIES)}"
-    return lines(about, Query(query, "{{replica}}"), minimum=0)
-
-
-def _differences() -> Panel:
-    about = About(
-        "Where replicas differ now",
-        "Components of the environment that are not the same in all of these containers, by container and version.",
-        "During a rollout, this is normal. Otherwise give all of them one image and one set of limits.",
-        "none",
-        empty="All replicas have the same environment",
-    )
-    known = series("infercanary_environment_info", CONTAINERS)
-    seen = f"max by (instance, pod, container, component, version) ({known})"
-    several = f"count by (component) (count by (component, version) ({seen})) > 1"
-    columns = [
-        Column("component", "Component"),
-        Column("version", "Version"),
-        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
-        Column("instance", "Host", width=130),
-        Column("service", "Service", hidden=True),
-    ]
-    by = "instance, namespace, service, pod, container, component, version"
-    query = f"max by ({by}) ({series('infercanary_environment_info', CONTAINERS)})"
-    return rows(
-        about, columns, Query(f"{query} and on (component) ({several})"), sort=("Component",), paged=True
-    )
-
-
-def _states() -> Panel:
-    about = About(
-        "State of each canary",
-        "Opening, warming, steady, busy (it got no turn in the server's pool or on the GPU), failing, out of memory "
-        "(too little memory is left for it).",
-        "If warming lasts, latencies never settle. For failing and out of memory, the probe's log and the status "
-        "page say why.",
-        "none",
-        empty="No canary reported in this time range",
-    )
-    name = "infercanary_canary_state"
-    now = replicas(numbered(name, "state", colours.CANARY_STATES, "instance, pod, container", CANARIES))
-    query = states(now, ever(series(name, CANARIES)), "replica")
-    return timeline(about, Query(query, "{{replica}}"), colours.CANARY_STATES)
-
-
-def _outcomes() -> Panel:
-    about = About(
-        "Runs by outcome",
-        "Runs a second. Only ok is healthy.",
-        "busy means that a run got no turn in time. The canary is not at fault: the server is loaded. For raised, "
-        "timed_out and not_finite, the probe's log has the reason.",
-        "ops",
-        empty=NO_RUN,
-    )
-    query = f"sum by (outcome) ({rate('infercanary_runs_total', CANARIES)})"
-    return lines(about, Query(query, "{{outcome}}"), stacked=True, minimum=0, named=colours.OUTCOMES)
-
-
-def _tags() -> Panel:
-    about = About(
-        "Tags: share of the runs",
-        "What may have disturbed runs, as a share of all runs.",
-        "If a tag comes with an image, look at the image. If it is on all containers of a host, look at the host. "
-        "docs/signals.md says what each tag means.",
-        "percentunit",
-        empty="No run has a tag",
-    )
-    tagged = f"sum by (tag) ({rate('infercanary_tagged_runs_total', CANARIES)})"
-    total = f"sum({rate('infercanary_runs_total', CANARIES)})"
-    share = Query(f"({tagged} > 0) / on () group_left () {total}", "{{tag}}")
-    return lines(about, share, minimum=0, maximum=1, known=[*TAGS])
-
-
-def _output() -> Panel:
-    about = About(
-        "Output, compared with the first steady one",
-        "Relative error of the last run's output. Below 1 % it is rounding.",
-        "Above that, the same input gets another answer: look for what changed the weights or the code while it ran.",
-        "percentunit",
-        empty="No output is compared",
-    )
-    query = worst_gauges("infercanary_output_error_ratio", CANARIES)
-    return lines(about, Query(query, "{{replica}}"), minimum=0, calm=0.02)

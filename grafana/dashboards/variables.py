@@ -28,10 +28,9 @@ UID = "infercanary-prometheus"
 
 INSTANCE = 'instance=~"$instance"'
 SERVICES = 'namespace=~"$namespace", service=~"$service"'
-CONTAINERS = f'{INSTANCE}, {SERVICES}, pod=~"$pod", container=~"$container"'
-CANARIES = f'{CONTAINERS}, canary=~"$canary"'
+CONTAINERS = f'{INSTANCE}, {SERVICES}, container=~"$container"'
 JUDGED = f'{SERVICES}, canary=~"$canary"'
-"""What is said of a service, which runs on any number of hosts: whichever exporter judges it."""
+"""Selects the judge's series: a service runs on any number of hosts, whichever exporter judges it."""
 
 UP = "instance_service_container:infercanary_up:max"
 """Each container, as the rules record it."""
@@ -44,6 +43,7 @@ def datasource() -> Variable:
         .label("Data source")
         .description("The Prometheus that scrapes the exporters.")
         .type("prometheus")
+        .hide(dashboard.VariableHide.HIDE_VARIABLE)
         .current(dashboard.VariableOption(text="Prometheus", value=UID))
     )
 
@@ -73,16 +73,10 @@ def namespace(*matchers: str) -> Variable:
     return _labels("namespace", "Namespace", text, _up(UP, *matchers), all_value=".*")
 
 
-def pod(*matchers: str) -> Variable:
-    """Pods of the services, in Kubernetes."""
-    text = "Replicas of the service, in Kubernetes. Elsewhere there are none: keep All."
-    return _labels("pod", "Pod", text, _up(UP, *matchers, SERVICES), all_value=".*")
-
-
 def container(*matchers: str) -> Variable:
-    """Containers of the services."""
+    """Replicas of the services: containers, in Kubernetes of all pods of the service."""
     text = "Replicas of the service, by the name that a restart keeps."
-    return _labels("container", "Container", text, _up(UP, *matchers, SERVICES))
+    return _labels("container", "Replica", text, _up(UP, *matchers, SERVICES))
 
 
 def canary(*matchers: str, multi: bool = True) -> Variable:
@@ -93,18 +87,6 @@ def canary(*matchers: str, multi: bool = True) -> Variable:
     """
     text = "The fixed inference, as the probe's settings name it."
     return _labels("canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi)
-
-
-def judged() -> Variable:
-    """The canaries that the rules record: on the board of the whole fleet."""
-    text = "The fixed inference, as the probe's settings name it."
-    return _labels("canary", "Canary", text, _up("service_canary:infercanary_verdict:number", SERVICES))
-
-
-def gpu() -> Variable:
-    """GPUs of the containers."""
-    text = "An index (0) or a MIG device (0:1). Empty if no container has a GPU."
-    return _labels("gpu", "GPU", text, _up("infercanary_gpu_up", CONTAINERS))
 
 
 def verdict() -> Variable:
@@ -119,26 +101,6 @@ def verdict() -> Variable:
         .include_all(True)
         .all_value(".+")
         .current(dashboard.VariableOption(selected=True, text="All", value="$__all"))
-    )
-
-
-def ceiling() -> Variable:
-    """How far up the heatmap goes: Grafana draws all rows of the ladder, and most are empty."""
-    patterns = {"1 ms": "0[.]000.*", "10 ms": "0[.]00.*", "100 ms": "0[.]0.*", "1 s": "0[.].*"}
-    options = {name: f".*e-.*|{pattern}|[+]Inf" for name, pattern in patterns.items()}
-    options["all"] = ".+"
-    return (
-        builders.CustomVariable("ceiling")
-        .label("Heatmap up to")
-        .description("The upper bound of the heatmap's rows. Slower repeats are in the row +Inf.")
-        .values(", ".join(f"{name} : {pattern}" for name, pattern in options.items()))
-        .current(dashboard.VariableOption(selected=True, text="1 s", value=options["1 s"]))
-        .options(
-            [
-                dashboard.VariableOption(selected=name == "1 s", text=name, value=pattern)
-                for name, pattern in options.items()
-            ]
-        )
     )
 
 

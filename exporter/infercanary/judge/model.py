@@ -441,7 +441,7 @@ class Upgrade(NamedTuple):
 
 
 State = Literal[
-    "settling", "no_baseline", "inconclusive", "equivalent", "confirming", "regressed", "improved"
+    "settling", "no_baseline", "inconclusive", "equivalent", "unconfirmed", "regressed", "improved"
 ]
 STATES: tuple[State, ...] = get_args(State)
 
@@ -535,13 +535,16 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """When the last start of the new image began: a rollout that was stopped may be started again."""
     until: float | None = None
     """Without an upgrade: when the last of ``runs`` began."""
-    withdrawn_image: str = ""
-    """The last new image, if its containers are all gone and others of the service go on."""
+    rolled_back_image: str = ""
+    """The last new image, if it was rolled back: its containers are all gone, and others of the service go on."""
     shift: float | None = None
     low: float | None = None
     high: float | None = None
     baseline_seconds: float | None = None
     current_seconds: float | None = None
+    """Without an upgrade, of the only image."""
+    control_seconds: dict[str, float] = {}
+    """Control → its median time with the old image or, without an upgrade, with the only one."""
     baseline_image: str = ""
     candidate_image: str = ""
     changed: Changed = "image"
@@ -577,8 +580,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """That the compared starts ran on; 0 where the store is of one host."""
     hardware: tuple[str, ...] = ()
     """The classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
-    disturbed: int = 0
-    """Starts that are left out, because others on the host disturbed them."""
+    contended: int = 0
+    """Starts that are left out because they were contended."""
     concurrent: int = 0
     """Of these, replicas that stayed on the old image: the shift is beyond what they moved by in the same minutes."""
     concurrent_shift: float | None = None
@@ -588,8 +591,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     look: int = 0
     """At how many runs of a start it looked last; 0 before the first look."""
     confirmed_at: int | None = None
-    """Of a change that is being confirmed: at how many runs of a start it is called if it stays as it is; None where
-    more runs will not do."""
+    """Runs of a start at which an unconfirmed change is called if it stays as it is; None if it needs more restarts or
+    replicas."""
     starts_needed: int | None = None
     """How many more starts will, then; None where that is not known, or more than anybody would wait for."""
     only: float | None = None

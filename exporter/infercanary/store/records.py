@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import msgspec
+import structlog
 
 from infercanary.contract.bounds import Finite, Moment, Seconds
 from infercanary.judge.model import Generation, ImageForm, Sample
@@ -13,8 +14,12 @@ from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import Packed, merged
 from infercanary.store.retention import FAILED, OPENING, RAW
 
+log = structlog.get_logger(__name__)
+
 MAX_BYTES = 4096
 """Of a run as it is kept."""
+MAX_CANARIES = 32
+"""Of one start: a probe that invents names must not fill the disk."""
 
 _AFTER_SECONDS = 1e-3
 _ENVIRONMENTS = 32  # that are held decoded
@@ -66,12 +71,14 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     Returns:
         Samples in the same order; shorter than ``bodies`` if one was unreadable.
     """
-    samples = []
+    samples, unreadable = [], 0
     for body in bodies:
         try:
             samples.append(_decoder.decode(body))
         except _UNREADABLE:
-            continue
+            unreadable += 1
+    if unreadable:
+        log.warning("stored runs cannot be read, and are left out: check the disk", runs=unreadable)
     return samples
 
 
@@ -97,6 +104,12 @@ def by_canary(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     for sample in samples:
         found.setdefault(sample.canary, []).append(sample)
     return found
+
+
+def refuse(generation: Generation, canary: str) -> None:
+    """Say that the runs of a canary beyond :data:`MAX_CANARIES` are not kept."""
+    log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, canary=canary,
+                service=str(generation.key), container=generation.container)  # fmt: skip
 
 
 def key_of(generation: Generation) -> ContainerKey:
@@ -149,6 +162,11 @@ def start_in(
         components = _components(environment)
         started_at = msgspec.convert(started_at, Moment)
     except _UNREADABLE:
+        log.warning(
+            "a stored start cannot be read, and is left out: check the disk",
+            service=names[1],
+            container=names[2],
+        )
         return None
     return Generation(
         **dict(zip(("namespace", "service", "container", "boot_id"), names, strict=True)),

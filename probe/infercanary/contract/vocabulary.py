@@ -238,8 +238,6 @@ class Component:
     """The row of ``probe --once`` that shows it; empty: it is listed with all others."""
     names_device: bool = False
     """Its value is the device that a canary runs on, such as ``cuda:0``."""
-    is_hardware: bool = False
-    """Its value is the model of what a canary computes on."""
     pool: PoolName | None = None
     """Its value is the number of threads in this pool of an engine."""
     is_given: bool = False
@@ -271,7 +269,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component(MODEL, "model", is_first=True, is_given=True),
         Component(SETTINGS, "canary's settings", is_first=True, is_given=True),
         Component("torch_device", "device", is_first=True, row="device", names_device=True),
-        Component("torch_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
+        Component("torch_cuda_device", "GPU", is_first=True, row="device"),
         Component(GPU_SHARED_WITH, "GPU shared with", is_first=True, is_given=True),
         Component("torch", "torch", is_first=True, row="torch"),
         Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
@@ -283,11 +281,11 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("onnx_device", "device", is_first=True, names_device=True),
         Component("onnx_provider", "provider", is_first=True, row="device"),
         Component("onnx_on_cpu", "operators left to the CPU", is_first=True, row="device"),
-        Component("onnx_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
+        Component("onnx_cuda_device", "GPU", is_first=True, row="device"),
         Component("onnxruntime", "ONNX Runtime", is_first=True, row="ONNX Runtime"),
         Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False, row="ONNX Runtime"),
         Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
-        Component("tensorrt_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
+        Component("tensorrt_cuda_device", "GPU", is_first=True, row="device"),
         Component("tensorrt", "TensorRT", is_first=True, row="TensorRT"),
         Component("openai_prompt", "prompt", is_first=True, is_setting=True),
         Component("nvidia_driver", "NVIDIA driver", is_first=True, row="driver"),
@@ -304,7 +302,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("kserve_batching", "server's batching", is_first=True, is_given=True),
         Component("python", "python", is_first=True),
         Component("numpy", "numpy", is_first=True),
-        Component("cpu_model", "CPU", is_first=False, is_hardware=True),
+        Component("cpu_model", "CPU", is_first=False),
         Component("onnx_execution_mode", "execution mode", is_first=False, is_setting=True),
         Component("onnx_graph_optimization", "graph optimization", is_first=False, is_setting=True),
         Component("onnx_session_config", "session's configuration", is_first=False, is_setting=True),
@@ -314,8 +312,6 @@ COMPONENTS: Mapping[str, Component] = _table(
 )
 
 DEVICE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.names_device)
-HARDWARE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.is_hardware)
-"""A GPU's before the CPU's: a canary computes on the first one that it has."""
 POOL_COMPONENTS: Mapping[PoolName, tuple[str, ...]] = {
     pool: tuple(c.name for c in COMPONENTS.values() if c.pool == pool) for pool in POOLS
 }
@@ -379,22 +375,7 @@ def order_of_interest(component: str) -> tuple[int, str]:
     return _RANKS.get(component if known is None else known.name, len(_RANKS)), component
 
 
-@dataclass(frozen=True)
-class ColdStartStep:
-    """A step of a canary's cold start."""
-
-    name: str
-    metric: str
-    """The probe's gauge of it, in seconds."""
-
-
-COLD_START: Mapping[str, ColdStartStep] = _table(
-    (
-        ColdStartStep("load", "infercanary_load_seconds"),
-        ColdStartStep("first_run", "infercanary_first_run_seconds"),
-        ColdStartStep("time_to_steady", "infercanary_time_to_steady_seconds"),
-    )
-)
-
-COLD_START_METRICS: Mapping[str, str] = {step.metric: step.name for step in COLD_START.values()}
-"""Gauge → the step that it is."""
+COLD_START_METRIC: Final = "infercanary_cold_start_seconds"
+"""The probe's gauge of a cold start, with the labels ``canary`` and ``step``."""
+COLD_START: tuple[str, ...] = ("load", "first_run", "time_to_steady")
+"""Steps of a canary's cold start that are compared."""

@@ -30,17 +30,15 @@ LATENESS = Metric(
     "infercanary_lateness_seconds",
     "gauge",
     "Delay of the last round: its actual start minus its intended start.",
-    reading="Healthy is a few milliseconds. Above 0.25 s, the first canary's run is tagged `late`: the probe's "
-    "thread got no CPU, or waited for the GIL.",
+    reading="Healthy is a few milliseconds. Above 0.25 s, the probe's thread got no CPU, or waited for the GIL.",
 )
 
 GPU_CANARIES = Metric(
     "infercanary_gpu_canaries",
     "gauge",
-    "Canaries of this probe that run on the GPU.",
+    "Canaries of this probe that run on the GPU; with MIG, on the whole GPU.",
     ("gpu",),
-    reading="0: the container sees the GPU, but no canary uses it. Missing if this is not known, for example for a "
-    "canary that asks a server. For a GPU in MIG mode, it is the number for the whole GPU.",
+    reading="0: the container sees the GPU, and no canary uses it. Missing if unknown, as for a canary of a server.",
 )
 
 
@@ -129,7 +127,7 @@ class Rounds:
             started_at = time.time()
             is_first = canary.name not in self._gpus
             self.running_since = time.monotonic()
-            done = canary.round(repeats, lateness)
+            done = canary.round(repeats)
             self.running_since = None
             if done is not None:
                 if self._controls is not None:
@@ -200,7 +198,7 @@ class Rounds:
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if profiling.is_due(time.monotonic()) and (why := self._footprint.lacks(PROFILER_BYTES)):
-                profiling.put_off("out_of_memory", time.monotonic(), why)
+                profiling.put_off(time.monotonic(), why)
             elif took := profiling.step(time.monotonic()):
                 self._worked(took)
                 return True

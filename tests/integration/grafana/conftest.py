@@ -20,9 +20,7 @@ ROOT = Path(__file__).parents[3]
 START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
 EARLY = 300.0
 """Seconds after the upgrade in which the shift's interval goes up to +25,000 %."""
-EXPORTERS_OWN = re.compile(
-    "infercanary_(build|event_loop|discover|config|judge_|judged_services|kubernetes_|store|stored_|unjudged_)"
-)
+EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
 
 OPEN = {
     "canary": ["resnet18"],
@@ -44,7 +42,7 @@ def _metrics() -> Iterator[tuple[str, str, dict[str, list[str]]]]:
     """Name, kind, and label → values, from the page that is made from the declarations."""
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
-        _stability, kind, _, *labels = facts.split(" · ")
+        kind, _, *labels = facts.split(" · ")
         values = {}
         for label in labels:
             first, *known = re.findall(r"`([^`]*)`", label)

@@ -292,7 +292,7 @@ def test_a_busy_loop_in_or_beside_an_upgraded_container(
     print(f"VERDICT {busy} {limit} {siblings}:", sentence(found), found.causes)
     # Others on the test's own machine may come and go, and leave the verdict open: then nothing is blamed. A quota
     # leaves so much of the machine that a loop in another container takes little from the canary.
-    assert found.state in ("regressed", "confirming", "inconclusive"), sentence(found)
+    assert found.state in ("regressed", "unconfirmed", "inconclusive"), sentence(found)
     if found.state == "regressed":
         allowed = {cause} | ({"image"} if (busy, limit) == ("both", "quota") else set())
         assert found.causes.cause in allowed, sentence(found)
