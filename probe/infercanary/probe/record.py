@@ -27,7 +27,7 @@ RUNS = Metric(
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
     "counter",
-    "Runs with this tag: something may have disturbed them.",
+    "Runs with this tag: a condition that may have slowed them.",
     ("canary", "tag"),
     reading="A tag that comes with an image points to the image; one on all containers of a host, to the host.",
 )
@@ -36,7 +36,7 @@ ELIGIBLE = Metric(
     "gauge",
     "Share of the last 100 runs that were ok, steady and without any tag.",
     ("canary",),
-    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what disturbs the runs.",
+    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what slows the runs.",
 )
 STATE = Metric(
     "infercanary_canary_state",

@@ -405,10 +405,11 @@ def test_of_a_sibling_the_newest_runs_are_held_without_what_nobody_asks_for(
         msgspec.structs.replace(sample, phases={}, controls={}) for sample in known[1].samples[10:]
     ]
     tagged = [
-        msgspec.structs.replace(kept(run), tags=("\U0001f600", "oom_kill", "preempted")) for run in runs(20)
+        msgspec.structs.replace(kept(run), tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
+        for run in runs(20)
     ]
     [start] = siblings.newest([Start(generation(), tagged)])
-    assert {sample.tags for sample in start.samples} == {("oom_kill",)}
+    assert {sample.tags for sample in start.samples} == {("memory_limit",)}
 
 
 def test_a_sibling_whose_clock_is_wrong_makes_no_other_one_old() -> None:

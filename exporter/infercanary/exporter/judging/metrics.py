@@ -50,11 +50,9 @@ VERDICT_INFO = Metric(
 UPGRADE = Metric(
     "infercanary_upgrade_info",
     "gauge",
-    "Always 1; the old and the new image of the last upgrade, what it changed, and the containers that run the new "
-    "image.",
+    "Always 1; both images of the last upgrade, what it changed, and which containers run the new image.",
     ("canary", "baseline_image", "candidate_image", "changed", "candidate_containers"),
-    reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first "
-    "upgrade.",
+    reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first upgrade.",
 )
 COMPONENT = Metric(
     "infercanary_upgrade_component_info",
@@ -92,7 +90,6 @@ MEASURE_BASELINE = Metric(
     "Median of a measure with the old image: bytes, joules, or samples per second.",
     _MEASURE,
     reading="Memory is compared at the same age of the process.",
-    experimental=True,
 )
 MEASURE_CURRENT = Metric(
     "infercanary_measure_current",
@@ -100,7 +97,6 @@ MEASURE_CURRENT = Metric(
     "Median of a measure with the new image: bytes, joules, or samples per second.",
     _MEASURE,
     reading="Up to the judge's last look. The probe's own metrics have the last run.",
-    experimental=True,
 )
 HOST_PART = Metric(
     "infercanary_shift_host_ratio",
@@ -198,8 +194,8 @@ RUNS = Metric(
     "gauge",
     "Runs of the new image that the verdict rests on.",
     _CANARY,
-    reading=f"The judge looks at {LIVE.looks[0]} runs of a start first, at {LIVE.looks[-1]} last, and calls a change "
-    "as early as the evidence allows.",
+    reading=f"A change is called as early as the evidence allows, from {LIVE.looks[0]} to {LIVE.looks[-1]} runs of a "
+    "start.",
 )
 GENERATIONS = Metric(
     "infercanary_judged_generations",
