@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
+from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter.judging import findings, queue, siblings, silence, thread
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.queue import cold_starts
@@ -27,7 +28,7 @@ from infercanary.store.sqlite import SqliteStore
 
 S = ServiceKey("", "s")
 
-COLD_START = Metric("infercanary_cold_start_seconds", "gauge", "Steps.", ("canary", "step"))
+COLD = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"))
 
 
 def generation(boot: str = "b1", image: str = "sha256:1", container: str = "a") -> Generation:
@@ -172,10 +173,10 @@ def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging)
 
 def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
     families = [
-        COLD_START.family({("c", "load"): 2.5, ("c", "warm_up"): 3.0, ("c", "first_run"): 0.0}),
+        COLD.family({("c", "load"): 2.5, ("c", "warm_up"): 1.0, ("c", "first_run"): 0.0}),
         Metric("infercanary_x", "gauge", "X.", ("canary",)).family({("c",): 1.0}),
     ]
-    assert cold_starts(families) == {"c": {"load": 2.5}}, "only what is compared, and can be divided by"
+    assert cold_starts(families) == {"c": {"load": 2.5}}
     assert cold_starts([]) == {}
 
 
@@ -404,10 +405,11 @@ def test_of_a_sibling_the_newest_runs_are_held_without_what_nobody_asks_for(
         msgspec.structs.replace(sample, phases={}, controls={}) for sample in known[1].samples[10:]
     ]
     tagged = [
-        msgspec.structs.replace(kept(run), tags=("\U0001f600", "oom_kill", "preempted")) for run in runs(20)
+        msgspec.structs.replace(kept(run), tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
+        for run in runs(20)
     ]
     [start] = siblings.newest([Start(generation(), tagged)])
-    assert {sample.tags for sample in start.samples} == {("oom_kill",)}
+    assert {sample.tags for sample in start.samples} == {("memory_limit",)}
 
 
 def test_a_sibling_whose_clock_is_wrong_makes_no_other_one_old() -> None:
