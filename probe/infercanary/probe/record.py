@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from infercanary.contract.report import LATENCY, PHASE, Metric
-from infercanary.contract.vocabulary import CANARY_STATES, COLD_START_METRIC, OUTCOMES, TAGS, CanaryState
+from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState
 from infercanary.probe import scopes
 from infercanary.probe.failing import Failing
 from infercanary.probe.histogram import Tally
@@ -47,7 +47,7 @@ STATE = Metric(
     "lasts: the load is slow or hangs.",
 )
 COLD_START = Metric(
-    COLD_START_METRIC,
+    "infercanary_cold_start_seconds",
     "gauge",
     "Cold start by step: load, first_run, warm_up, and time_to_steady since the container's start.",
     ("canary", "step"),
