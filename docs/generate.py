@@ -143,6 +143,8 @@ labels with their values; meaning; how to read it.
 
 {{contents}}
 
+## Conventions
+
 **Labels.** The exporter adds `service` and `container`, and in Kubernetes `namespace` and `pod`, to everything about a
 container; a probe cannot set them. `service` stays the same across upgrades: compare by it. `canary` is the name in the
 probe's settings, `gpu` an index (`0`) or a MIG device (`0:1`), `device` `cpu` or `cuda`. `scope` says whose value it

@@ -117,7 +117,9 @@ def _add_blocks(file: Path, folder: Path) -> None:
     """Add a file of OpenMetrics to the database."""
     if file.stat().st_size <= len("# EOF\n"):
         return
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
+    # Each block has the whole file read once more.
+    command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=18h", "openmetrics"]
+    command += [str(file), str(folder / "data")]
     made = subprocess.run(command, check=False, capture_output=True, text=True, env=_ENVIRONMENT)  # noqa: S603
     if made.returncode != 0:
         raise RuntimeError(f"promtool cannot read {file}: {made.stderr}")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scipy.special import stdtrit
 
-from infercanary.contract.vocabulary import BY_OTHERS, CROWDED_INSIDE
+from infercanary.contract.vocabulary import BY_OTHERS, CPU_WAIT_INSIDE
 from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
@@ -39,7 +39,7 @@ def is_quiet(sample: Sample) -> bool:
     Args:
         sample: One run.
     """
-    return CROWDED_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
+    return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
 def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:

@@ -187,8 +187,9 @@ def _phases(both: Sequence[Sequence[Sample]]) -> dict[str, float]:
 def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
     """Of each tag, the share of runs that had it before and have it now."""
     before, after = (
-        {tag: count / len(runs) for tag, count in Counter(tag for run in runs for tag in run.tags).items()}
+        {tag: count / len(runs) for tag, count in counts.items()}
         for runs in both
+        for counts in [Counter(tag for run in runs for tag in run.labelled_tags)]
     )
     return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
 

@@ -27,6 +27,7 @@ from infercanary.contract.vocabulary import (
     is_given,
     is_of_canary,
     is_setting,
+    labelled_tags,
     of_canary,
 )
 from infercanary.judge.operators import Operators
@@ -142,6 +143,12 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     received: Amount | None = None
     off_cpu: dict[str, Seconds] = {}
     measures: dict[str, float] = {}
+    clock_reason: str = ""
+
+    @property
+    def labelled_tags(self) -> tuple[str, ...]:
+        """Its tags as people read them."""
+        return labelled_tags(self.tags, self.clock_reason)
 
     @property
     def is_settled(self) -> bool:
@@ -181,6 +188,7 @@ def kept(run: Run) -> Sample:
         received=run.received,
         off_cpu=run.off_cpu,
         measures=run.measures,
+        clock_reason=run.clock_reason,
     )
 
 
@@ -188,8 +196,8 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """One sample for ``samples`` of one canary, in order, none of which failed.
 
     It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
-    least half of them have it. The error of the output is the largest one: it is rare, and what a median would hide.
-    ``runs`` counts all.
+    least half of them have it. The clock's reason is the most frequent one. The error of the output is the largest one:
+    it is rare, and what a median would hide. ``runs`` counts all.
 
     Args:
         samples: At least one.
@@ -200,8 +208,11 @@ def merge(samples: Sequence[Sample]) -> Sample:
     runs, started_at, sequence = sum(s.runs for s in samples), samples[0].started_at, samples[-1].sequence
     samples = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
     tags: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for sample in samples:
         tags.update(dict.fromkeys(sample.tags, sample.runs))
+        if sample.clock_reason:
+            reasons[sample.clock_reason] += sample.runs
     counted = sum(sample.runs for sample in samples)
     clocks = [sample.sm_clock for sample in samples if sample.sm_clock is not None]
     return Sample(
@@ -223,6 +234,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
         received=_median(sample.received for sample in samples),
         off_cpu=_medians(sample.off_cpu for sample in samples),
         measures=_medians(sample.measures for sample in samples),
+        clock_reason=max(reasons, key=reasons.__getitem__, default=""),
     )
 
 

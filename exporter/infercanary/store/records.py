@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from infercanary.contract.bounds import Finite, Moment, Seconds
+from infercanary.contract.vocabulary import current_tags
 from infercanary.judge.model import Generation, ImageForm, Sample
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import Packed, merged
@@ -57,7 +58,9 @@ def encode(sample: Sample) -> bytes:
     body = _encoder.encode(sample)
     if len(body) > MAX_BYTES:
         body = _encoder.encode(
-            msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, measures={}, tags=())
+            msgspec.structs.replace(
+                sample, phases={}, controls={}, off_cpu={}, measures={}, tags=(), clock_reason=""
+            )
         )
     return body
 
@@ -74,9 +77,14 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     samples, unreadable = [], 0
     for body in bodies:
         try:
-            samples.append(_decoder.decode(body))
+            sample = _decoder.decode(body)
         except _UNREADABLE:
             unreadable += 1
+            continue
+        tags, reason = current_tags(sample.tags, sample.clock_reason)
+        if tags is not sample.tags:
+            sample = msgspec.structs.replace(sample, tags=tags, clock_reason=reason)
+        samples.append(sample)
     if unreadable:
         log.warning("stored runs cannot be read, and are left out: check the disk", runs=unreadable)
     return samples

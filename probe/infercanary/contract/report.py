@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from infercanary.contract.profile import Profile
-from infercanary.contract.vocabulary import Outcome
+from infercanary.contract.vocabulary import Outcome, current_tags
 
 SCHEMA_VERSION = 1
 PATH = "/report"
@@ -141,7 +141,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     received a second since the run before. ``off_cpu`` is why the thread did not compute in the median latency: reason
     (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``measures`` are what it is judged by beside the
     latency: name (:mod:`infercanary.contract.measures`) → value, those of sweeps since the run before among them.
-    ``profile`` is what repeats showed that were profiled since the run before.
+    ``profile`` is what repeats showed that were profiled since the run before. ``clock_reason`` is what held down the
+    GPU's clock, where the run is tagged ``gpu_clock_limited``.
     ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
     """
 
@@ -165,6 +166,17 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     off_cpu: dict[str, float] = {}
     measures: dict[str, float] = {}
     profile: Profile | None = None
+    clock_reason: str = ""
+
+
+def with_current_tags(run: Run) -> Run:
+    """The run with today's tags (:func:`~infercanary.contract.vocabulary.current_tags`).
+
+    Args:
+        run: As it was written, by 0.1.0 or later.
+    """
+    tags, reason = current_tags(run.tags, run.clock_reason)
+    return run if tags is run.tags else msgspec.structs.replace(run, tags=tags, clock_reason=reason)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -240,8 +252,9 @@ def decode(body: bytes) -> Report:
         msgspec.DecodeError: It is no report (``ValidationError`` is one of these).
     """
     try:
-        return _decoder.decode(body)
+        report = _decoder.decode(body)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError:  # msgspec checks texts only as it makes them
         raise msgspec.DecodeError("a text that is not UTF-8") from None
+    return msgspec.structs.replace(report, runs=tuple(map(with_current_tags, report.runs)))

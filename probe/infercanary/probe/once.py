@@ -17,7 +17,7 @@ from infercanary.contract.measures import OUTPUT
 from infercanary.contract.profile import shares
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
-from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
+from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS, labelled_tags
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.loop import Probe
@@ -190,10 +190,10 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
     points = known.get(matmul.FLOPS.name, {}).items()
     if rates := [f"{part} {digits(rate / 1e9)} GFLOP/s" for (of, part), rate in points if of == name]:
         yield from _row("product", _joined(*rates), width)
-    for tag in run.tags if run is not None else ():
-        yield from _row(
-            "tag", f"{tag}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}", width
-        )
+    if run is not None:
+        for tag, label in zip(run.tags, labelled_tags(run.tags, run.clock_reason), strict=True):
+            meaning = TAGS[tag].meaning if tag in TAGS else "unknown to this version"
+            yield from _row("tag", f"{label}: {meaning}", width)
 
 
 def _phases(phases: Mapping[str, float], wall: float, width: int) -> Iterator[str]:

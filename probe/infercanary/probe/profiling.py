@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from infercanary.contract.profile import Profile
-from infercanary.contract.vocabulary import CROWDED_INSIDE
+from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.pool import Pool
@@ -41,7 +41,7 @@ MOST_REPEATS, LEAST_REPEATS = 5, 3
 _OVERHEAD = 2  # repeats that an engine makes beside those that count, about
 _PUT_OFF_SECONDS = 60.0
 _JITTER = 0.1
-_OTHERS = frozenset({CROWDED_INSIDE, "gpu_busy"})  # tags of a run beside which requests wait
+_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
 
 
 class Profiling:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from infercanary.contract.report import LATENCY, PHASE, Metric
-from infercanary.contract.vocabulary import CANARY_STATES, COLD_START_METRIC, OUTCOMES, TAGS, CanaryState
+from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState
 from infercanary.probe import scopes
 from infercanary.probe.failing import Failing
 from infercanary.probe.histogram import Tally
@@ -27,7 +27,7 @@ RUNS = Metric(
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
     "counter",
-    "Runs with this tag: something may have disturbed them.",
+    "Runs with this tag: a condition that may have slowed them.",
     ("canary", "tag"),
     reading="A tag that comes with an image points to the image; one on all containers of a host, to the host.",
 )
@@ -36,7 +36,7 @@ ELIGIBLE = Metric(
     "gauge",
     "Share of the last 100 runs that were ok, steady and without any tag.",
     ("canary",),
-    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what disturbs the runs.",
+    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what slows the runs.",
 )
 STATE = Metric(
     "infercanary_canary_state",
@@ -47,7 +47,7 @@ STATE = Metric(
     "lasts: the load is slow or hangs.",
 )
 COLD_START = Metric(
-    COLD_START_METRIC,
+    "infercanary_cold_start_seconds",
     "gauge",
     "Cold start by step: load, first_run, warm_up, and time_to_steady since the container's start.",
     ("canary", "step"),

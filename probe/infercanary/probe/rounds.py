@@ -24,7 +24,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
 from infercanary.probe.sweep import Sweeping
-from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags
+from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
 
 LATENESS = Metric(
     "infercanary_lateness_seconds",
@@ -168,6 +168,7 @@ class Rounds:
                         crowded=window.crowded,
                         inside=None if done.inside is None else done.inside.cores,
                         received=window.received,
+                        clock_reason=clock_reason(window),
                     )
                 )
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
@@ -249,12 +250,12 @@ class Rounds:
         done: Round,
         scheduled_at: float,
         started_at: float,
-        disturbed: tuple[str, ...],
+        conditions: tuple[str, ...],
     ) -> Run:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
-        state = state_tags(canary.state, beside_opening=beside, beside_sweep=self._is_beside_sweep)
-        all_tags = (*state, *disturbed)
+        state = state_tags(canary.state, is_beside=beside or self._is_beside_sweep)
+        all_tags = (*state, *conditions)
         canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
         measures = dict(done.measures)
         canary.measured(measures)

@@ -373,7 +373,7 @@ class Sweeping:
             return
         self._hang_reported = True
         log.error(
-            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_sweep and no verdict rests "
+            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_canary and no verdict rests "
             "on them: restart the process, and leave that point out",
             self._canary.name,
         )

@@ -28,7 +28,7 @@ OPEN = {
     "device": ["cuda"],
     "xid": ["79"],
     "call": ["nvmlDeviceGetFieldValues"],
-    "measure": ["host_memory", "throughput"],
+    "measure": ["latency", "host_memory", "throughput"],
     "baseline_image": [f"web:1 ({'a' * 12})"],
     "candidate_image": [f"web:latest ({'b' * 12})"],
 }

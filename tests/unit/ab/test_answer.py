@@ -52,7 +52,7 @@ def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",), load=1.0, inte
                    median=of * math.exp(rng.gauss(0, 0.003)) * (1.5 if i < contended else 1),
                    phases={"h2d": 0.001, "compute": of - 0.001},
                    controls={"cpu_spin": 4e-4 * math.exp(rng.gauss(0, 0.002))},
-                   tags=("preempted",) if i < contended else ())
+                   tags=("cpu_wait_outside",) if i < contended else ())
             for i in range(12 + contended)
         ]  # fmt: skip
         generation = Generation(

@@ -18,7 +18,7 @@ def start(tags, level=0.02):
     return Start(Generation(service="", container="", boot_id="b", started_at=0.0), samples)
 
 
-def runs(contended, count=12, tag="preempted"):
+def runs(contended, count=12, tag="cpu_wait_outside"):
     return [tag] * contended + [""] * (count - contended)
 
 
@@ -47,16 +47,16 @@ def test_what_a_neighbour_slowed_at_random_is_left_out():
 
 def test_a_run_that_its_own_container_slowed_is_not_left_out():
     """A busy loop in B takes the CPU for half of its runs, and in A and B a neighbour does now and then."""
-    crowded = ["crowded_inside"] * 6 + [""] * 6
+    crowded = ["cpu_wait_inside"] * 6 + [""] * 6
     pairs = [(start(runs(2)), start([*runs(2)[:3], *crowded[3:]]))] * 4
     found = counted(pairs)
     assert found.left_out == 4 * 2 + 4 * 2
     assert all(
-        "crowded_inside" in tags
+        "cpu_wait_inside" in tags
         for pair in found.pairs
         for tags in [{t for s in pair[1].samples for t in s.tags}]
     )
-    both = Sample(0, "c", 0.0, "ok", 0.02, tags=("late", "crowded_inside"))
+    both = Sample(0, "c", 0.0, "ok", 0.02, tags=("stalled", "cpu_wait_inside"))
     assert is_quiet(both)
 
 

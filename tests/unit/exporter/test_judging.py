@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
+from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter.judging import findings, queue, siblings, silence, thread
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.queue import cold_starts
@@ -27,7 +28,7 @@ from infercanary.store.sqlite import SqliteStore
 
 S = ServiceKey("", "s")
 
-LOAD = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
+COLD = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"))
 
 
 def generation(boot: str = "b1", image: str = "sha256:1", container: str = "a") -> Generation:
@@ -172,13 +173,10 @@ def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging)
 
 def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
     families = [
-        LOAD.family({("c",): 2.5}),
+        COLD.family({("c", "load"): 2.5, ("c", "warm_up"): 1.0, ("c", "first_run"): 0.0}),
         Metric("infercanary_x", "gauge", "X.", ("canary",)).family({("c",): 1.0}),
     ]
     assert cold_starts(families) == {"c": {"load": 2.5}}
-    assert cold_starts([LOAD.family({("c",): 0.0})]) == {}, (
-        "nothing takes no time, and what it is divided by is not 0"
-    )
     assert cold_starts([]) == {}
 
 
@@ -407,10 +405,11 @@ def test_of_a_sibling_the_newest_runs_are_held_without_what_nobody_asks_for(
         msgspec.structs.replace(sample, phases={}, controls={}) for sample in known[1].samples[10:]
     ]
     tagged = [
-        msgspec.structs.replace(kept(run), tags=("\U0001f600", "oom_kill", "preempted")) for run in runs(20)
+        msgspec.structs.replace(kept(run), tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
+        for run in runs(20)
     ]
     [start] = siblings.newest([Start(generation(), tagged)])
-    assert {sample.tags for sample in start.samples} == {("oom_kill",)}
+    assert {sample.tags for sample in start.samples} == {("memory_limit",)}
 
 
 def test_a_sibling_whose_clock_is_wrong_makes_no_other_one_old() -> None:

@@ -614,12 +614,22 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     assert not judgement_of([old, moved]).causes.cpu_fallback
 
 
-def test_tags_that_appeared_are_named() -> None:
+@pytest.mark.parametrize(
+    ("tag", "reason", "shown"),
+    [
+        ("cgroup_throttled", "", "cgroup_throttled"),
+        ("gpu_clock_limited", "hw_thermal", "gpu_clock_limited (hw_thermal)"),
+    ],
+)
+def test_tags_that_appeared_are_named(tag: str, reason: str, shown: str) -> None:
     found = judgement_of(
-        history("old", "old", "old", "old", "new", seconds=0.026, tags=("cgroup_throttled",))
+        [
+            Start(one.generation, [msgspec.structs.replace(s, clock_reason=reason) for s in one.samples])
+            for one in history("old", "old", "old", "old", "new", seconds=0.026, tags=(tag,))
+        ]
     )
-    assert found.causes.tags == {"cgroup_throttled": (0.0, 1.0)}
-    assert "cgroup_throttled in 0 → 100 % of runs" in sentence(found)
+    assert found.causes.tags == {shown: (0.0, 1.0)}
+    assert f"{shown} in 0 → 100 % of runs" in sentence(found)
 
 
 def beside_of(starts: list[Start], factor: float) -> list[Start]:
@@ -719,7 +729,7 @@ def test_how_far_latency_follows_the_clock_is_seen_within_starts() -> None:
 def test_only_steady_runs_that_ended_well_count() -> None:
     [sample] = start("a", "old", 0, runs=1).samples
     assert sample.is_settled
-    assert msgspec.structs.replace(sample, tags=("preempted",)).is_settled
+    assert msgspec.structs.replace(sample, tags=("cpu_wait_outside",)).is_settled
     wrong: list[dict[str, object]] = [{"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}]
     others = [msgspec.structs.replace(sample, started_at=50.0 + i, **one) for i, one in enumerate(wrong)]
     assert not any(other.is_settled for other in others)

@@ -123,7 +123,7 @@ def round_of(
 
 def tagged(done: Round) -> set[str]:
     window = Window(done, 0.0, *({},) * 5)
-    return {*tags(window)} & {"preempted", "crowded_inside"}
+    return {*tags(window)} & {"cpu_wait_outside", "cpu_wait_inside"}
 
 
 def summed(each: Sequence[float | None]) -> float:
@@ -138,8 +138,8 @@ def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it()
     with busy_process() as other:
         inside, _ = round_of(Container(other))
         outside, _ = round_of(Container())
-    assert "crowded_inside" in tagged(inside)
-    assert tagged(outside) == {"preempted"}
+    assert "cpu_wait_inside" in tagged(inside)
+    assert tagged(outside) == {"cpu_wait_outside"}
     assert inside.inside is not None and outside.inside is not None
     # What the other process took while the canary ran is what it waited for.
     away = inside.busy - inside.usage.cpu_seconds
@@ -155,7 +155,7 @@ def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it()
 def test_a_busy_thread_of_the_own_process_crowds_it() -> None:
     with busy_thread():
         done, _ = round_of(Container())
-    assert "crowded_inside" in tagged(done)
+    assert "cpu_wait_inside" in tagged(done)
     assert done.inside is not None and done.inside.processes_seconds < 0.2 * done.inside.cpu_seconds
 
 
@@ -168,7 +168,7 @@ def test_one_inside_and_one_outside_are_both(length: int, repeats: int) -> None:
     with ExitStack() as stack:
         inside, _ = (stack.enter_context(busy_process()) for _ in range(2))
         done, _ = round_of(Container(inside), Spin(length=length), repeats)
-    assert tagged(done) == {"crowded_inside", "preempted"}
+    assert tagged(done) == {"cpu_wait_inside", "cpu_wait_outside"}
 
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
@@ -179,7 +179,7 @@ def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path: Path,
         done, _ = round_of(container, Spin(phase))
     assert done.inside is None and done.crowded is None
     assert done.waited is not None, "other processes had the CPU, wherever they were"
-    assert tagged(done) == {"preempted"}
+    assert tagged(done) == {"cpu_wait_outside"}
 
 
 SNMP = "Ip: A B\nIp: 1 2\nTcp: ActiveOpens InSegs OutSegs\nTcp: 3 6468811 7\nUdp: InDatagrams\nUdp: 9\n"

@@ -148,7 +148,8 @@ CUDA = report(
             "bert",
             (421e-6, *(430e-6,) * 49),
             phases={"h2d": 12e-6, "compute": 310e-6, "d2h": 8e-6, "launch": 345e-6, "queue": 61e-6},
-            tags=("gpu_power_cap",),
+            tags=("gpu_clock_limited",),
+            clock_reason="sw_thermal",
         ),
         run("tiny", (9.0e-6, *(9.1e-6,) * 49), phases={"compute": 8.1e-6, "launch": 4e-6, "queue": 0.2e-6}),
     ],
@@ -205,7 +206,8 @@ canary raises: failing
                long and long and long and long and long and long and long and
                long
   cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms
-  tag          failing: it failed, as said above; fix that before anything else
+  tag          failing: it failed, or the device had no room for it, as said
+               above; fix that before anything else
 
 canary nan: failing
   not finite   the output holds NaN or infinity
@@ -274,8 +276,8 @@ canary bert: steady
   launch       345.0 µs of the host's time, 80.2 % of the wall time, to enqueue
                the work; it overlaps the phases and is no part of their sum;
                longer than compute: the host sets the pace
-  tag          gpu_power_cap: the GPU was at its power limit; compare its clock,
-               or raise the limit
+  tag          gpu_clock_limited (sw_thermal): the GPU's clock was held down;
+               look at the reason: power, heat or a clock lock
 
 canary tiny: steady
   latency      median 9.100 µs  min 9.000 µs  IQR 0.050 µs  50 repeats

@@ -113,7 +113,7 @@ def test_it_gives_way_to_the_hosts_own_work(who: str) -> None:
     if who == "device":
         target.is_waited_for = True
     elif who == "container":
-        bench.canary.last_tags = ("crowded_inside",)
+        bench.canary.last_tags = ("cpu_wait_inside",)
     else:
         bench.canary._is_pooled, bench.canary.crowding = True, 4.0
     assert bench.profiling.step(NOW) == 0.0 and not target.asked

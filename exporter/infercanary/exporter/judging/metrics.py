@@ -50,11 +50,9 @@ VERDICT_INFO = Metric(
 UPGRADE = Metric(
     "infercanary_upgrade_info",
     "gauge",
-    "Always 1; the old and the new image of the last upgrade, what it changed, and the containers that run the new "
-    "image.",
+    "Always 1; both images of the last upgrade, what it changed, and which containers run the new image.",
     ("canary", "baseline_image", "candidate_image", "changed", "candidate_containers"),
-    reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first "
-    "upgrade.",
+    reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first upgrade.",
 )
 COMPONENT = Metric(
     "infercanary_upgrade_component_info",
@@ -198,8 +196,8 @@ RUNS = Metric(
     "gauge",
     "Runs of the new image that the verdict rests on.",
     _CANARY,
-    reading=f"The judge looks at {LIVE.looks[0]} runs of a start first, at {LIVE.looks[-1]} last, and calls a change "
-    "as early as the evidence allows.",
+    reading=f"A change is called as early as the evidence allows, from {LIVE.looks[0]} to {LIVE.looks[-1]} runs of a "
+    "start.",
 )
 GENERATIONS = Metric(
     "infercanary_judged_generations",

@@ -119,7 +119,7 @@ def _size_of_run(run: Run) -> int:
         600
         + 32 * (len(run.latencies) + sum(len(row.seconds) for row in rows))
         + 72 * (sum(map(len, named)) + 3 * len(rows))
-        + sum(map(sys.getsizeof, texts), sys.getsizeof(run.detail))
+        + sum(map(sys.getsizeof, texts), sys.getsizeof(run.detail) + sys.getsizeof(run.clock_reason))
     )
 
 
