@@ -427,6 +427,7 @@ _LATENCY_IN_DETAIL = [
             "A tag that came with an image: see the image. A tag on all services of a host: see *Host*. "
             "docs/signals.md explains each tag.",
             "percentunit",
+            width=24,
             empty=NONE,
         ),
         Query(
@@ -588,6 +589,7 @@ _STREAMED = [
             "salted rises: the queue, or prefill. Both are the same: the prefix cache is off, or other prompts push "
             "it out.",
             "s",
+            height=13,
         ),
         Query(
             "avg by (namespace, prompt) (infercanary_first_token_seconds{CANARY})", "{{prompt}} {{namespace}}"
