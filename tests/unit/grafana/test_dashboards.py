@@ -363,7 +363,7 @@ def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
             assert re.search(r"var-namespace=\$\{__(data\.fields|field\.labels)\.namespace\}", rest)
         if uid == "infercanary-host":
             assert carried >= {"namespace", "service"}
-        assert "${__url_time_range}" in rest or rest.endswith("].numeric}&to=now"), rest
+        assert "${__url_time_range}" in rest or "&from=${__data.fields[" in rest
         assert "${datasource:queryparam}" in rest
 
 
