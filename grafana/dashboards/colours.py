@@ -61,7 +61,7 @@ CONTROLS = {
     "thread_wake": OLIVE,
     "gpu_fma": SKY,
     "gpu_copy": VERMILLION,
-    "gpu_transfer": YELLOW,
+    "gpu_transfer": PURPLE,
     "gpu_launch": GREY,
 }
 

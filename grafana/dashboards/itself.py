@@ -125,7 +125,12 @@ def _probes() -> Panel:
             height=12,
         ),
         [
-            Column("replica", "Probe", link=link("host", "instance", "namespace", "service", "container")),
+            Column(
+                "replica",
+                "Probe",
+                link=link("host", "instance", "namespace", "service", "container"),
+                least=150,
+            ),
             Column("Value #A", "State", words=_STATES, width=120),
             Column("Value #B", "Last report", "s", width=90),
             Column("Value #C", "Late", "s", width=90),

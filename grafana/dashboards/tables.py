@@ -44,7 +44,6 @@ def tiles(
     about: About,
     *queries: Query,
     named: Mapping[str, str] | None = None,
-    words: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
     units: Mapping[str, str] | None = None,
     links: Mapping[str, str] | None = None,
     bad_from: float | None = None,
@@ -53,12 +52,12 @@ def tiles(
 
     Args:
         named: Series → colour, where no bound gives it.
-        words: Series → value → word and colour, where a word says more than a number.
         units: Series → unit, where it is not the panel's.
         links: Series → address that a click leads to.
         bad_from: Vermillion from there on, and blue below it; grey without it.
     """
-    steps = [dashboard.Threshold(value=None, color=colours.NEUTRAL if bad_from is None else colours.WELL)]
+    usual = colours.CELLS[colours.NEUTRAL] if bad_from is None else colours.WELL
+    steps = [dashboard.Threshold(value=None, color=usual)]
     if bad_from is not None:
         steps.append(dashboard.Threshold(value=bad_from, color=colours.TROUBLE))
     panel = (
@@ -73,9 +72,7 @@ def tiles(
         .decimals(DECIMALS.get(about.unit, 0))
     )
     for name, hue in (named or {}).items():
-        panel.override_by_name(name, [colour(hue)])
-    for name, shown in (words or {}).items():
-        panel.override_by_name(name, [option("mappings", [mapping(shown)])])
+        panel.override_by_name(name, [colour(colours.CELLS.get(hue, hue))])
     for name, unit in (units or {}).items():
         panel.override_by_name(name, [option("unit", unit), option("decimals", DECIMALS.get(unit, 0))])
     for name, address in (links or {}).items():
