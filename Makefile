@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files hashes pin chart images servers bench gpu clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards pictures site release-files hashes pin chart images servers bench gpu clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,9 +75,6 @@ chart: .venv/dev ## the Helm chart's copies and README, and the plain manifests 
 
 check-dashboards: .venv/dev grafana/check/node_modules ## what Grafana would show, and faults in it; ARGS="--board fleet --situation upgraded"
 	.venv/bin/python -m grafana.check $(ARGS)
-
-dashboards-page: .venv/dev grafana/check/node_modules ## docs/dashboards.md: what each board shows after an upgrade
-	.venv/bin/python -m grafana.check.page
 
 pictures: .venv/dev ## docs/img: each page at 400 and 1,200 px, light and dark, by Chromium (apt-get install chromium)
 	.venv/bin/python -m docs.pictures

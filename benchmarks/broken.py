@@ -76,7 +76,7 @@ def sentences() -> dict[str, str]:
         sample.labels["service"]: sample.labels.get("sentence", "")
         for family in families
         for sample in family.samples
-        if sample.name == "infercanary_verdict_info"
+        if sample.name == "infercanary_verdict_info" and sample.labels["measure"] == "latency"
     }
 
 

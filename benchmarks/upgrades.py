@@ -62,7 +62,7 @@ def steps(mean: float) -> list[Step]:
     back = ("improved",)
     return [
         Step(
-            "identical rebuild", rebuilt.format(1), ("equivalent", "confirming", "inconclusive"), small=True
+            "identical rebuild", rebuilt.format(1), ("equivalent", "unconfirmed", "inconclusive"), small=True
         ),
         Step("5 % slower", f"{base}\n{slower(0.05 * mean)}", ("regressed",), "image", small=True),
         Step("rollback from it", base, back, "image", "rollback", small=True),
@@ -129,13 +129,13 @@ class Exporter:
         names = {
             has
             for (n, has), v in self.values().items()
-            if n == "infercanary_verdict" and v and SERVICE in has
+            if n == "infercanary_verdict" and v and has >= {SERVICE, "latency"}
         }
         words = {
             "settling",
             "no_baseline",
             "inconclusive",
-            "confirming",
+            "unconfirmed",
             "equivalent",
             "regressed",
             "improved",

@@ -1,9 +1,9 @@
 """``make docs``: writes docs/metrics.md, contract/kinds.py, the runbooks as the exporter serves them, and the policy's
-numbers where pages and rules repeat them.
+numbers where pages repeat them.
 
 A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
-made of the declarations, which stand beside the code that fills them. A sentence of a page or a rule that repeats a
-number of :mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
+made of the declarations, which stand beside the code that fills them. A sentence of a page that repeats a number of
+:mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -35,11 +35,9 @@ from infercanary.contract.report import LADDER, Kind, Metric
 from infercanary.contract.vocabulary import (
     CANARY_STATES,
     CAUSES,
-    COLD_START,
     CONTROLS,
     OUTCOMES,
     PHASES,
-    POOLS,
     TAGS,
 )
 from infercanary.doctor import rendering
@@ -47,7 +45,7 @@ from infercanary.exporter import budget
 from infercanary.judge.model import EXCHANGED, STATES
 from infercanary.judge.operators import KINDS as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.probe import failing, measures, profiling, sweep
+from infercanary.probe import failing, measures, scopes
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
@@ -63,104 +61,26 @@ RUNBOOKS_PAGE = ROOT / "exporter/infercanary/exporter/runbooks.html"
 PREFIX = "infercanary_"
 
 
-class Part(NamedTuple):
-    """A section: the metrics whose names begin with one of ``stems`` after the prefix; the longest stem decides."""
-
-    title: str
-    stems: str
-    intro: str
-
-
-PARTS = (
-    Part(
-        "Latency",
-        "latency intended_latency phase bottleneck run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
-        "repeat_inferences server first_token between_tokens output_tokens matmul",
-        "How long a canary takes. Use histograms for the fleet and for trends. The gauges show the last run exactly.",
-    ),
-    Part(
-        "What a run takes",
-        "run_memory run_samples run_energy",
-        "What a run takes in addition to time. The journal and the store keep each value with its run too.",
-    ),
-    Part(
-        "Runs and canaries",
-        "runs run_failures tagged_runs eligible canary_state canary_failure load first_run warm_up time_to_steady "
-        "cuda_missing output_error environment",
-        "Whether a canary runs, how it started, and in which environment.",
-    ),
-    Part(
-        "Controls",
-        "control",
-        "A control is tiny work that is the same in every image. It runs after each run of a canary "
-        "([why and how](adr/0008-controls-in-machine-code.md)). If the host became slower, both are slower.",
-    ),
-    Part(
-        "Sweeps",
-        "sweep",
-        "Throughput against latency, if a canary has a `sweep` ([how, and at what cost](sweeps.md)). Missing if it "
-        "has none.",
-    ),
-    Part(
-        "Profiles",
-        "profile profiled",
-        "From time to time, some repeats run under the engine's own profiler ([how, and at what cost](profiles.md)). "
-        "Missing if profiles are off, and if the engine has no profiler.",
-    ),
-    Part(
-        "GPU",
-        "gpu nvml",
-        "These values come from NVML. A value is missing if the driver, the model or MIG does not offer it. Values "
-        "that hardly change are read once a minute, the others around each run.",
-    ),
-    Part(
-        "Threads",
-        "canary process thread",
-        "`infercanary_canary_*` is about the thread that runs a canary, only while it runs it. The other metrics are "
-        "about the process that the probe runs in: the server's process if the probe is inside it, else the probe's "
-        "own process.",
-    ),
-    Part(
-        "cgroup",
-        "cgroup tcp",
-        "What the container may use, what it uses, and how often it reached a limit (v2 or v1). And what it receives.",
-    ),
-    Part(
-        "Process",
-        "gc stalled process_resident memory_room device_memory_room canary_memory beside",
-        "What delayed the process that the probe runs in, and so the canary; the memory of this process; and the other "
-        "processes in the container.",
-    ),
-    Part(
-        "The probe itself",
-        "probe interval missed_slots lateness busy duty burst time_to_report sampler journal",
-        "What the probe costs, and whether its values can be trusted.",
-    ),
-    Part(
-        "Verdicts",
-        "verdict measure shift baseline current upgrade restart_deviation judged next_look cold_start_shift "
-        "cpu_fallback drift",
-        "Whether a service's canary changed with its last image, by how much, and why. Also whether a container "
-        "drifted without a new image ([how it is judged](adr/0009-the-judge.md)). Each metric exists for every "
-        "container of the service, so `max by (service, canary)` counts a service once.",
-    ),
-    Part(
-        "The judge itself",
-        "judge store stored unjudged restart_prior",
-        "What the judge costs, whether its store works, how often it would have been wrong, and what it assumes about "
-        "restarts.",
-    ),
-    Part(
-        "Exporter",
-        "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected budget runs_collected runs_left_out runs_lost worker build links event_loop refused_containers "
-        "memory_limit discovery discovered kubernetes config connections",
-        "Metrics about one container have the labels `service` and `container`. Metrics about the whole exporter "
-        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`, "
-        "`infercanary_refused_containers`, `infercanary_memory_limit_bytes`) have neither. "
-        "The exporter also shows `prometheus_client`'s `process_*` of its own process.",
-    ),
-)
+PARTS: Mapping[str, str] = {
+    "Latency": "latency phase bottleneck run_median run_iqr server first_token between_tokens matmul",
+    "What a run takes": "run_memory run_samples run_energy",
+    "Runs and canaries": "runs run_failures tagged_runs eligible canary_state canary_failure cold_start cuda_missing "
+    "output_error environment",
+    "Controls": "control_seconds",
+    "Sweeps": "sweep",
+    "GPU": "gpu nvml",
+    "Threads": "cpu_seconds context_switches migrations run_queue allowed_cpus off_node process thread",
+    "cgroup": "cgroup tcp",
+    "Process": "gc stalled resident",
+    "The probe itself": "probe interval missed_slots lateness busy duty sampler journal",
+    "Verdicts": "verdict measure shift baseline current upgrade restart_deviation judged next_look cold_start_shift "
+    "cpu_fallback drift control_baseline",
+    "The judge itself": "judge store stored unjudged restart_prior",
+    "Exporter": "up report_age canary_waiting container_info container_oom_kills container_shared gpu_shared "
+    "gpu_unknown poll failed_polls rejected budget runs_collected runs_left_out runs_lost worker build links "
+    "event_loop refused_containers memory_limit discovery discovered kubernetes config connections",
+}
+"""Section → first words, after the prefix, of the names of its metrics; the longest that fits decides."""
 
 _UNITS = {
     "timestamp_seconds": "seconds since 1970",
@@ -171,54 +91,44 @@ _UNITS = {
 }
 
 _MEMORY_ERRORS = tuple(slow._SEVERITIES)
-_SWITCHES = ("voluntary", "involuntary")
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("phase_seconds", "phase"): tuple(PHASES),
-    ("run_phase_median_seconds", "phase"): tuple(PHASES),
     ("bottleneck_ratio", "bottleneck"): tuple(limit for limit in LIMITS if limit != "memory"),
     ("run_memory_peak_bytes", "where"): measures.PLACES,
     ("matmul_flops_per_second", "precision"): PRECISIONS,
-    ("matmul_best_ratio", "precision"): PRECISIONS,
     ("runs_total", "outcome"): OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): tuple(TAGS),
-    ("sweep_missing_points_total", "reason"): sweep.REASONS,
-    ("profile_failures_total", "reason"): profiling.REASONS,
     ("shift_operator_seconds", "change"): OPERATOR_CHANGES,
     ("canary_state", "state"): CANARY_STATES,
+    ("cold_start_seconds", "step"): ("load", "first_run", "warm_up", "time_to_steady"),
     ("cuda_missing", "reason"): failing.CUDA_MISSING_REASONS,
-    ("canary_context_switches_total", "kind"): _SWITCHES,
-    ("thread_pool_size", "pool"): POOLS,
-    ("process_context_switches_total", "kind"): _SWITCHES,
+    ("cpu_seconds_total", "scope"): scopes.SCOPES,
+    ("context_switches_total", "scope"): scopes.SCOPES[:2],
+    ("context_switches_total", "kind"): ("voluntary", "involuntary"),
+    ("migrations_total", "scope"): scopes.SCOPES[:2],
+    ("run_queue_seconds_total", "scope"): scopes.SCOPES[:2],
+    ("allowed_cpus", "scope"): scopes.SCOPES[:2],
+    ("off_node_threads", "scope"): scopes.SCOPES[:2],
+    ("resident_memory_bytes", "scope"): (scopes.PROCESS, scopes.BESIDE),
     ("control_seconds", "control"): tuple(CONTROLS),
-    ("control_up", "control"): tuple(CONTROLS),
-    ("control_flops_per_second", "control"): tuple(
-        control.name for control in CONTROLS.values() if control.bottleneck == "compute"
-    ),
-    ("control_bytes_per_second", "control"): tuple(
-        control.name for control in CONTROLS.values() if control.bottleneck in ("memory", "io")
-    ),
-    ("gc_collections_total", "generation"): ("0", "1", "2"),
     ("cgroup_pressure_waiting_seconds_total", "resource"): RESOURCES,
     ("cgroup_pressure_stalled_seconds_total", "resource"): RESOURCES,
     ("sampler_success", "sampler"): tuple(registered()),
-    ("sampler_duration_seconds", "sampler"): tuple(registered()),
     ("nvml_state", "state"): faults.STATES,
-    ("gpu_clock_event_active", "reason"): tuple(fast._REASON_BITS),
     ("gpu_clock_event_seconds_total", "reason"): tuple(fast.event_fields("999").values()),
     ("gpu_pcie_bytes_total", "direction"): tuple(fast._PCIE_FIELDS.values()),
-    ("gpu_compute_mode", "mode"): slow._COMPUTE_MODES,
+    ("gpu_temperature_celsius", "sensor"): ("gpu", "memory"),
     ("gpu_ecc_errors_total", "severity"): _MEMORY_ERRORS,
-    ("gpu_ecc_lifetime_errors_total", "severity"): _MEMORY_ERRORS,
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
+    ("gpu_row_remap", "state"): ("failed", "pending"),
     ("verdict", "verdict"): STATES,
-    ("measure_verdict", "verdict"): STATES,
-    ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
     ("shift_cause", "changed"): EXCHANGED,
     ("upgrade_info", "changed"): EXCHANGED,
     ("shift_bottleneck_ratio", "bottleneck"): LIMITS,
-    ("cold_start_shift_ratio", "step"): tuple(COLD_START),
+    ("control_baseline_seconds", "control"): tuple(CONTROLS),
+    ("shift_control_ratio", "control"): tuple(CONTROLS),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
     ("budget_exceeded_total", "budget"): budget.BUDGETS,
@@ -228,38 +138,29 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
 _INTRO = f"""\
 # Metrics
 
-Made by `make docs` from the declarations in the code: change those, not this file.
+Made by `make docs` from the declarations in the code: change those, not this file. Below each name: kind, unit and
+labels with their values; meaning; how to read it.
 
 {{contents}}
 
 ## Conventions
 
-**Labels.** The exporter adds `service` and `container` to everything that a probe reports, and in Kubernetes also
-`namespace` and `pod`. Docker, the kubelet or the exporter's own config confirms these labels, and a probe cannot set
-them. `service` stays the same across upgrades: compare by it.
-`canary` is the name in the probe's settings; `gpu` is an index (`0`) or a MIG device (`0:1`); `device` is `cpu` or
-`cuda`, sometimes with an index.
+**Labels.** The exporter adds `service` and `container`, and in Kubernetes `namespace` and `pod`, to everything about a
+container; a probe cannot set them. `service` stays the same across upgrades: compare by it. `canary` is the name in the
+probe's settings, `gpu` an index (`0`) or a MIG device (`0:1`), `device` `cpu` or `cuda`. `scope` says whose value it
+is: the probe's `process`, the thread of a `canary` in it, or other processes `beside` it. A label that does not apply
+is missing.
 
-**Names.** All names begin with `{PREFIX}` and have base units. Counters end in `_total`: use `rate()` or `increase()`.
-A metric with a name in `_info` is always 1, and its labels have the information. A set of states has one series for
-each state: 1 for the current state, 0 for the others.
+**Kinds.** Use `rate()` or `increase()` on counters; those of a probe start with it. `…_info` is always 1. A set of
+states has a series for each state: 1 for the current one, else 0. A measure other than latency has its name in
+`measure`.
 
-**Stability.** The first word below a name shows the stability. `STABLE`: name, labels, unit and meaning
-change only in a major release (before 1.0 in a minor one), and the release before has both. `EXPERIMENTAL`: they may
-change in any release; the changelog says so. Help texts, values of `component` and words of sentences are for people,
-and may change at any time.
+**Missing, never zero.** An unknown value has no series: after a run that failed, if a sampler failed, or if kernel or
+driver do not report it. If a poll fails, all of a probe's series are missing, and `infercanary_up` is 0.
 
-**Missing, never zero.** An unknown value has no series: after a run that failed, if a sampler failed, or if the kernel
-or the driver does not report it. If a poll fails, everything that the probe reports is missing, and `infercanary_up`
-is 0.
-
-**Counters** of a probe count from its start, and a restart of the exporter does not change them. Counters that the
-kernel or the driver keeps may be older. Samples are taken right before and after each run, and between runs if these
-are far apart.
-
-**Histograms** of all probes have one [ladder](adr/0003-bucket-ladder.md) of {len(LADDER)} bounds, 50 µs × 2^(k/4) up to
-62 s: `sum by (le)` is right across the fleet. If all latencies are in one bucket, a quantile may be wrong by 9.5 %:
-to judge a change, use the gauges."""
+**Histograms** have one [ladder](adr/0003-bucket-ladder.md) of {len(LADDER)} bounds, 50 µs × 2^(k/4) up to 62 s, so
+`histogram_quantile(0.5, sum by (service, canary, le) (rate(…_bucket[5m])))` is right across the fleet, within 9.5 %. To
+judge a change, use the gauges."""
 
 
 def declared(
@@ -310,11 +211,11 @@ def table(metrics: Iterable[Metric]) -> str:
 
 def render(metrics: Iterable[Metric]) -> str:
     """The page."""
-    parts: dict[Part, list[Metric]] = {part: [] for part in PARTS}
+    parts: dict[str, list[Metric]] = {title: [] for title in PARTS}
     for metric in metrics:
         parts[_part(metric)].append(metric)
-    contents = " · ".join(f"[{part.title}](#{part.title.lower().replace(' ', '-')})" for part in PARTS)
-    sections = (section for part, its in parts.items() for section in _sections(part, its))
+    contents = " · ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in parts)
+    sections = [text for title, its in parts.items() for text in (f"## {title}", *map(_section, its))]
     return "\n\n".join([_INTRO.replace("{contents}", contents), *sections]) + "\n"
 
 
@@ -324,39 +225,21 @@ def unit(name: str) -> str:
     return next((text for suffix, text in _UNITS.items() if stem.endswith(f"_{suffix}")), "")
 
 
-def _part(metric: Metric) -> Part:
-    stems = {stem: part for part in PARTS for stem in part.stems.split()}
+def _part(metric: Metric) -> str:
+    stems = {stem: title for title, words in PARTS.items() for stem in words.split()}
     rest = metric.name.removeprefix(PREFIX) + "_"
     fitting = [stem for stem in stems if rest.startswith(f"{stem}_")]
     if not fitting:
         raise ValueError(
-            f"no part of docs/generate.py takes {metric.name}: add its first word to `stems` of one of PARTS"
+            f"no part of docs/generate.py takes {metric.name}: add its first word to one of PARTS"
         )
     return stems[max(fitting, key=len)]
 
 
-def _sections(part: Part, metrics: Iterable[Metric]) -> Iterator[str]:
-    yield f"## {part.title}\n\n{part.intro}"
-    yield from map(_section, metrics)
-
-
 def _section(metric: Metric) -> str:
-    facts = [
-        *(["EXPERIMENTAL"] if metric.experimental else ["STABLE"]),
-        metric.kind,
-        unit(metric.name) or "no unit",
-        *(_label(metric.name, name) for name in metric.labels),
-    ]
-    lines = [f"### `{metric.name}`", " · ".join(facts), metric.help]
-    if metric.kind == "histogram":
-        by = ", ".join(["service", *metric.labels, "le"])
-        lines.append(
-            f"Median: `histogram_quantile(0.5, sum by ({by}) (rate({metric.name}_bucket[5m])))`, in buckets of the "
-            "[ladder](adr/0003-bucket-ladder.md)."
-        )
-    if metric.reading:
-        lines.append(f"*Reading it.* {metric.reading}")
-    return "\n\n".join(lines)
+    labels = (_label(metric.name, name) for name in metric.labels)
+    facts = " · ".join((metric.kind, unit(metric.name) or "no unit", *labels))
+    return "\n\n".join(filter(None, (f"### `{metric.name}`", facts, metric.help, metric.reading)))
 
 
 def _label(metric: str, name: str) -> str:
@@ -366,40 +249,8 @@ def _label(metric: str, name: str) -> str:
 
 # Numbers of the policy in texts that people write -------------------------------------------------------------------
 
-THRESHOLDS: Mapping[str, str] = {
-    "shift_ratio": "effect_ratio",
-    "severe_shift_ratio": "severe_effect",
-    "output_error_ratio": "other_output",
-    "cold_start_ratio": "cold_start_ratio",
-    "finding_age_seconds": "finding_seconds",
-    "drift_ratio": "effect_ratio",
-    "host_share_ratio": "host_share",
-    "replica_spread_ratio": "replicas_apart",
-    "gpu_throttled_ratio": "gpu_throttled",
-    "cpu_throttled_ratio": "cpu_throttled",
-    "waiting_ratio": "waiting_ratio",
-    "oversubscription_ratio": "threads_per_cpu",
-    "failed_runs_ratio": "failed_share",
-    "failing_runs": "failing_half",
-    "failed_runs": "failed_half",
-    "stale_interval_seconds": "stale_interval",
-    "event_loop_lag_seconds": "event_loop_late",
-}
-"""A threshold of the rules → the number in ``numbers`` that it is."""
-
 _WORDS = ("none", "one", "two", "three", "four", "five", "six")
 STATEMENTS: Mapping[str, Sequence[str]] = {
-    "prometheus/rules/thresholds.yml": (
-        "nothing smaller than its own smallest effect, {effect} %",
-        *(
-            f"record: infercanary:threshold:{name} expr: vector({{{field}}})"
-            for name, field in THRESHOLDS.items()
-        ),
-    ),
-    "prometheus/rules/alerts.yml": (
-        "In each start of the new image, {cold_starts} or more, this step took longer "
-        "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s or more",
-    ),
     "README.md": ("`equivalent` (the change is within ±{effect} %)",),
     "docs/ab.md": (
         "equivalent (within ±{effect} %)",
@@ -423,7 +274,6 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "has less throughput, by {measure_effect} % or more",
         "An early verdict rests on {first_look} runs or a few more",
         "its verdict follows after {first_look} runs or more",
-        "Over {waiting} % of the latency of {waiting_minutes} minutes' runs",
         "it takes {gone_minutes} minutes without a run of it",
         "or each start of the new image, {cold_starts} or more, took longer "
         "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s",
@@ -442,11 +292,6 @@ def numbers(policy: Policy) -> dict[str, str]:
     """Name in ``STATEMENTS`` → the number as it is written."""
     *looks, last = policy.looks
     return {
-        **{
-            name: f"{getattr(policy, name):.12g}"
-            for name in THRESHOLDS.values()
-            if name in Policy.__dataclass_fields__
-        },
         "effect_ratio": f"{policy.smallest_effect:g}",
         "effect": f"{100 * policy.smallest_effect:g}",
         "measure_effect": f"{100 * policy.measure_effect:g}",
@@ -461,20 +306,13 @@ def numbers(policy: Policy) -> dict[str, str]:
         "confirmations": _WORDS[policy.confirmations],
         "history": str(policy.history),
         "baseline_runs": str(policy.baseline_runs),
-        "cold_start_ratio": f"{policy.cold_start_ratio - 1:g}",
         "cold_start": f"{100 * (policy.cold_start_ratio - 1):g}",
         "cold_start_seconds": f"{policy.cold_start_seconds:g}",
         "cold_starts": _WORDS[policy.cold_starts],
-        "waiting_ratio": f"{policy.waiting_share:g}",
-        "waiting": f"{100 * policy.waiting_share:g}",
-        "waiting_minutes": f"{policy.waiting_seconds / 60:g}",
         "some": f"{100 * (1 - policy.whole_share):g}",
         "gone_minutes": f"{policy.gone_seconds / 60:g}",
         "block_runs": str(policy.block_runs),
         "drift_blocks": str(policy.drift_baseline_blocks),
-        # `increase` extrapolates, so the limits are halves.
-        "failing_half": f"{policy.failing_runs - 0.5:g}",
-        "failed_half": f"{policy.fewest_failed - 0.5:g}",
     }
 
 

@@ -37,7 +37,7 @@ async def status_page() -> str:
     """
     [exporter] = await exporters(SITUATIONS[SITUATION], lambda _: None)
     with patch("time.time", lambda: END), patch("time.monotonic", lambda: END + 2):
-        page = await status.page(exporter.collector.probes.values(), silent=(), version=VERSION)
+        page = await status.page(exporter.collector.probes.values(), version=VERSION)
     return page.decode()
 
 

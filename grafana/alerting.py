@@ -4,12 +4,10 @@ As Grafana itself converts them: a query, then 1 for any value that it gives, si
 is there, also where its value is 0; and no series is no alert. Off by default, since both would page twice: what is
 mounted by default only takes away what was there, if they were on.
 
-A text of Grafana cannot ask Prometheus. So what the annotations read is an instant query of the rule: L has the links
-as labels, S the judge's sentence, I the images of its upgrade, T is when to begin to look. Grafana gives an alert the
-values of all queries whose labels contain the alert's own, and only of those (pkg/services/ngalert/eval/eval.go,
-"matching labels"): each of them is the alert's own expression with something added. Without data there are no values,
-and an annotation is expanded all the same; so each stands within ``with $values.A``, and then says nothing instead of
-failing.
+A text of Grafana cannot ask Prometheus. So each query of an annotation is a query of the rule, and the text reads its
+value or its labels. Grafana gives an alert the values of all queries whose labels contain the alert's own, and only of
+those (pkg/services/ngalert/eval/eval.go, "matching labels"): each is the alert's own expression with something added.
+Without data there are no values, and an annotation is expanded all the same; so each stands within ``with $values.A``.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import yaml
 from grafana.dashboards.variables import UID
 
 HERE = Path(__file__).parent
-RULES = HERE.parent / "prometheus/rules"
+RULES = HERE.parent / "prometheus/rules/alerts.yml"
 PROVISIONING = HERE / "provisioning/alerting"
 
 FOLDER = "InferCanary alerts"
@@ -38,6 +36,7 @@ _RESEND = "1m"
 """Alertmanager takes an alert that is not sent again within its ``resolve_timeout``, 5 minutes, for resolved. It
 notifies of it once however often it is sent."""
 _ORGANISATION = 1
+_EXPRESSIONS = {"type": "__expr__", "uid": "__expr__"}
 _ON = """\
 # Made by `make dashboards` from prometheus/rules: change those, not this file.
 # Mounted with GRAFANA_ALERTS=on: see grafana/README.md.
@@ -46,33 +45,10 @@ _OFF = """\
 # Made by `make dashboards` from prometheus/rules: change those, not this file.
 # Mounted by default: Prometheus and Alertmanager page. Takes away what GRAFANA_ALERTS=on had brought.
 """
-
-_LINKS = "infercanary:links:info"
-_LINK = re.compile(
-    rf'\{{\{{ with query "{_LINKS}\{{(?P<name>\w+)!=\\"\\"\}}" \}}\}}\{{\{{ \. \| first \| label "(?P=name)" \}}\}}'
+_ASKS = re.compile(
+    r'\{\{(-?) with (?:query|printf) "((?:[^"\\]|\\.)*)"(?: \$labels\.\w+)*(?: \| query)?( -?)\}\}'
 )
-"""How an annotation of Prometheus begins a link."""
-_SENTENCE = re.compile(
-    r'\{\{-? ?with printf "topk\(1, timestamp\((?P<metric>infercanary_(?:measure_)?verdict_info)'
-    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\)(?P<found> and on \([\w, ]+\) [\w:]+)?(?:\{cause[^}]+\})?\)" '
-    r"(?:\$labels\.\w+ )+\| query -?\}\}\s*"
-    r'\{\{ \. \| first \| label "sentence" \}\}'
-)
-"""How it reads the judge's sentence."""
-_IMAGES = re.compile(
-    r'\{\{- with printf "topk\(1, timestamp\((?P<metric>infercanary_upgrade_info)'
-    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)(?P<which>[^}]*)\}\)(?P<found> and on \([\w, ]+\) [\w:]+)(?:\{cause[^}]+\})?\)" '
-    r"(?:\$labels\.\w+ )+\| query \}\}"
-    r'(?P<text>[^{]*)\{\{ \. \| first \| label "baseline_image" \}\}'
-    r'(?P<arrow>[^{]*)\{\{ \. \| first \| label "candidate_image" \}\}'
-    r'\{\{ with \. \| first \| label "candidate_containers" \}\}'
-)
-"""And the images of its upgrade."""
-_SINCE = re.compile(
-    r'\{\{ with printf "1000 \* \(max\((?P<metric>\w+)\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\) - (?P<before>\d+)\)" '
-    r'(?:\$labels\.\w+ )+\| query \}\}&from=\{\{ \. \| first \| value \| printf "%\.0f" \}\}'
-)
-"""And when to begin to look, in a link: milliseconds, as Grafana counts them."""
+"""How an annotation asks Prometheus: the spaces around it, and the query, in which each ``%q`` is a label's value."""
 
 Rule = Mapping[str, Any]
 
@@ -83,19 +59,13 @@ def files() -> dict[Path, str]:
     Returns:
         Path of a file for Grafana's provisioning → its whole text.
     """
-    groups = [*_groups(_source())]
+    groups = [*_groups(yaml.load(RULES.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"])]
     uids = [{"orgId": _ORGANISATION, "uid": rule["uid"]} for group in groups for rule in group["rules"]]
+    contacts = [{"orgId": _ORGANISATION, "uid": _RECEIVER}]
+    off = {"deleteRules": uids, "resetPolicies": [_ORGANISATION], "deleteContactPoints": contacts}
     return {
         PROVISIONING / "on/rules.yml": _ON + _yaml({"apiVersion": 1, "groups": groups, **_to_alertmanager()}),
-        PROVISIONING / "off/rules.yml": _OFF
-        + _yaml(
-            {
-                "apiVersion": 1,
-                "deleteRules": uids,
-                "resetPolicies": [_ORGANISATION],
-                "deleteContactPoints": [{"orgId": _ORGANISATION, "uid": _RECEIVER}],
-            }
-        ),
+        PROVISIONING / "off/rules.yml": _OFF + _yaml({"apiVersion": 1, **off}),
     }
 
 
@@ -121,189 +91,109 @@ def _to_alertmanager() -> Rule:
     }
 
 
-def _source() -> list[Rule]:
-    """The groups of all rule files."""
-    return [
-        group
-        for path in sorted(RULES.glob("*.y*ml"))
-        for group in (yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) or {}).get("groups") or ()
-    ]
-
-
 def _groups(source: Sequence[Rule]) -> Iterator[Rule]:
-    names = Counter(rule["alert"] for group in source for rule in group["rules"] if "alert" in rule)
+    names = Counter(rule["alert"] for group in source for rule in group["rules"])
     for group in source:
-        by_severity: dict[str, list[Rule]] = {}
-        for rule in group["rules"]:
-            if "alert" in rule:
-                labels = {**(group.get("labels") or {}), **(rule.get("labels") or {})}
-                made = _rule({**rule, "labels": labels}, names[rule["alert"]] > 1)
-                by_severity.setdefault(labels["severity"], []).append(made)
-        for severity, rules in by_severity.items():
+        for severity in sorted({rule["labels"]["severity"] for rule in group["rules"]}):
+            rules = [rule for rule in group["rules"] if rule["labels"]["severity"] == severity]
             yield {
                 "orgId": _ORGANISATION,
                 "name": group["name"],
                 "folder": f"{FOLDER} ({severity})",
                 "interval": group.get("interval", "1m"),
-                "rules": rules,
+                "rules": [_rule(rule, names[rule["alert"]] > 1) for rule in rules],
             }
 
 
 def _rule(rule: Rule, shared: bool) -> Rule:
     """``shared``: another rule has the name too, with another severity."""
-    name, labels = rule["alert"], rule["labels"]
-    for key, text in labels.items():
-        if "$" in str(text):
-            raise ValueError(f"{name}: Grafana reads the $ of label {key} as a variable of its environment")
-    texts = rule.get("annotations") or {}
-    made: dict[str, Any] = {
-        "uid": uid(name, labels["severity"] if shared else ""),
+    name, labels, expression = rule["alert"], rule["labels"], rule["expr"].strip()
+    for text in (*labels.values(), *rule["annotations"].values()):
+        if "${" in text:
+            raise ValueError(f"{name}: Grafana reads ${{ as a variable of its environment: {text}")
+    references: dict[str, str] = {}
+    texts = {key: template(text, references) for key, text in rule["annotations"].items()}
+    asked = "\n".join(rule["annotations"].values())
+    above = {"evaluator": {"type": "gt", "params": [0]}}
+    return {
+        "uid": uid(f"{name}-{labels['severity']}" if shared else name),
         "title": name,  # which Grafana makes the label alertname: Alertmanager inhibits by it
         "condition": "C",
-        "data": [*_data(rule["expr"].strip(), texts)],
+        "data": [
+            _query("A", expression),
+            _node("B", _EXPRESSIONS, type="math", expression="is_number($A) || is_nan($A) || is_inf($A)"),
+            _node("C", _EXPRESSIONS, type="threshold", expression="B", conditions=[above]),
+            *(_query(letter, joined(expression, query, asked)) for query, letter in references.items()),
+        ],
         "noDataState": "OK",
         "execErrState": "Error",
         "for": rule.get("for", "0s"),
+        "keepFiringFor": rule.get("keep_firing_for", "0s"),
         "missing_series_evals_to_resolve": 1,
-        "annotations": _annotations(texts, name),
+        "annotations": texts,
         "labels": labels,
     }
-    if "keep_firing_for" in rule:
-        made["keepFiringFor"] = rule["keep_firing_for"]
-    return made
 
 
-def uid(name: str, severity: str = "") -> str:
+def uid(name: str) -> str:
     """Grafana's name for a rule: it must not change, and has 40 letters at most.
 
     Args:
-        name: The alert's.
-        severity: Empty where the alert has one only.
+        name: The alert's, and after a hyphen its severity where the alert has two.
 
     Returns:
         Small letters, digits and hyphens.
     """
     words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.removeprefix("InferCanary")).lower()
-    made = "-".join(filter(None, ("infercanary", words, severity)))
+    made = f"infercanary-{words}"
     return made if len(made) <= 40 else f"{made[:31]}-{zlib.crc32(made.encode()):08x}"
 
 
-def _annotations(texts: Mapping[str, str], name: str) -> dict[str, str]:
-    made = {key: template(text, name) for key, text in texts.items()}
-    for key, text in made.items():
-        # The numbers that Prometheus' text has are on the dashboard.
-        if re.search(r"\bquery\b", "".join(re.findall(r"\{\{.*?\}\}", text, re.DOTALL))):
-            said = (
-                "{{ with $values.S }} {{ .Labels.sentence }}.{{ end }}"
-                if _SENTENCE.search(texts[key])
-                else ""
-            )
-            made[key] = f"{made['summary']}.{said} The numbers are on the dashboard."
-    return {key: f"{{{{ with $values.A }}}}{text}{{{{ end }}}}" for key, text in made.items()}
-
-
-def template(text: str, name: str) -> str:
-    """An annotation as Grafana expands it: its `$value` is a list of all values, the query's own is in `$values`.
+def template(text: str, references: dict[str, str]) -> str:
+    """An annotation as Grafana expands it: what it asks Prometheus is in `$values`, as is the alert's own value.
 
     Args:
         text: As in Prometheus' rule.
-        name: The alert's, for the message.
-
-    Raises:
-        ValueError: The text has ``${``.
+        references: Query → its letter in the rule; new queries are added.
     """
-    if "${" in text:
-        raise ValueError(f"{name}: Grafana reads ${{ in an annotation as a variable of its environment")
-    text = _LINK.sub(r"{{ with $values.L }}{{ .Labels.\g<name> }}", text)
-    text = _SENTENCE.sub("{{ with $values.S }}{{ .Labels.sentence }}", text)
-    text = _IMAGES.sub(
-        r"{{- with $values.I }}\g<text>{{ .Labels.baseline_image }}\g<arrow>{{ .Labels.candidate_image }}"
-        "{{ with .Labels.candidate_containers }}",
-        text,
-    )
-    text = _SINCE.sub('{{ with $values.T }}&from={{ printf "%.0f" .Value }}', text)
-    return re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
+
+    def read(found: re.Match[str]) -> str:
+        letter = references.setdefault(found[2], chr(ord("D") + len(references)))
+        return f"{{{{{found[1]} with $values.{letter}{found[3]}}}}}"
+
+    text = _ASKS.sub(read, text)
+    text = re.sub(r'\. \| first \| label "(\w+)"', r".Labels.\1", text).replace(". | first | value", ".Value")
+    text = re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
+    return f"{{{{ with $values.A }}}}{text}{{{{ end }}}}"
 
 
-def _data(expression: str, texts: Mapping[str, str]) -> Iterator[Rule]:
-    """The query, what decides, and what the annotations read."""
-    yield _query("A", expression)
-    yield _expression("B", type="math", expression="is_number($A) || is_nan($A) || is_inf($A)")
-    above = {"evaluator": {"type": "gt", "params": [0]}}
-    yield _expression("C", type="threshold", expression="B", conditions=[above])
-    every = "\n".join(texts.values())
-    if _LINK.search(every):
-        yield _query("L", linked(expression))
-    if found := _SENTENCE.search(every):
-        yield _query("S", labelled(expression, found, "sentence"))
-    if found := _IMAGES.search(every):
-        yield _query(
-            "I", labelled(expression, found, "baseline_image, candidate_image, candidate_containers")
-        )
-    if times := {found[0]: found for found in _SINCE.finditer(every)}:
-        yield _query("T", since(expression, [*times.values()]))
-
-
-def linked(expression: str) -> str:
-    """The alert's own series with the links as labels: those that `links` in exporter.yaml names.
+def joined(expression: str, query: str, texts: str) -> str:
+    """The alert's own series, with the labels or with the value that a query of its annotations gives for each.
 
     Args:
         expression: The alert's, as PromQL.
+        query: As in an annotation: `topk(1, …)` for labels, else a value that is one by `max(…)`.
+        texts: The annotations, which say which labels are read.
     """
-    links = f"topk(1, timestamp({_LINKS})) ^ 0"
-    return f"(\n{expression}\n) * on () group_left (grafana, runbooks) {links}"
-
-
-def labelled(expression: str, found: re.Match[str], labels: str) -> str:
-    """The alert's own series with labels of the judge's: its sentence, or the images that it is about.
-
-    Args:
-        expression: The alert's, as PromQL.
-        found: How an annotation reads them.
-        labels: Their names.
-    """
-    by, parts = ", ".join(_labels(found)), found.groupdict()
-    which = (parts.get("which") or "").replace("\\", "").lstrip(",")
-    metric = f"{parts['metric']}{{{which}}}" if which else parts["metric"]
-    newest = f"topk by ({by}) (1, timestamp({metric}){parts['found'] or ''}) ^ 0"
-    return f"(\n{expression}\n) * on ({by}) group_left ({labels}) {newest}"
-
-
-def since(expression: str, times: Sequence[re.Match[str]]) -> str:
-    """The alert's own series with the time at which to begin to look, in milliseconds.
-
-    Args:
-        expression: The alert's, as PromQL.
-        times: How its annotations read it; of several, the one counts that has most labels in common with the alert.
-    """
-
-    def of(found: re.Match[str]) -> str:
-        by = ", ".join(_labels(found))
-        at = f"1000 * (max by ({by}) ({found['metric']}) - {found['before']})"
-        return f"(\n{expression}\n) * 0 + on ({by}) group_left () {at}"
-
-    return "\n  or\n".join(map(of, sorted(times, key=lambda found: -len(_labels(found)))))
-
-
-def _labels(found: re.Match[str]) -> Sequence[str]:
-    return re.findall(r"\w+(?==)", found["by"])
+    by = ", ".join(re.findall(r"(\w+)=%q", query))
+    query = re.sub(r",?\w+=%q", "", query).replace("{,", "{").replace("{}", "").replace('\\"', '"')
+    query = re.sub(r"\b(topk|max)\(", rf"\1 by ({by}) (", query, count=1)
+    if not query.startswith("topk"):
+        return f"(\n{expression}\n) * 0 + on ({by}) group_left () {query}"
+    labels = ", ".join(sorted({*re.findall(r'\. \| first \| label "(\w+)"', texts)}))
+    return f"(\n{expression}\n) * on ({by}) group_left ({labels}) {query} ^ 0"
 
 
 def _query(reference: str, expression: str) -> Rule:
-    model = {"datasource": {"type": "prometheus", "uid": UID}, "expr": expression, "instant": True}
-    return _node(reference, UID, model)
+    return _node(reference, {"type": "prometheus", "uid": UID}, expr=expression, instant=True)
 
 
-def _expression(reference: str, **model: Any) -> Rule:
-    return _node(reference, "__expr__", {"datasource": {"type": "__expr__", "uid": "__expr__"}, **model})
-
-
-def _node(reference: str, datasource: str, model: Rule) -> Rule:
+def _node(reference: str, source: Rule, **model: Any) -> Rule:
     return {
         "refId": reference,
         "relativeTimeRange": {"from": 600, "to": 0},
-        "datasourceUid": datasource,
-        "model": {"refId": reference, **model},
+        "datasourceUid": source["uid"],
+        "model": {"refId": reference, "datasource": source, **model},
     }
 
 

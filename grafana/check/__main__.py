@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import click
 import structlog
 
 from grafana.check import asking, node, tables
-from grafana.prometheus import Prometheus
 from grafana.queries import dashboards
 from grafana.situations import backfill
-from grafana.situations.worlds import SITUATIONS, Situation
+from grafana.situations.worlds import SITUATIONS
 
 
 @click.command()
@@ -24,39 +21,47 @@ from grafana.situations.worlds import SITUATIONS, Situation
 )
 @click.option("--panel", default="", help="Only panels whose title has this in it.")
 @click.option("--library", type=click.Choice(node.VERSIONS), default="compose", show_default=True)
-@click.option("--page", default=node.PAGE, show_default=True, help="Width of the board in pixels.")
+@click.option(
+    "--page", "pages", multiple=True, type=int, default=node.PAGES, show_default=True, help="Pixels."
+)
 @click.option("--verbose", is_flag=True, help="Print all that a panel would show, too.")
 def main(
-    boards: tuple[str, ...], situations: tuple[str, ...], panel: str, library: str, page: int, verbose: bool
+    boards: tuple[str, ...],
+    situations: tuple[str, ...],
+    panel: str,
+    library: str,
+    pages: tuple[int, ...],
+    verbose: bool,
 ) -> None:
-    """Print the faults of the boards; exit with 1 where there are any."""
+    """Print what each board sends, and its faults; exit with 1 where there are any."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
+    if why := node.missing() or backfill.missing():
         click.echo(f"grafana.check: {why}", err=True)
         sys.exit(2)
     count = 0
     for name in situations or SITUATIONS:
         with backfill.prometheus(SITUATIONS[name]) as prometheus:
-            questions = [*_asked(SITUATIONS[name], prometheus, boards or [*dashboards()], panel)]
-        panels = [question for _, question in questions]
-        for (board, question), shows in zip(questions, node.shown(panels, library, page), strict=True):
-            place = f"{name}: {board}: {question['panel']['title']}"
-            for fault in shows["faults"]:
-                click.echo(f"{place}: {fault['line']} [{fault['rule']}]")
-            count += len(shows["faults"])
-            if verbose:
-                click.echo("\n".join([place, *tables.lines(shows), ""]))
+            for board in boards or dashboards():
+                content = dashboards()[board]
+                questions = [*asking.asked(content, SITUATIONS[name], prometheus)]
+                faults, lines = [], []
+                for question, shows in zip(questions, node.shown(questions, library, pages), strict=True):
+                    title = question["panel"]["title"]
+                    if panel in title:
+                        faults += [f"{title}: {tables.fault(fault)}" for fault in shows["faults"]]
+                        lines += ["", title, *tables.lines(shows)] if verbose else []
+                queries, size = asking.load(content, questions)
+                if queries > asking.QUERIES or size > asking.BYTES:
+                    faults.append(f"sends more than {asking.QUERIES} queries or {asking.BYTES:,} bytes")
+                first = ", ".join(tables.on_phone(content)[:3])
+                click.echo(
+                    f"{name}: {board}: {queries} queries, {size:,} bytes of PromQL; a phone begins with {first}"
+                )
+                click.echo(
+                    "".join(f"{name}: {board}: {fault}\n" for fault in faults) + "\n".join(lines), nl=verbose
+                )
+                count += len(faults)
     sys.exit(1 if count else 0)
-
-
-def _asked(
-    situation: Situation, prometheus: Prometheus, boards: Sequence[str], panel: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Board, and what one of its panels asks."""
-    for board in boards:
-        for question in asking.asked(dashboards()[board], situation, prometheus):
-            if panel in question["panel"]["title"]:
-                yield board, question
 
 
 if __name__ == "__main__":

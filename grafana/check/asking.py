@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from grafana.prometheus import Prometheus
 from grafana.queries import expression, panels
+from grafana.situations.backfill import UNITS
 from grafana.situations.worlds import Situation
 
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600)
 """Seconds to which Grafana rounds a step (rangeutil.roundInterval)."""
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-_ALL = ("$__all", ["$__all"])
 POINTS = 600
-"""Of a panel that is half as wide as the screen: one for each pixel."""
+"""Points of a line: one for each pixel of a panel that is half as wide as the screen."""
+QUERIES, BYTES = 30, 20_000
+"""Limits of what a board sends at each refresh: queries of open panels, and their PromQL."""
 
 
 def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus) -> Iterator[dict[str, Any]]:
@@ -27,45 +28,52 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
         prometheus: Has the situation.
 
     Yields:
-        Panel by panel what the program in this folder takes: ``panel``, ``answers``, ``range`` and ``variables``.
+        Panel by panel what the program in this folder takes: ``panel``, ``answers``, ``range`` and ``variables``; and
+        ``sent``, the bytes of PromQL of each query.
     """
     chosen = _chosen(board, situation)
+    span = situation.end - situation.start
     for panel in panels(board):
-        step = _step(situation, panel.get("interval") or "")
-        span = {"__range": f"{situation.seconds:.0f}s", "__interval": f"{step}s"}
+        least = panel.get("interval") or "0s"
+        wanted = max(span / POINTS, situation.step, int(least[:-1]) * UNITS[least[-1]])
+        step = next((step for step in _STEPS if step >= wanted), _STEPS[-1])
         # https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/
-        values = span | {"__rate_interval": f"{max(step + situation.step, 4 * situation.step):.0f}s"} | chosen
-        answers = []
-        for target in panel.get("targets") or ():
-            query = expression(target["expr"], values)
+        rate = max(step + situation.step, 4 * situation.step)
+        own = {"__range": f"{span:.0f}s", "__interval": f"{step}s", "__rate_interval": f"{rate:.0f}s"}
+        answers, sent = [], []
+        for target in panel["targets"]:
+            query = expression(target["expr"], own | chosen)
             if target.get("instant"):
                 data = prometheus.data("query", query=query, time=situation.end)
             else:
-                start = math.floor((situation.end - situation.seconds) / step) * step
+                start = math.floor(situation.start / step) * step
                 data = prometheus.data("query_range", query=query, start=start, end=situation.end, step=step)
             answers.append({"refId": target["refId"], "step": step, "data": data})
+            sent.append(len(query.encode()))
         yield {
             "panel": panel,
             "answers": answers,
-            "range": {"from": (situation.end - situation.seconds) * 1000, "to": situation.end * 1000},
+            "range": {"from": situation.start * 1000, "to": situation.end * 1000},
             "variables": chosen,
+            "sent": sent,
         }
 
 
+def load(board: Mapping[str, Any], questions: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """Queries that the board sends at each refresh, of panels that are not folded, and the bytes of their PromQL."""
+    sent = [size for each in questions if each["panel"] in board["panels"] for size in each["sent"]]
+    return len(sent), sum(sent)
+
+
 def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
-    """Variable → value: of one that takes several all, which is what a board opens with."""
+    """Variable → value: all where several can be chosen, but the namespace that a link to one service gives."""
     values = {}
-    for variable in board["templating"]["list"]:
+    variables = {variable["name"]: variable for variable in board["templating"]["list"]}
+    one = {name for name, variable in variables.items() if not variable.get("multi")}
+    for name, variable in variables.items():
         if variable["type"] == "custom":
             value = variable["current"]["value"]
-            values[variable["name"]] = variable.get("allValue") or ".*" if value in _ALL else value
-        elif variable["type"] == "query" and not variable.get("multi"):
-            values[variable["name"]] = situation.chosen.get(variable["name"], "")
+            values[name] = (variable.get("allValue") or ".*") if "$__all" in value else value
+        elif variable["type"] == "query" and (name in one or (name == "namespace" and "service" in one)):
+            values[name] = situation.chosen.get(name, "" if name in one else ".*")
     return values
-
-
-def _step(situation: Situation, least: str) -> int:
-    wanted = max(
-        situation.seconds / POINTS, situation.step, int(least[:-1]) * _UNITS[least[-1]] if least else 0
-    )
-    return next((step for step in _STEPS if step >= wanted), _STEPS[-1])

@@ -4,16 +4,14 @@
 // golden/frames.json has what the real front end made of the same input.
 
 const LEGEND = /\{\{\s*(.+?)\s*\}\}/g;
-const TINY = 1e-9; // what is less than this between two buckets is rounding
 
 /** Frames of all answers of a panel: `answers` have `refId`, `step` in seconds, and `data` as Prometheus' API gives it. */
 export function frames({ data }, answers, targets) {
   const target = (frame) => targets.find(({ refId }) => refId === frame.refId) ?? {};
   const all = answers.flatMap((answer) => fromBackEnd(answer, target(answer)));
   all.filter((frame) => target(frame).legendFormat === '__auto').forEach((frame) => nameByMetric(data, frame, all));
-  const of = (format) => all.filter((frame) => target(frame).format === format);
-  const series = all.filter((frame) => !['table', 'heatmap'].includes(target(frame).format));
-  return [...series, ...tables(of('table')), ...heatmaps(of('heatmap'))];
+  const asTable = (frame) => target(frame).format === 'table';
+  return [...all.filter((frame) => !asTable(frame)), ...tables(all.filter(asTable))];
 }
 
 export function fromBackEnd({ refId, step, data }, target) {
@@ -111,33 +109,6 @@ function tables(parts) {
         },
       ],
       length: rows.length,
-    };
-  });
-}
-
-/** One frame for each query and set of labels beside `le`: a field for each bucket, with what is in it alone. */
-function heatmaps(parts) {
-  const known = parts.filter(({ length }) => length > 0);
-  const key = ({ refId, fields: [, { labels }] }) =>
-    JSON.stringify([refId, Object.entries(labels).filter(([name]) => name !== 'le')]);
-  return [...grouped(known, key).values()].map((buckets) => {
-    buckets.sort((one, other) => sample(one.fields[1].labels.le) - sample(other.fields[1].labels.le));
-    const counts = buckets.map(({ fields: [, value] }) => value);
-    return {
-      ...buckets[0],
-      meta: { ...buckets[0].meta, type: 'heatmap-rows' },
-      fields: [
-        buckets[0].fields[0],
-        ...counts.map((field, i) => ({
-          ...field,
-          name: field.labels.le,
-          config: { ...field.config, displayNameFromDS: field.labels.le },
-          values: field.values.map((count, j) => {
-            const own = i === 0 ? count : count - (counts[i - 1].values[j] ?? 0);
-            return i > 0 && own < TINY ? 0 : own;
-          }),
-        })),
-      ],
     };
   });
 }

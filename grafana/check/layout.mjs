@@ -12,6 +12,7 @@ const fonts = new Map(
 );
 const widths = new Map();
 
+const PHONE = 769; // pixels: on a narrower page each panel takes its whole width
 const GRID = { columns: 24, margin: 8, cell: 30, page: 32 }; // page: what the whole board has left and right of it
 const PANEL = { header: 32, padding: 8, border: 1 };
 
@@ -24,9 +25,25 @@ export function textWidth(text, size, weight = 400) {
   return widths.get(key) * size;
 }
 
+export const onPhone = (page) => page < PHONE;
+
+/** Lines that a text takes in cells that wrap, and its widest word: a word breaks after a hyphen or a slash alone. */
+export function wrapped(text, width, size) {
+  const words = text.split(/(?<=[\s/-])/).map((word) => ({ word, own: textWidth(word.trim(), size), whole: textWidth(word, size) }));
+  let [lines, taken] = [1, 0];
+  for (const { own, whole } of words) {
+    if (taken > 0 && taken + own > width) {
+      [lines, taken] = [lines + 1, 0];
+    }
+    taken += whole;
+  }
+  return { lines, broken: words.find(({ own }) => own > width)?.word.trim() };
+}
+
 /** The room within a panel on a page that is `page` pixels wide; a panel without a place is half as wide as that. */
 export function room(panel, page) {
-  const { w = 12, h = 8 } = panel.gridPos ?? {};
+  const { w: own = 12, h = 8 } = panel.gridPos ?? {};
+  const w = onPhone(page) ? GRID.columns : own;
   const column = (page - GRID.page - GRID.margin * (GRID.columns - 1)) / GRID.columns;
   return {
     width: column * w + GRID.margin * (w - 1) - 2 * (PANEL.padding + PANEL.border),

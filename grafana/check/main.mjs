@@ -1,5 +1,5 @@
 // Reads a question as JSON from standard input, writes what each panel would show as JSON to standard output:
-//   {"library": "compose", "page": 1280, "panels": [{"panel": …, "answers": […], "range": {…}, "variables": {…}}]}
+//   {"library": "compose", "pages": [1600, 420], "panels": [{"panel": …, "answers": […], "range": {…}, "variables": {…}}]}
 import { load } from './library.mjs';
 import { shown } from './shown.mjs';
 
@@ -9,11 +9,11 @@ const chunks = [];
 for await (const chunk of process.stdin) {
   chunks.push(chunk);
 }
-const { library, page, panels } = JSON.parse(Buffer.concat(chunks).toString());
+const { library, pages, panels } = JSON.parse(Buffer.concat(chunks).toString());
 const loaded = load(library);
 const all = [];
 for (const each of panels) {
   Date.now = () => each.range.to; // a board is looked at at the end of its time
-  all.push(await shown(loaded, each, page));
+  all.push(await shown(loaded, each, pages));
 }
 process.stdout.write(JSON.stringify({ version: loaded.version, panels: all }));

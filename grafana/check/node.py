@@ -12,8 +12,8 @@ from typing import Any
 HERE = Path(__file__).parent
 VERSIONS = ("compose", "newest")
 """Of Grafana's library: that of the Compose file, and the newest one that was checked (package.json)."""
-PAGE = 1280
-"""Pixels of a board's width."""
+PAGES = (1600, 420)
+"""Pixels of a board's width: a screen and a phone."""
 
 
 def missing() -> str:
@@ -30,14 +30,14 @@ def missing() -> str:
 
 
 def shown(
-    panels: Sequence[Mapping[str, Any]], version: str = "compose", page: int = PAGE
+    panels: Sequence[Mapping[str, Any]], version: str = "compose", pages: Sequence[int] = PAGES
 ) -> list[dict[str, Any]]:
     """What Grafana would show.
 
     Args:
         panels: As :func:`.asking.asked` gives them.
         version: One of ``VERSIONS``.
-        page: Pixels of the board's width.
+        pages: Widths of the board in pixels; what is shown is that of the first one, the faults are of all.
 
     Returns:
         For each panel its kind, what it shows, and ``faults``: rule and line.
@@ -45,7 +45,7 @@ def shown(
     Raises:
         RuntimeError: The program failed.
     """
-    question = json.dumps({"library": version, "page": page, "panels": panels})
+    question = json.dumps({"library": version, "pages": pages, "panels": panels})
     command = ["node", str(HERE / "main.mjs")]
     done = subprocess.run(command, check=False, input=question, capture_output=True, text=True)  # noqa: S603
     if done.returncode != 0:

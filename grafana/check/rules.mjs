@@ -1,4 +1,5 @@
 // What a panel must not show. Each rule takes what `shown.mjs` says of one panel and gives a line for each fault.
+import { onPhone } from './layout.mjs';
 
 const TOO_FAR = 100; // an axis' end over what is drawn
 const NEAR = 10; // CIE76: shades of a colour lie 5 apart, the first twelve of the classic palette at least 10.4
@@ -8,6 +9,17 @@ const FAINT = 2; // contrast: the first hues of the classic palette have 1.96 at
 const SENTENCE = 4; // words
 const LARGE = 24; // pixels of a font, from which on a sentence shouts
 const FEW = 3; // examples of a fault
+const WORDS = 4.5; // contrast of a word on its cell: WCAG AA
+const COLOURED = 3; // and of one in colour on both pages, of which none reaches 4.5
+const INK = ['#f7f8fa', '#202226']; // of a word on a dark and on a light cell (getTextColorForAlphaBackground of @grafana/ui)
+const LONG = 20; // rows of a table that may be scrolled
+const STRIP = 5; // grid rows of a table that is for a row or two
+const METRICS = /\b(?:infercanary_\w+|\w+:\w+[\w:]*)/g;
+const TIMES = ['s', 'ms', 'µs', 'ns', 'dtdurations', 'dthms', 'clocks'];
+const UNITS = {
+  seconds: TIMES, bytes: ['bytes', 'decbytes'], ratio: ['percentunit'], celsius: ['celsius'], hertz: ['hertz', 'rothz'],
+  watts: ['watt'], joules: ['joule'],
+};
 
 const listed = (texts) => {
   const unique = [...new Set(texts)];
@@ -17,22 +29,19 @@ const listed = (texts) => {
 const some = (texts, line) => (texts.length > 0 ? [line(listed(texts), texts.length)] : []);
 
 /** All texts that somebody reads, but names and the text for an empty panel. */
-function texts({ rows = [], values = [], series = [], axes = [], states = [], scale = [], ends = [], fields = [] }) {
+function texts({ rows = [], values = [], series = [], axes = [], states = [] }) {
   return [
     ...rows.flat().map(({ text }) => text),
     ...values.map(({ text }) => text),
     ...series.map(({ last }) => last),
     ...axes.flatMap(({ shown }) => shown),
     ...states.map(({ name }) => name),
-    ...scale,
-    ...ends,
-    ...fields.flatMap((field) => field.texts),
   ];
 }
 
-function names({ columns = [], values = [], series = [], rows_ = [], fields = [] }) {
+function names({ columns = [], values = [], series = [], rows_ = [] }) {
   const shown = values.filter(({ name }) => name !== '');
-  return [...columns, ...shown, ...series.filter(({ hidden }) => !hidden), ...rows_, ...fields].map(({ name }) => name);
+  return [...columns, ...shown, ...series.filter(({ hidden }) => !hidden), ...rows_].map(({ name }) => name);
 }
 
 function notANumber(shown) {
@@ -61,8 +70,9 @@ function cutText({ columns = [], rows = [] }) {
   ];
 }
 
-function tooWide({ width, taken }) {
-  return taken > width + 1 ? [`its columns take ${taken} pixels of ${width}`] : [];
+function tooWide({ width, taken }, { gridPos = {} }, { page }) {
+  const scrolls = onPhone(page) && gridPos.h > STRIP; // a phone may scroll what is a list
+  return taken > width + 1 && !scrolls ? [`its columns take ${taken} pixels of ${width}`] : [];
 }
 
 function emptyColumn({ columns = [], rows = [] }) {
@@ -104,13 +114,83 @@ function alike({ series = [] }) {
   return some(pairs, (found, count) => `draws ${count} of ${seen.length} series in the colour and dash of another: ${found}`);
 }
 
-function faint({ series = [], values = [] }, { options = {} }) {
+function faint({ series = [], values = [], rows = [] }, { options = {} }) {
   const drawn = series.filter(({ hidden, points, width }) => !hidden && points > 0 && width !== 0);
-  const written = options.colorMode === 'value' ? values.filter(({ text }) => text !== '') : [];
+  const cells = rows.flat().filter(({ colour, painted, text }) => colour && !painted && text !== '');
+  const written = [...(options.colorMode === 'value' ? values : []), ...cells].filter(({ text }) => text !== '');
   return Object.entries(PAGES).flatMap(([theme, page]) => {
-    const faint = [...drawn, ...written].filter(({ colour }) => colour && contrast(colour, page) < FAINT);
-    return some(faint.map(({ name }) => name), (found) => `can hardly be seen on a ${theme} page: ${found}`);
+    const below = (least) => ({ colour }) => colour && contrast(colour, page) < least;
+    const faint = [...drawn.filter(below(FAINT)), ...written.filter(below(COLOURED))];
+    return some(faint.map(({ name, text }) => name || text), (found) => `can hardly be seen on a ${theme} page: ${found}`);
   });
+}
+
+function wordOnCell({ rows = [], values = [] }, { options = {} }) {
+  const tiles = /^background/.test(options.colorMode ?? '') ? values : [];
+  const painted = [...rows.flat().filter((cell) => cell.painted), ...tiles].filter(({ colour, text }) => colour && text !== '');
+  const bad = painted.filter(({ colour }) => contrast(colour, INK[Number(brightness(colour) > 180)]) < WORDS);
+  return some(bad.map(({ text, colour }) => `${text} on ${colour}`), (found) => `has words with less contrast than ${WORDS}: ${found}`);
+}
+
+function brokenWord({ rows = [] }) {
+  return some(rows.flat().map(({ broken }) => broken).filter(Boolean), (found) => `has words that are wider than their cell: ${found}`);
+}
+
+function hiddenRows({ rows = [], heights = [], body, paged }) {
+  let taken = 0;
+  const fit = heights.filter((height) => (taken += height) <= body).length;
+  return [
+    ...(paged ? ['is paged'] : []),
+    ...(Math.max(...heights) > body ? [`has a row of ${Math.max(...heights)} pixels in ${body}`] : []),
+    ...(fit < rows.length && rows.length < LONG ? [`shows ${fit} of its ${rows.length} rows`] : []),
+  ];
+}
+
+function noOrder({ rows = [], ordered }, { targets = [], transformations = [] }) {
+  const sorts = transformations.some(({ id }) => id === 'sortBy') || targets.some(({ expr }) => /\b(sort\w*|topk|bottomk)\s*\(/.test(expr));
+  return rows.length > targets.length && !ordered && !sorts ? [`has ${rows.length} rows in no order`] : [];
+}
+
+/** Numbers of one column or one legend that have the same unit, but not as many decimals. */
+function mixedDecimals({ columns = [], rows = [], series = [] }) {
+  const lists = [...columns.map((_, i) => rows.map((row) => row[i].text)), series.filter(({ hidden }) => !hidden).map(({ last }) => last)];
+  return lists.flatMap((list) => {
+    const numbers = list.map((text) => /^[-+−]?[\d,]+(\.\d+)?(\D*)$/.exec(text)).filter(Boolean);
+    const bad = numbers.find(([, part = '', unit]) => numbers.some(([, other = '', same]) => same === unit && other.length !== part.length));
+    return bad ? [`has numbers with other decimals than others: ${listed(numbers.filter(([, , unit]) => unit === bad[2]).map(([text]) => text))}`] : [];
+  });
+}
+
+function symlogAxis({ axes = [] }) {
+  return axes.some(({ symlog }) => symlog) ? ['has a symlog axis'] : [];
+}
+
+/** Grafana subtracts buckets by their place in the series: one that lacks points is subtracted from another time. */
+function unequalBuckets(_, __, { answers }) {
+  return answers.flatMap(({ refId, data }) => {
+    const lengths = data.result.filter(({ metric }) => 'le' in metric).map(({ values = [] }) => values.length);
+    return new Set(lengths).size > 1 ? [`has buckets of unequal length in ${refId}`] : [];
+  });
+}
+
+/** The unit that a query's metric has by its name, where it is not divided, counted or a rate: against the field's. */
+function otherUnit(_, { targets = [] }, { units }) {
+  return some(targets.flatMap(({ refId, expr }) => {
+    const found = [...new Set(units.filter((each) => each.refId === refId).map(({ unit }) => unit))];
+    const endings = (expr.match(METRICS) ?? []).map((name) => name.replace(/:\w*$/, '').match(/[a-z]+$/)[0]);
+    const counts = /^\s*count\b/.test(expr) || (/\b(increase|rate)\(/.test(expr) && !/_(seconds|bytes|joules)/.test(expr));
+    const wrong = counts
+      ? found.filter((unit) => Object.values(UNITS).flat().includes(unit) && unit !== 'percentunit')
+      : /[/*-]\s|rate|increase|count|time\(\)/.test(expr) || endings.length !== 1 || !(endings[0] in UNITS)
+        ? []
+        : found.filter((unit) => !UNITS[endings[0]].includes(unit));
+    return wrong.map((unit) => `${refId} in ${unit || 'no unit'}`);
+  }), (which) => `has a query in another unit: ${which}`);
+}
+
+/** A line that changes with the time range that is shown says nothing of its time. */
+function rangeInLines(_, { targets = [] }) {
+  return targets.some(({ expr, instant }) => !instant && /\$\{?__range|@\s*(end|start)\(\)/.test(expr)) ? ['draws lines that depend on the time range'] : [];
 }
 
 function sameName({ series = [] }) {
@@ -123,8 +203,8 @@ function sameRow({ rows = [] }) {
   return some(all.filter((row, i) => all.indexOf(row) < i), (found) => `has a row more than once: ${found}`);
 }
 
-function unitOnText({ columns = [], fields = [] }) {
-  const wrong = [...columns, ...fields].filter(({ type, unit }) => type === 'string' && !['', 'string', 'none'].includes(unit));
+function unitOnText({ columns = [] }) {
+  const wrong = columns.filter(({ type, unit }) => type === 'string' && !['', 'string', 'none'].includes(unit));
   return some(wrong.map(({ name, unit }) => `${name} in ${unit}`), (found) => `has a unit on text: ${found}`);
 }
 
@@ -146,15 +226,8 @@ function longLegend({ legend }) {
   return legend && legend.height > legend.room ? [`its legend takes ${legend.height} pixels of ${legend.room}`] : [];
 }
 
-function labelsOverEachOther({ labels }) {
-  return labels?.shown && labels.height > labels.room ? [`its ${labels.height / 14} buckets have labels that take ${labels.height} pixels of ${labels.room}`] : [];
-}
-
-function missingField({ message = '', absent = [] }) {
-  return [
-    ...(/time field/.test(message) ? [`says «${message}»`] : []),
-    ...some(absent, (found) => `wants the field ${found}, which it does not have`),
-  ];
+function missingField({ message = '' }) {
+  return /time field/.test(message) ? [`says «${message}»`] : [];
 }
 
 function severalTables({ frames = 1 }) {
@@ -163,13 +236,13 @@ function severalTables({ frames = 1 }) {
 
 export const RULES = {
   notANumber, unreadableNumber, badName, bareId, cutText, tooWide, emptyColumn, noValueBesideValues, sentenceInLarge,
-  nameless, alike, faint, sameName, sameRow, unitOnText, farAxis, longLegend, labelsOverEachOther, missingField, severalTables,
+  nameless, alike, faint, sameName, sameRow, unitOnText, farAxis, longLegend, missingField, severalTables,
+  wordOnCell, brokenWord, hiddenRows, noOrder, mixedDecimals, symlogAxis, unequalBuckets, otherUnit, rangeInLines,
 };
 
-/** Rule → its lines, of those that find something in what a panel shows. */
-export function faults(shown, panel) {
-  const found = Object.entries(RULES).flatMap(([rule, find]) => find(shown, panel).map((line) => ({ rule, line })));
-  return found;
+/** Rule → its lines, of those that find something in what a panel shows; `context` has its answers, units and the page. */
+export function faults(shown, panel, context) {
+  return Object.entries(RULES).flatMap(([rule, find]) => find(shown, panel, context).map((line) => ({ rule, line })));
 }
 
 /** How far two colours are apart for the eye (CIE76, D65). */
@@ -182,6 +255,12 @@ export function distance(one, other) {
 function contrast(one, other) {
   const [low, high] = [one, other].map((colour) => linear(colour)).map(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b).sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
+}
+
+/** As tinycolor has it, from 0 to 255. */
+function brightness(colour) {
+  const [r, g, b] = rgb(colour);
+  return 255 * (0.299 * r + 0.587 * g + 0.114 * b);
 }
 
 function linear(colour) {

@@ -1,6 +1,5 @@
 // What one panel would show, with the faults that the rules find in it.
 import { frames } from './frames.mjs';
-import { heatmap, histogram, points, text } from './kinds/others.mjs';
 import { show as stat } from './kinds/stat.mjs';
 import { show as table } from './kinds/table.mjs';
 import { show as timeline } from './kinds/timeline.mjs';
@@ -9,22 +8,28 @@ import { room } from './layout.mjs';
 import { prepared } from './panel.mjs';
 import { faults } from './rules.mjs';
 
-const KINDS = {
-  timeseries, table, stat, gauge: stat, bargauge: stat, 'state-timeline': timeline, 'status-history': timeline,
-  histogram, heatmap, xychart: points, text,
-};
+const KINDS = { timeseries, table, stat, 'state-timeline': timeline };
 
-/** `page` is how many pixels wide the board is, `range` from when to when in Unix milliseconds. */
-export async function shown(library, { panel, answers, range, variables = {} }, page) {
-  const show = KINDS[panel.type];
+/** `pages` are widths of the board in pixels, `range` is from when to when in Unix milliseconds; shown is the first page. */
+export async function shown(library, { panel, answers, range, variables = {} }, pages) {
   try {
+    const show = KINDS[panel.type];
     if (show === undefined) {
       throw new Error(`panels of the kind ${panel.type} are not known to this check: teach it (kinds/)`);
     }
-    const place = room(panel, page);
-    const ready = await prepared(library, panel, frames(library, answers, panel.targets ?? []), range, variables);
-    const made = { kind: panel.type, ...show(library, panel, ready, place) };
-    return { ...made, faults: faults(made, panel) };
+    const made = [];
+    for (const page of pages) {
+      const ready = await prepared(library, panel, frames(library, answers, panel.targets ?? []), range, variables);
+      const units = ready.frames.flatMap(({ refId, fields }) =>
+        fields.filter(({ type }) => type === 'number').map(({ config }) => ({ refId, unit: config.unit ?? '' })),
+      );
+      const drawn = { kind: panel.type, ...show(library, panel, ready, room(panel, page)) };
+      made.push({ ...drawn, faults: faults(drawn, panel, { answers, units, page }) });
+    }
+    const [first, ...others] = made;
+    const lines = new Set(first.faults.map(({ line }) => line));
+    const narrow = others.flatMap(({ faults }, i) => faults.map((fault) => ({ ...fault, page: pages[i + 1] })));
+    return { ...first, faults: [...first.faults, ...narrow.filter(({ line }) => !lines.has(line))] };
   } catch (error) {
     return { kind: panel.type, faults: [{ rule: 'error', line: error.message }], stack: error.stack };
   }

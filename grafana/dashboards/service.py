@@ -22,13 +22,14 @@ from grafana.dashboards.promql import (
     text,
     worst_gauges,
 )
-from grafana.dashboards.tables import YES_OR_NO, Column, rows
+from grafana.dashboards.tables import Column, rows
 from infercanary.contract.vocabulary import CAUSES, TAGS
 
 _OLD = "service_canary:infercanary_baseline_seconds:max{CANARY}"
 _NEW = "service_canary:infercanary_current_seconds:max{CANARY}"
 _LATENCY = 'CANARY, measure="latency"'
 _JUDGE = "instance, BY"
+_SAID = f"max by (instance, BY, named, sentence) ({services(newest('infercanary_verdict_info', _LATENCY, by=_JUDGE))})"
 _OF_SHIFT = f" / max by (BY) (infercanary_shift_ratio{{{_LATENCY}}} OF_JUDGE)"
 _STARTS = "quantile by (namespace, step) (0.5, infercanary_cold_start_seconds{CANARY})"
 _SLOWER = (
@@ -49,7 +50,10 @@ _REPLICA = (
     Column("container", "Container", hidden=True),
 )
 
+_SAME = {"1": ("same", colours.WELL)}
 _DO = {
+    "device": "no GPU: restore it, or roll back",
+    "answers": "output differs: roll back",
     "equivalent": "nothing to do",
     "no_baseline": "nothing to do",
     "settling": "wait",
@@ -57,13 +61,13 @@ _DO = {
     "unconfirmed": "wait, or restart a replica",
     "regressed": "see below",
     "regressedimage": "image: roll back",
-    "regressedhost": "host: see the board Host",
-    "regressedboth": "image, host: roll back, see the board Host",
-    "regressedload": "load: wait for the usual load",
-    "regressedunknown": "unknown: see below",
+    "regressedhost": "host: see Host",
+    "regressedboth": "image, host: roll back, see Host",
+    "regressedload": "load: wait for usual load",
+    "regressedunknown": "see below",
     **{f"improved{cause}": "nothing to do" for cause in ("", *CAUSES)},
 }
-"""Verdict and cause → what to do."""
+"""Verdict and cause, or what matters more → cause and what to do."""
 
 
 def _change(end: str, unit: str) -> str:
@@ -113,7 +117,7 @@ _VERDICT = [
             "Follow the last column. docs/verdicts.md explains each verdict.",
             "none",
             width=24,
-            height=5,
+            height=6,
             empty=NOTHING_YET,
         ),
         [
@@ -123,12 +127,15 @@ _VERDICT = [
             Column("change", "Change", least=66),
             Column("do", "Cause: what to do", words={key: (do, "") for key, do in _DO.items()}, least=66),
         ],
+        Query(services("max by (BY, verdict) (service_canary_verdict:infercanary_verdict:max{CANARY} == 1)")),
         Query(
-            services(
-                "label_join((service_canary_verdict:infercanary_verdict:max{CANARY} == 1) * on (BY) group_left "
-                "(cause) (service_canary_cause:infercanary_shift_cause:max{CANARY} == 1) or on (BY) "
-                '(service_canary_verdict:infercanary_verdict:max{CANARY} == 1), "do", "", "verdict", "cause")'
-            )
+            "max by (BY, do) ("
+            'label_replace(service_canary:infercanary_cpu_fallback:holds{CANARY}, "do", "device", "", "") or on (BY) '
+            "label_replace(service_canary:infercanary_upgrade_output_error_ratio:max{CANARY} > "
+            'scalar(infercanary:threshold:output_error_ratio), "do", "answers", "", "") or on (BY) '
+            "label_join((service_canary_verdict:infercanary_verdict:max{CANARY} == 1) * on (BY) group_left (cause) "
+            "(service_canary_cause:infercanary_shift_cause:max{CANARY} == 1) or on (BY) "
+            '(service_canary_verdict:infercanary_verdict:max{CANARY} == 1), "do", "", "verdict", "cause"))'
         ),
         Query(
             f"label_join({_milliseconds('baseline', 'old', ' ms → ')} * on (BY) group_left (new) "
@@ -145,26 +152,24 @@ _VERDICT = [
     rows(
         About(
             "In words",
-            "The judge's sentence: change, cause, components that changed, and where the time grew. Beside it the "
-            "old image → the new image, with the first digits of their ids.",
+            "The old image → the new image, with the first digits of their ids; then the judge's sentence: change, "
+            "cause, components that changed, and where the time grew.",
             "If the new image is not the one that was to be deployed, its tag was moved.",
             "none",
             width=14,
-            height=7,
+            height=8,
             empty=NOTHING_YET,
         ),
-        [Column("said", "Sentence", least=238), Column("images", "Images", least=130)],
+        [Column("said", "Images and finding")],
         Query(
-            f"max by (BY, said) (label_join({services(newest('infercanary_verdict_info', _LATENCY, by=_JUDGE))}, "
-            '"said", ": ", "named", "sentence") OF_JUDGE)'
-        ),
-        Query(
-            "max by (BY, images) (label_join(label_replace(label_replace("
-            f"{newest('infercanary_upgrade_info', 'CANARY', by=_JUDGE)}, "
+            "max by (BY, said) (label_join(label_join("
+            f"{_SAID} * on (instance, BY) group_left (images) max by (instance, BY, images) (label_replace(label_join("
+            f"label_replace(label_replace({newest('infercanary_upgrade_info', 'CANARY', by=_JUDGE)}, "
             '"old", "$1$2", "baseline_image", "IMAGE_NAME"), "new", "$1$2", "candidate_image", "IMAGE_NAME"), '
-            '"images", " → ", "old", "new") OF_JUDGE)'
+            f'"images", " → ", "old", "new"), "images", "$1: ", "images", "(.*)")) or on (instance, BY) {_SAID}, '
+            '"said", "", "images", "sentence"), "said", ": ", "named", "said") OF_JUDGE)'
         ),
-        sort=("Sentence",),
+        sort=("Images and finding",),
     ),
     rows(
         About(
@@ -176,13 +181,15 @@ _VERDICT = [
             "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
             "none",
             width=10,
-            height=7,
+            height=8,
             empty=NOTHING_YET,
         ),
         [
             _NAMESPACE,
-            Column("Value #A", "Answers same", words=YES_OR_NO, least=70),
-            Column("Value #B", "Device same", words=YES_OR_NO, least=70),
+            Column("Value #A", "Answers", words={**_SAME, "0": ("changed", colours.TROUBLE)}, least=72),
+            Column(
+                "Value #B", "Device", words={**_SAME, "0": ("fell back to CPU", colours.TROUBLE)}, least=72
+            ),
             Column("Value #C", "Runs", "none", least=58),
             Column("Value #D", "Container starts", "none", least=84),
             Column("Value #E", "Spread between starts", "percentunit", least=84),
@@ -205,7 +212,7 @@ _VERDICT = [
             "A rise at the upgrade that stays came with the image. A rise that comes and goes: see *Host*.",
             "s",
             width=14,
-            height=12,
+            height=13,
         ),
         Query(
             "quantile by (namespace, image, image_id) (0.5, "
@@ -227,10 +234,10 @@ _VERDICT = [
             "latency follows.",
             "none",
             width=10,
-            height=12,
+            height=13,
             empty=NO_CHANGE,
         ),
-        [_NAMESPACE, Column("component", "Component", least=205), Column("old", "Old"), Column("new", "New")],
+        [_NAMESPACE, Column("component", "Component", width=209), Column("old", "Old"), Column("new", "New")],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
         sort=("Component", "Namespace"),
     ),
@@ -414,6 +421,7 @@ _LATENCY_IN_DETAIL = [
             "avg by (namespace, part) (infercanary_server_seconds{CANARY})", "server: {{part}} {{namespace}}"
         ),
         minimum=0,
+        right=True,
         named=colours.PHASES,
     ),
     lines(
@@ -442,6 +450,7 @@ _LATENCY_IN_DETAIL = [
             "If it rises, something slows some of the repeats: throttling, preemption, garbage collection, other "
             "work on the GPU. The contended runs say which.",
             "percentunit",
+            height=13,
         ),
         Query(
             "infercanary_run_iqr_seconds{CANARY} / infercanary_run_median_seconds{CANARY} and "
@@ -458,6 +467,7 @@ _LATENCY_IN_DETAIL = [
             "Above that, the same input gets another answer: look for what changed the weights or the code while it "
             "ran.",
             "percentunit",
+            height=13,
         ),
         Query(worst_gauges("infercanary_output_error_ratio", "CANARY"), "{{replica}}"),
         minimum=0,
@@ -596,6 +606,7 @@ _STREAMED = [
             "It grows with the requests that the server decodes in one batch, and with slower memory or clocks: see "
             "*Host*.",
             "s",
+            height=13,
         ),
         Query(worst_gauges("infercanary_between_tokens_seconds", "CANARY"), "{{replica}}"),
         minimum=0,

@@ -1,14 +1,14 @@
-"""What Prometheus scrapes in a situation: of the real exporter and its judge, which read simulated reports."""
+"""What Prometheus scrapes in a situation: the real exporter and its judge, which read simulated reports."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 from unittest.mock import patch
 
-from grafana.situations.moments import moment
+from grafana.situations.moments import Moment, moment
 from grafana.situations.reports import report
 from grafana.situations.worlds import END, Server, Situation
 from infercanary.contract.report import encode
@@ -30,29 +30,18 @@ process_start_time_seconds {start}
 process_open_fds 31
 process_max_fds 1048576
 """
+_DOWN = b"up 0\nscrape_duration_seconds 10\n"
 _LINKS = Links(grafana="http://127.0.0.1:3000", runbooks="http://127.0.0.1:9797/runbooks")
 
 
 def times(situation: Situation) -> Iterator[float]:
-    """When it is scraped.
-
-    Args:
-        situation: Which.
-
-    Yields:
-        Unix seconds, the last one is the end.
-    """
+    """Unix seconds of each scrape, up to the end."""
     count = int(situation.seconds / situation.step)
     yield from (END - left * situation.step for left in range(count, -1, -1))
 
 
 def write(situation: Situation, file: BinaryIO) -> None:
-    """Write all that is scraped, as OpenMetrics with times.
-
-    Args:
-        situation: Which.
-        file: Opened for writing.
-    """
+    """Write all scrapes to the file, as OpenMetrics with times."""
     asyncio.run(exporters(situation, file.write))
     file.write(b"# EOF\n")
 
@@ -62,94 +51,78 @@ async def exporters(situation: Situation, take: Callable[[bytes], object]) -> li
 
     Args:
         situation: Which.
-        take: Is given what is scraped, lines of OpenMetrics with times.
+        take: Is given each scrape: lines of OpenMetrics with times.
 
     Returns:
-        The exporters, one a host, as they are at its end.
+        The exporters, one a host, as they are at the end.
     """
-    names = sorted({server.host for server in situation.servers} or {"exporter:9797"})
-    hosts = [_Host(name, [s for s in situation.servers if s.host == name], situation) for name in names]
+    hosts: dict[str, list[Server]] = {server.host: [] for server in situation.servers} or {
+        "exporter:9797": []
+    }
+    for server in situation.servers:
+        hosts[server.host].append(server)
+    exporters = {name: Exporter(ExporterConfig(links=_LINKS), None) for name in sorted(hosts)}
     since = END - situation.seconds - situation.step
     for at in times(situation):
         # The exporter and its judge ask for the time: how old a report is, when neighbours are compared.
         with patch("time.time", lambda at=at: at), patch("time.monotonic", lambda at=at: at):
-            for host in hosts:
-                await host.poll(at, since)
-                take(host.scraped(at))
+            for name, exporter in exporters.items():
+                text = _DOWN
+                if name != situation.down or at <= END - 600:
+                    await _poll(exporter, situation, hosts[name], at, since)
+                    text = _scraped(exporter, at, END - situation.seconds)
+                labels = f'{{job="infercanary",instance="{name}"'.encode()
+                text = text.replace(b"{", labels + b",").replace(b"\n", f" {at}\n".encode())
+                take(_BARE.sub(rb"\1" + labels + b"} ", text))
         since = at
-    for host in hosts:
-        await host.exporter.collector.close()
-    return [host.exporter for host in hosts]
+    for exporter in exporters.values():
+        await exporter.collector.close()
+    return [*exporters.values()]
 
 
-class _Host:
-    """A host: its exporter, which polls its servers.
-
-    Args:
-        name: The label ``instance``.
-        servers: Those on it.
-        situation: Which.
-    """
-
-    def __init__(self, name: str, servers: list[Server], situation: Situation) -> None:
-        self.exporter = Exporter(ExporterConfig(links=_LINKS), None)
-        self._name = name
-        self._servers = servers
-        self._situation = situation
-        self._judged = 0
-
-    async def poll(self, at: float, since: float) -> None:
-        """Take what each probe answers now, judge it, and show it."""
-        collector = self.exporter.collector
-        for server in self._servers:
-            now = moment(server, at)
-            if now is None:
-                continue
-            container = _container(server, now.image.name, now.image.digits, now.order)
-            probe = PolledProbe(container)
-            if (known := collector.probes.get(probe.key)) is not None and known.container == container:
-                probe = known
-            else:
-                collector.probes[probe.key] = probe
-            if "down" in now.troubles:
-                probe.up, probe.trouble = False, "unreachable: Connection refused"
-                probe.failures["unreachable"] += 1
-            else:
-                await collector.absorb(probe, encode(report(now, since)))
-                probe.duration = 0.02
-            probe.polled = True
-        self._find(at)
-        # 500 services are judged at the end alone, which is what a board shows: it takes most of the time.
-        if len(self._servers) * self._situation.step < 600 or at == END:
-            self.exporter.judging.turn()
-        for probe in collector.probes.values():
-            collector.show(probe)
-
-    def _find(self, at: float) -> None:
-        docker = self.exporter.discoveries["docker"]
-        assert isinstance(docker, DockerDiscovery)
-        bad = self._situation.exporter_troubles and at > END - 300
-        docker.up, docker.tried = not bad, True
-        docker.containers = tuple(probe.container for probe in self.exporter.collector.probes.values())
-
-    def scraped(self, at: float) -> bytes:
-        """The exporter's answer, with the labels that Prometheus adds and the time."""
-        *pieces, _of_this_process = self.exporter.families(in_openmetrics=False)
-        began = END - self._situation.seconds
-        own = _OWN.format(cpu=1 + 0.004 * (at - began), start=began)
-        text = _COMMENTS.sub(b"", b"".join(b"".join(piece.texts) for piece in pieces)) + own.encode()
-        labels = f'{{job="infercanary",instance="{self._name}"'.encode()
-        text = text.replace(b"{", labels + b",").replace(b"\n", f" {at}\n".encode())
-        return _BARE.sub(rb"\1" + labels + b"} ", text)
+def _scraped(exporter: Exporter, at: float, began: float) -> bytes:
+    *pieces, _of_this_process = exporter.families(in_openmetrics=False)
+    own = _OWN.format(cpu=1 + 0.004 * (at - began), start=began).encode()
+    return _COMMENTS.sub(b"", b"".join(text for piece in pieces for text in piece.texts)) + own
 
 
-def _container(server: Server, image: str, digits: str, order: int) -> Container:
+async def _poll(
+    exporter: Exporter, situation: Situation, servers: Sequence[Server], at: float, since: float
+) -> None:
+    """Take what each probe answers now, judge it, and show it."""
+    probes = exporter.collector.probes
+    for now in filter(None, (moment(server, at) for server in servers)):
+        container = _container(now)
+        probe = PolledProbe(container)
+        if probe.key in probes and probes[probe.key].container == container:
+            probe = probes[probe.key]
+        probes[probe.key] = probe
+        if "down" in now.words:
+            probe.up, probe.trouble = False, "unreachable: Connection refused"
+            probe.failures["unreachable"] += 1
+        else:
+            await exporter.collector.absorb(probe, encode(report(now, since)))
+            probe.duration = 0.02
+        probe.polled = True
+    docker = exporter.discoveries["docker"]
+    assert isinstance(docker, DockerDiscovery)
+    docker.up, docker.tried = not (situation.docker_silent and at > END - 300), True
+    docker.containers = tuple(probe.container for probe in probes.values())
+    # 500 services are judged at the end alone, which is what a board shows: it takes most of the time.
+    if len(servers) * situation.step < 600 or at == END:
+        exporter.judging.turn()
+    for probe in probes.values():
+        exporter.collector.show(probe)
+
+
+def _container(now: Moment) -> Container:
+    server, image, digits = now.server, now.image.name, now.image.digits
     return Container(
         service=server.service,
         name="server" if server.namespace else server.name,
         namespace=server.namespace,
         pod=server.name if server.namespace else "",
-        id=f"{order}{digits}"[:64],
+        id=f"{now.order}{digits}"[:64],
         image=image,
         image_id=f"sha256:{digits}",
         image_digest=f"{image.partition(':')[0]}@sha256:{digits}",

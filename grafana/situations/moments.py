@@ -5,73 +5,72 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from grafana.situations.worlds import END, Image, Server
 
 INTERVAL = 10.0
 """Seconds between two runs."""
 REPEATS = 10
-_ON_GPU = {"h2d": 0.1, "compute": 0.75, "d2h": 0.03, "launch": 0.1, "queue": 0.02}
-_STREAMED = {"connect": 0.002, "send": 0.003, "first_token": 0.2, "tokens": 0.795}
+TROUBLE = 120.0
+"""Seconds after the last start at which troubles begin."""
+_ABILITIES = {"gpu", "streams", "sweeps"}
+_CUDA = {
+    "torch_cuda": "12.8",
+    "torch_cudnn": "9.7.1",
+    "torch_device": "cuda:0",
+    "nvidia_driver": "580.159.04",
+}
+_PHASES = {
+    "streams": {"connect": 0.002, "send": 0.003, "first_token": 0.2, "tokens": 0.795},
+    "gpu": {"h2d": 0.1, "compute": 0.75, "d2h": 0.03, "launch": 0.1, "queue": 0.02},
+    "": {"compute": 1.0},
+}
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """A server at a time."""
 
     server: Server
-    at: float
     started: float
+    passed: float
+    """Seconds since the start."""
     image: Image
     order: int
-    """Which of its starts it is, from 0."""
+    """Number of its starts before this one."""
+    words: frozenset[str]
+    """Abilities and troubles that it has now."""
 
     @property
-    def passed(self) -> float:
-        """Seconds since it was started."""
-        return self.at - self.started
-
-    @property
-    def troubles(self) -> frozenset[str]:
-        """Those that it has by now."""
-        return (
-            self.server.troubles
-            if self.order == len(self.server.starts) - 1 and self.passed > 120
-            else frozenset()
-        )
+    def environment(self) -> Mapping[str, str]:
+        """Component → version."""
+        own = {f"model:{self.server.canary}": "8c1f", "cpuset_cpus": "0-3", "cpu_model": self.server.cpu}
+        return {**self.image.environment, **own, **(_CUDA if "gpu" in self.words else {})}
 
     @property
     def phases(self) -> Mapping[str, float]:
         """Phase → share of the latency."""
-        if self.server.streams:
-            return _STREAMED
-        return _ON_GPU if self.server.gpu else {"compute": 1.0}
+        return next(shares for word, shares in _PHASES.items() if word in {*self.words, ""})
+
+    @property
+    def level(self) -> float:
+        """Usual latency, seconds."""
+        return self.server.latency * (1 + self.image.slower) * (1.25 if "host" in self.words else 1.0)
 
     def latency(self, number: int) -> float:
-        """How long a run takes.
-
-        Args:
-            number: Which run of this start, from 0.
-
-        Returns:
-            Seconds.
-        """
-        host = 1.25 if "host" in self.troubles else 1.0
-        start = math.exp(random.Random(f"{self.server.name} {self.order}").gauss(0, 0.004))  # noqa: S311
-        noise = math.exp(random.Random(f"{self.server.name} {self.order} {number}").gauss(0, 0.01))  # noqa: S311
-        return self.server.latency * (1 + self.image.slower) * start * noise * host
+        """Latency of a run of this start, seconds."""
+        start = f"{self.server.name} {self.order}"
+        seeds = ((start, 0.004), (f"{start} {number}", 0.01))
+        return self.level * math.exp(sum(random.Random(seed).gauss(0, sd) for seed, sd in seeds))  # noqa: S311
 
 
 def moment(server: Server, at: float) -> Moment | None:
-    """How a server is at a time.
-
-    Args:
-        server: Which.
-        at: Unix seconds.
-
-    Returns:
-        None before its first start.
-    """
+    """The server at a time, Unix seconds; None before its first start."""
     begun = [(END - before, image) for before, image in server.starts if END - before <= at]
-    return Moment(server, at, *begun[-1], order=len(begun) - 1) if begun else None
+    if not begun:
+        return None
+    started, image = begun[-1]
+    words = {*server.words.split(",")}
+    if len(begun) < len(server.starts) or at - started <= TROUBLE:
+        words &= _ABILITIES
+    return Moment(server, started, at - started, image, len(begun) - 1, frozenset(words))

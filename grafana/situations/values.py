@@ -8,182 +8,160 @@ import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from grafana.situations.moments import INTERVAL, Moment
+from grafana.situations.moments import INTERVAL, TROUBLE, Moment
 from infercanary.contract.report import Metric
 
-_Rule = Callable[[Moment, tuple[str, ...]], "float | None"]
-
-
-def _is(which: Callable[[Moment], str]) -> _Rule:
-    """Of a set of states: 1 for the one that holds."""
-    return lambda now, labels: float(labels[-1] == which(now))
-
-
-def _growing(each_second: float, trouble: str = "", then: float = 0.0) -> _Rule:
-    """A counter, and by how much it grows while there is that trouble."""
-
-    def value(now: Moment, _labels: tuple[str, ...]) -> float:
-        return now.passed * each_second + (then * (now.passed - 120) if trouble in now.troubles else 0.0)
-
-    return value
-
-
-def _usual(value: float, trouble: str = "", then: float = 0.0) -> _Rule:
-    def found(now: Moment, labels: tuple[str, ...]) -> float:
-        wave = 1 + 0.02 * math.sin(now.at / 300 + zlib.crc32("".join(labels).encode()) % 7)
-        return then if trouble and trouble in now.troubles else value * wave if value != 1 else 1.0
-
-    return found
-
-
-def _of_latency(share: float) -> _Rule:
-    return lambda now, _labels: share * now.latency(int(now.passed / INTERVAL))
-
-
-def _outcome(now: Moment) -> Mapping[str, float]:
-    runs = now.passed / INTERVAL
-    failed = max(0.0, (now.passed - 120) / INTERVAL / 2) if "failing" in now.troubles else 0.0
-    return {"ok": float(int(runs - failed)), "raised": float(int(failed))}
-
-
-def _tagged(now: Moment, labels: tuple[str, ...]) -> float:
-    tags = {"warming": 2.0, "preempted": 0.03 * now.passed / INTERVAL}
-    for trouble, tag in (
-        ("throttled", "cgroup_throttled"),
-        ("shared", "preempted"),
-        ("late", "late"),
-        ("memory", "memory_limit"),
-    ):
-        if trouble in now.troubles:
-            tags[tag] = 0.6 * (now.passed - 120) / INTERVAL
-    return float(int(tags.get(labels[1], 0.0)))
-
-
-def _load(labels: tuple[str, ...], of_batch: float, of_concurrency: float) -> float:
-    """How much more a sweep's point takes than one inference."""
-    return float(float(labels[1]) ** of_batch * float(labels[2]) ** of_concurrency)
-
-
-_RULES: Mapping[str, _Rule] = {
-    "runs_total": lambda now, labels: _outcome(now).get(labels[1], 0.0),
-    "run_failures_total": lambda now, labels: _outcome(now)["raised"] * (labels[1] == "raised"),
-    "tagged_runs_total": _tagged,
-    "canary_state": _is(lambda now: "failing" if "failing" in now.troubles else "steady"),
-    "nvml_state": _is(lambda now: "ok" if now.server.gpu else "no_driver"),
-    "cuda_missing": _is(lambda _: "cpu_only_build"),
-    "run_(median|phase_median)_seconds": lambda now, labels: now.phases.get(labels[-1], 1.0)
-    * now.latency(int(now.passed / INTERVAL)),
-    "run_minimum_seconds": _of_latency(0.98),
-    "run_iqr_seconds": _of_latency(0.01),
-    "recent_p90_seconds": _of_latency(1.04),
-    "bottleneck_ratio": lambda now, labels: {"compute": 0.9, "scheduling": 0.1}.get(labels[1], 0.0),
-    "eligible_ratio": _usual(0.97, "throttled", 0.3),
-    "output_error_ratio": lambda now, _: 0.2 if "wrong" in now.troubles else 0.0,
-    "load_seconds": lambda now, _: 0.4 * (1 + 2 * now.image.slower),
-    "first_run_seconds": _usual(0.3),
-    "time_to_steady_seconds": _usual(6.0),
-    "warm_up_seconds": _usual(2.0),
-    "run_samples_per_second": lambda now, _: 8 / now.latency(int(now.passed / INTERVAL)),
-    "run_memory_peak_bytes": _usual(6e8),
-    "run_energy_joules": _usual(12.0),
-    "control_up|sampler_success": lambda now, labels: float(not ("journal" in now.troubles and labels[0] == "network")),
-    "control_seconds": _usual(0.0004, "host", 0.0005),
-    "control_flops_per_second": _usual(2e10),
-    "control_bytes_per_second": _usual(2e10),
-    "(canary_|process_|probe_)cpu_seconds_total": _growing(0.01),
-    "process_cpu_seconds_total": _growing(0.8),
-    "cgroup_cpu_seconds_total": _growing(1.6),
-    "cgroup_cpu_quota_cores": _usual(4.0),
-    "cgroup_cpu_periods_total": _growing(10.0),
-    "cgroup_cpu_throttled_periods_total": _growing(0.0, "throttled", 4.0),
-    "cgroup_cpu_throttled_seconds_total": _growing(0.0, "throttled", 0.6),
-    "cgroup_memory(_peak|_working_set|)_bytes": _usual(6.4e8, "memory", 9.9e8),
-    "cgroup_memory_limit_bytes": lambda _now, _: 1e9,
-    "cgroup_memory_limit_hits_total": _growing(0.0, "memory", 0.1),
-    "cgroup_oom_kills_total": _growing(0.0, "memory", 0.01),
-    "cgroup_pressure_waiting_seconds_total": _growing(0.002, "shared", 0.3),
-    "cgroup_pressure_stalled_seconds_total": _growing(0.0005),
-    "cgroup_pids_limit": lambda _now, _: 4096.0,
-    "process_resident_memory_bytes": _usual(5.6e8),
-    "memory_room_bytes": _usual(3e8, "memory", 1e7),
-    "(canary|process)_run_queue_seconds_total": _growing(0.002, "shared", 0.4),
-    "(canary|process)_migrations_total": _growing(0.2),
-    "(canary|process)_context_switches_total": _growing(1.0),
-    "canary_waiting_ratio": _usual(0.004, "shared", 0.3),
-    "(process_|canary_)(allowed|granted)_cpus": lambda _now, _: 4.0,
-    "process_threads": lambda now, _: 24.0,
-    "thread_oversubscription_ratio": _usual(0.5, "throttled", 4.0),
-    "thread_pool_size": lambda _now, _: 4.0,
-    "canary_off_node|process_off_node_.*|process_pinned_threads": lambda _now, _: 0.0,
-    "gc_collections_total": lambda now, labels: now.passed / {"0": 2, "1": 20, "2": 200}[labels[0]],
-    "gc_pause_seconds_total": _growing(0.0004),
-    "interval_seconds": lambda _now, _: INTERVAL,
-    "duty_ratio": _usual(0.006),
-    "duty_cap_ratio": lambda _now, _: 0.01,
-    "busy_seconds_total": _growing(0.006),
-    "lateness_seconds": _usual(0.002, "late", 0.8),
-    "missed_slots_total": _growing(0.0, "late", 0.05),
-    "journal_errors_total": _growing(0.0, "journal", 0.02),
-    "probe_start_timestamp_seconds": lambda now, _: now.started,
-    "sweep_interval_seconds": lambda _now, _: 1800.0,
-    "sweep_timestamp_seconds": lambda now, _: now.started + 300 if now.passed > 300 else None,
-    "sweep_latency_seconds": lambda now, labels: now.server.latency * _load(labels, 0.6, 0.8),
-    "sweep_samples_per_second": lambda now, labels: _load(labels, 0.4, 0.2) / now.server.latency,
-    "sweep_peak_memory_bytes": lambda _now, labels: 1e8 * float(labels[1]),
-    "gpu_(xid|ecc).*_total": _growing(0.0, "gpu", 0.001),
-    "first_token_seconds": _of_latency(0.2),
-    "between_tokens_seconds": _of_latency(0.01),
-    "output_tokens": lambda _now, _: 64.0,
-    ".*_info": lambda _now, _: 1.0,
-    "tcp_received_segments_total": _growing(20.0),
-}  # fmt: skip
-"""Metric without the prefix, a regular expression → its value; the first that fits, else what :func:`value` says."""
+_TABLE = """
+bottleneck_ratio.*,compute                 0.9
+bottleneck_ratio.*,scheduling              0.1
+bottleneck_ratio                           0
+busy_seconds_total                         0.006
+canary_failure_info                        -         failing 1
+canary_state.*,failing                     0         failing 1
+canary_state.*,steady                      1         failing 0
+canary_state                               0
+cgroup_cpu_periods_total                   10
+cgroup_cpu_throttled_periods_total         0         throttled 4
+cgroup_cpu_throttled_seconds_total         0         throttled 0.6
+cgroup_memory_limit_bytes                  1e9
+cgroup_memory_limit_hits_total             0         memory 0.1
+cgroup_memory_working_set_bytes            ~6.4e8    memory ~9.9e8
+cgroup_oom_kills_total                     0         memory 0.01
+cgroup_pressure_stalled_seconds_total      0.0005
+cgroup_pressure_waiting_seconds_total      0.002     shared 0.3
+cold_start_seconds.*,load                  ~0.4
+cold_start_seconds.*,first_run             ~0.3
+cold_start_seconds.*,time_to_steady        ~6
+cold_start_seconds.*,warm_up               ~2
+context_switches_total                     1
+control_seconds                            ~0.0004   host ~0.0005
+cpu_seconds_total,process                  0.8
+cpu_seconds_total,canary                   0.006
+cpu_seconds_total,beside                   -
+cuda_missing.*,cpu_only_build              -         gpu - hot 1
+cuda_missing                               -         gpu - hot 0
+duty_cap_ratio                             0.01
+eligible_ratio                             0.97      throttled 0.3
+first_token_seconds                        -         streams 0.2L
+between_tokens_seconds                     -         streams 0.01L
+gc_pause_seconds_total                     0.0004
+gpu_clock_event_seconds_total.*,sw_thermal -         gpu 0 hot 0.3
+gpu_ecc_errors_total.*,uncorrected         -         gpu 0 hot 0.001
+gpu_energy_joules_total                    -         gpu 320
+gpu_memory_clock_hertz                     -         gpu 2.619e9
+gpu_memory_size_bytes                      -         gpu 8.55e10
+gpu_memory_used_bytes                      -         gpu ~1.06e9
+gpu_numa_node                              -         gpu 0
+gpu_pcie_bytes_total                       -         gpu 2e9
+gpu_pcie_link_ratio                        -         gpu 1
+gpu_power_limit_watts                      -         gpu 700
+gpu_recovery_action                        -         gpu 0
+gpu_row_remap                              -         gpu 0
+gpu_sm_clock_hertz                         -         gpu 1.98e9 hot 1.19e9
+gpu_sm_clock_max_hertz                     -         gpu 1.98e9
+gpu_temperature_celsius                    -         gpu ~42 hot ~88
+gpu_utilization_ratio                      -         gpu ~0.79
+gpu_xid_errors_total                       -         gpu 0 hot 0.003
+gpu_xid_events_total                       -         gpu 0 hot 0.003
+gpu_.*_total                               -         gpu 0
+gpu_.*                                     -         gpu 1
+interval_seconds                           10
+journal_errors_total                       0         journal 0.02
+lateness_seconds                           ~0.002    late ~0.8
+matmul_.*                                  -
+migrations_total                           0.2
+missed_slots_total                         0         late 0.05
+nvml_state.*,no_driver                     1         gpu 0
+nvml_state.*,ok                            0         gpu 1
+nvml_state                                 0
+off_node_threads                           -         gpu 0
+output_error_ratio                         0         wrong 0.2
+probe_cpu_seconds_total                    0.01
+process_granted_cpus|allowed_cpus          4
+process_pinned_threads                     0
+resident_memory_bytes,process              ~5.6e8
+resident_memory_bytes,(canary|beside)      -
+run_energy_joules                          -         gpu ~12
+run_failures_total.*,raised                0         failing 0.05
+run_iqr_seconds                            0.01L
+run_median_seconds                         1L
+run_memory_peak_bytes                      ~6e8
+run_queue_seconds_total                    0.002     shared 0.4
+runs_total.*,ok                            0.1       failing -0.05
+runs_total.*,raised                        0         failing 0.05
+sampler_success.*network                   1         journal 0
+server_seconds                             -
+stalled_seconds_total                      0         late 0.05
+tagged_runs_total.*,cgroup_throttled       0         throttled 0.06
+tagged_runs_total.*,cpu_wait_outside       0.003     shared 0.06
+tagged_runs_total.*,memory_limit           0         memory 0.06
+tagged_runs_total.*,stalled                0         late 0.06
+tcp_received_segments_total                20
+thread_oversubscription_ratio              0.5       throttled 4
+"""
+"""Metric and label values (regular expression of their beginning), what it usually is, and what while a word of
+:class:`.Moment` holds; the last word decides. Of a counter, growth in a second. `-` is absent, `~` moves by 2 % over
+time, `L` multiplies the last run's latency."""
+_LINES = [
+    (re.compile(rf"(?:{columns[0]})(?:,|$)"), columns[1:])
+    for columns in map(str.split, _TABLE.strip().split("\n"))
+]
+_SWEEP: Mapping[str, Callable[[Moment, float, float], float]] = {
+    "sweep_latency_seconds": lambda now, batch, at_once: now.server.latency * batch**0.6 * at_once**0.8,
+    "sweep_samples_per_second": lambda now, batch, at_once: batch**0.4 * at_once**0.2 / now.server.latency,
+    "sweep_peak_memory_bytes": lambda _, batch, __: 1e8 * batch,
+}
 
 
 def value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> float | None:
-    """What a probe says.
+    """What a probe reports of a metric.
 
     Args:
         now: The server.
-        metric: As it is declared.
+        metric: Its declaration.
         stem: Its name without the prefix.
-        labels: Their values.
+        labels: Label values.
 
     Returns:
-        None where it says nothing.
+        None where the probe reports nothing.
     """
-    if (rule := _rule(stem)) is not None:
-        return rule(now, labels)
-    if metric.kind == "counter":
-        return 0.0
-    if stem.endswith("_ratio"):
-        return 0.05
-    return 0.002 if stem.endswith("_seconds") else 1.0
+    words = now.words
+    if stem.startswith("sweep_"):
+        if "sweeps" not in words or now.passed < 300:
+            return None
+        return _SWEEP[stem](now, float(labels[1]), float(labels[2])) if stem in _SWEEP else now.started + 300
+    if stem == "probe_start_timestamp_seconds":
+        return now.started
+    if stem == "run_samples_per_second":
+        return 8 / now.latency(int(now.passed / INTERVAL))
+    key = ",".join((stem, *labels))
+    usual, *others = _line(key) or [_default(metric, stem)]
+    special = [amount for word, amount in zip(others[::2], others[1::2], strict=True) if word in words]
+    if metric.kind != "counter":
+        return _amount(special[-1] if special else usual, now, key)
+    if (special or [usual])[-1] == "-":
+        return None
+    rates = [float(each) if each != "-" else 0.0 for each in (usual, *special[-1:])]
+    grown = rates[0] * now.passed + sum(rates[1:]) * max(0.0, now.passed - TROUBLE)
+    return grown if re.search("seconds|joules|bytes", stem) else float(int(grown))
 
 
 @cache
-def _rule(stem: str) -> _Rule | None:
-    return next((rule for pattern, rule in _RULES.items() if re.fullmatch(pattern, stem)), None)
+def _line(key: str) -> list[str]:
+    return next((columns for pattern, columns in _LINES if pattern.match(key)), [])
 
 
-def on_gpu(now: Moment, stem: str, labels: tuple[str, ...], value: float) -> float:
-    """What the H100 said, as time goes on.
+def _default(metric: Metric, stem: str) -> str:
+    if metric.kind == "counter":
+        return "0"
+    return "0.05" if stem.endswith("_ratio") else "0.002" if stem.endswith("_seconds") else "1"
 
-    Args:
-        now: The server.
-        stem: The metric's name without the prefix.
-        labels: Their values.
-        value: When it was asked.
 
-    Returns:
-        The value now.
-    """
-    bad = "gpu" in now.troubles
-    rates = {"gpu_energy_joules_total": 320.0, "gpu_pcie_bytes_total": 2e9}
-    if stem.endswith("_total"):
-        if bad and ("xid" in stem or labels[-1] in ("sw_thermal", "uncorrected")):
-            return value + 0.3 * (now.passed - 120)
-        return value + rates.get(stem, 0.0) * now.passed
-    if bad and stem == "gpu_sm_clock_hertz":
-        return 0.6 * value
-    return value
+def _amount(amount: str, now: Moment, key: str) -> float | None:
+    if amount == "-":
+        return None
+    if amount[0] == "~":
+        return float(amount[1:]) * (1 + 0.02 * math.sin(now.passed / 300 + zlib.crc32(key.encode()) % 7))
+    return (
+        float(amount[:-1]) * now.latency(int(now.passed / INTERVAL)) if amount[-1] == "L" else float(amount)
+    )

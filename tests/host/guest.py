@@ -25,9 +25,9 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 PREFIX = "infercanary_cgroup_"
 RESOURCES = ("cpu", "io", "memory")
 FILES = (
-    "cgroup.controllers", "cgroup.events", "cpu.max", "cpu.pressure", "cpu.stat", "cpu.weight", "cpuset.cpus.effective",
-    "io.pressure", "memory.current", "memory.events", "memory.events.local", "memory.max", "memory.peak",
-    "memory.pressure", "memory.stat", "memory.swap.current", "pids.current", "pids.max",
+    "cgroup.controllers", "cgroup.events", "cpu.max", "cpu.pressure", "cpu.stat", "cpuset.cpus.effective",
+    "io.pressure", "memory.current", "memory.events", "memory.events.local", "memory.max",
+    "memory.pressure", "memory.stat",
 )  # fmt: skip
 CONFIG = """
 canaries: {{work: {{target: "work:Work"}}}}
@@ -58,7 +58,7 @@ kept = []
 while True:
     kept.append(b"x" * (8 << 20))
 """
-SLICE = "[Slice]\nMemoryMax=200M\nCPUQuota=30%\nTasksMax=300\n"
+SLICE = "[Slice]\nMemoryMax=200M\nCPUQuota=30%\n"
 
 
 def say(**fields):
@@ -102,6 +102,13 @@ def ours(answer):
     return found
 
 
+def granted(answer):
+    """Cores, by quota, cpuset and affinity."""
+    return next(
+        f["points"][0][1] for f in answer["families"] if f["name"] == "infercanary_process_granted_cpus"
+    )
+
+
 def until(condition, seconds=240, pause=0.3):
     deadline = time.monotonic() + seconds
     while True:
@@ -136,31 +143,17 @@ def keyed(text):
 def kernel(text):
     """What one cgroup's files say, by the names of our families."""
     cpu, pages, events = keyed(text["cpu.stat"]), keyed(text["memory.stat"]), keyed(text["memory.events"])
-    quota, period = text["cpu.max"].split()
-    whole = {
-        name: int(text[name]) for name in ("cpu.weight", "memory.current", "memory.peak", "pids.current")
-    }
     found = {
-        "cpu_weight_ratio": whole["cpu.weight"] / 100,
         "cpu_periods_total": cpu["nr_periods"],
         "cpu_throttled_periods_total": cpu["nr_throttled"],
         "cpu_throttled_seconds_total": cpu["throttled_usec"] / 1e6,
-        "cpu_seconds_total": cpu["usage_usec"] / 1e6,
-        "memory_bytes": whole["memory.current"],
-        "memory_working_set_bytes": whole["memory.current"] - pages["inactive_file"],
-        "memory_peak_bytes": whole["memory.peak"],
+        "memory_working_set_bytes": int(text["memory.current"]) - pages["inactive_file"],
         "memory_limit_hits_total": events["max"],
         "oom_kills_total": events["oom_kill"],
         "major_page_faults_total": pages["pgmajfault"],
-        "pids": whole["pids.current"],
     }
-    if "memory.swap.current" in text:
-        found["swap_bytes"] = int(text["memory.swap.current"])
-    if quota != "max":
-        found["cpu_quota_cores"] = int(quota) / int(period)
-    for name, file in (("memory_limit_bytes", "memory.max"), ("pids_limit", "pids.max")):
-        if text[file].strip() != "max":
-            found[name] = int(text[file])
+    if text["memory.max"].strip() != "max":
+        found["memory_limit_bytes"] = int(text["memory.max"])
     if cpus := text.get("cpuset.cpus.effective", "").strip():
         found["cpuset_cpus"] = sum(
             int(part.split("-")[-1]) - int(part.split("-")[0]) + 1 for part in cpus.split(",")
@@ -176,10 +169,8 @@ def kernel(text):
 def bound(own, above):
     """With what the cgroups above it add: the tightest limit counts, and so does each throttling."""
     found = dict(own)
-    for name in ("cpu_quota_cores", "memory_limit_bytes", "pids_limit"):
-        given = [each[name] for each in (own, *above) if name in each]
-        if given:
-            found[name] = min(given)
+    if given := [each["memory_limit_bytes"] for each in (own, *above) if "memory_limit_bytes" in each]:
+        found["memory_limit_bytes"] = min(given)
     for name in ("cpu_periods_total", "cpu_throttled_periods_total", "cpu_throttled_seconds_total"):
         found[name] = sum(each[name] for each in (own, *above))
     return found
@@ -228,10 +219,8 @@ class Probed:
 
 def ancestor(text):
     """Of a cgroup above: controllers may be missing there."""
-    zeros = {"cpu.weight": "100", "memory.current": "0", "memory.peak": "0", "pids.current": "0"}
     empty = {"memory.stat": "inactive_file 0\npgmajfault 0", "memory.events": "max 0\noom_kill 0"}
-    none = {"cpu.max": "max 100000", "memory.max": "max", "pids.max": "max"}
-    merged = {**zeros, **empty, **none, **text}
+    merged = {"memory.current": "0", "memory.max": "max", **empty, **text}
     merged["cpu.stat"] += "".join(
         f"{key} 0\n"
         for key in ("nr_periods", "nr_throttled", "throttled_usec")
@@ -265,9 +254,7 @@ def image():
 
 def limits():
     """A private namespace, Docker's default: each family; an update; a kill."""
-    probed = Probed(
-        "limits", "--cpus", "0.5", "--memory", "256m", "--cpuset-cpus", "0", "--pids-limit", "200"
-    )
+    probed = Probed("limits", "--cpus", "0.5", "--memory", "256m", "--cpuset-cpus", "0")
     probed.busy()
     until(lambda: keyed((probed.folder / "cpu.stat").read_text())["nr_throttled"] > 5)
     yield {"scenario": "private", "path": probed.path, **probed.beside()}
@@ -282,10 +269,10 @@ def limits():
         answer = report(probed.socket)
         now = ours(answer)
         later = [each for each in answer["runs"] if each["started_at"] > updated]
-        if len(later) >= 2 or (now.get("cpu_quota_cores") == 0.75 and "cpuset_info 1" in now):
+        if len(later) >= 2 or (granted(answer) == 0.75 and "cpuset_info 1" in now):
             return {
                 "samples": len(later),
-                "quota": now.get("cpu_quota_cores"),
+                "quota": granted(answer),
                 "cpuset": [n for n in now if "info" in n],
             }
         return None
@@ -356,18 +343,18 @@ def service():
     )  # fmt: skip
     run("systemctl", "start", "infercanary-exporter")
 
-    reloaded = "infercanary_config_last_reload_success_timestamp_seconds"
+    journal = ("journalctl", "--no-pager", "-u", "infercanary-exporter")
     try:
-        first = until(lambda: (m := metrics("infercanary_up", reloaded)) and m["infercanary_up"] == 1 and m)
+        first = until(lambda: (m := metrics("infercanary_up")) and m["infercanary_up"] == 1 and m)
         settings.write_text("poll_seconds: 4\n")
         run("systemctl", "reload", "infercanary-exporter")
-        later = until(lambda: (m := metrics(reloaded)) and m[reloaded] > first[reloaded] and m, 60)
+        later = until(lambda: "config reloaded" in run(*journal), 60)
         settings.write_text("poll_secondz: 4\n")
         run("systemctl", "reload", "infercanary-exporter")
         good = "infercanary_config_last_reload_successful"
         wrong = until(lambda: (m := metrics(good)) and m[good] == 0 and m, 60)
     except TimeoutError:
-        log = run("journalctl", "--no-pager", "-u", "infercanary-exporter", "-n", "30", check=False)
+        log = run(*journal, "-n", "30", check=False)
         raise RuntimeError(log) from None
     yield {
         "scenario": "service", "first": first, "later": later, "wrong": wrong,

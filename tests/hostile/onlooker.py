@@ -63,7 +63,7 @@ class Watch:
             self.seconds.append(time.monotonic() - begin)
             if (up := self.value("infercanary_up")) != self._probes:
                 self.faults.append(f"{up:g} probes are up")
-            if failed := self.value("infercanary_failed_polls_total"):
+            if failed := self.value("infercanary_poll_failures_total"):
                 self.faults.append(f"{failed:g} polls failed")
             self._ended.wait(self._every)
 

@@ -69,7 +69,7 @@ def test_changed_reports_cost_no_honest_probe(
             _, most = memory(process.pid)
     print(f"{given} hostile reports: scrape p99 {watch.p99:.3f} s, memory at most {most >> 20} MiB")
     assert "Traceback" not in text
-    failed = [line for line in watch.text.splitlines() if line.startswith("infercanary_failed_polls_total{")]
+    failed = [line for line in watch.text.splitlines() if line.startswith("infercanary_poll_failures_total{")]
     assert [line for line in failed if 'service="honest"' in line and not line.endswith(" 0.0")] == []
     assert any('service="hostile"' in line and not line.endswith(" 0.0") for line in failed)
     assert most < 512 << 20

@@ -10,16 +10,18 @@ import sys
 from serving import serve
 
 from infercanary.contract.report import Metric, Report, Run, encode
-from infercanary.contract.vocabulary import COLD_START_METRICS
+from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 
 WIDE = "\N{GRINNING FACE}"  # one of it makes each letter of a text take four bytes
-WATCHED = Metric("infercanary_runs_total", "counter", "Runs.", tuple(f"label_{n}" for n in range(10)))
 RUNS = 960
 REPORTS_OF_START = 4
 
 _NAME = f"{WIDE}{'n' * 200}"
+_WIDE = Metric("infercanary_runs_total", "counter", "Runs.", tuple(f"label_{n}" for n in range(10)))
+_STATE = Metric("infercanary_canary_state", "gauge", "State.", ("canary", "state"))
+_FAILURE = Metric("infercanary_canary_failure_info", "gauge", "Failure.", ("canary", "reason", "detail"))
 _INVENTED = Metric("infercanary_invented", "gauge", "Invented.", ("name",))
-_COLDS = [Metric(metric, "gauge", "Cold.", ("canary",)) for metric in COLD_START_METRICS]
+_COLD = Metric(COLD_START_METRIC, "gauge", "Cold.", ("canary", "step"))
 _UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # what is left out costs its way here
 
 
@@ -32,11 +34,13 @@ def report(probe: int, start: int, first: int = 0) -> Report:
         first: The first run's number.
     """
     families = (
-        WATCHED.family(
+        _WIDE.family(
             {tuple(f"{_NAME}{probe}{start}{s}{label}" for label in range(10)): 1.0 * s for s in range(250)}
         ),
+        _STATE.family({(f"{_NAME}{probe}{start}{s}", "failing"): 1.0 for s in range(250)}),
+        _FAILURE.family({(f"{_NAME}{probe}{start}{s}", "raised", f"{_NAME}{s}"): 1.0 for s in range(250)}),
         _INVENTED.family({(f"{start}{n}",): 1.0 for n in range(1_000)}),
-        *(cold.family({(f"{_NAME}{n}",): 1.5 for n in range(32)}) for cold in _COLDS),
+        _COLD.family({(f"{_NAME}{n}", step): 1.5 for n in range(32) for step in COLD_START}),
     )
     environment = {f"{WIDE}{probe}{start}{n}": f"{WIDE}{'v' * 300}{n}" for n in range(200)}
     outputs = {f"{_NAME}{n}": tuple(probe + n + k / 7 for k in range(64)) for n in range(32)}

@@ -145,19 +145,21 @@ def test_a_kubelet_that_is_stopped(cluster: Cluster, exporters: tuple[Exporter, 
         [(_, value)] = exporter.series("discovery_up")
         return value
 
-    def modified() -> float:
-        return sum(count for _, count in watching.series("kubernetes_events_total", type="modified"))
+    def is_pod_ready() -> bool:
+        [steady] = cluster.pods(NAMESPACE)
+        return {"type": "Ready", "status": "True"}.items() <= next(
+            each for each in steady["status"]["conditions"] if each["type"] == "Ready"
+        ).items()
 
     found = eventually("the pod", 60, lambda: info(watching))
     [(labels, _)] = found
     assert (labels["service"], labels["container"]) == ("steady", "model")
     eventually("the same of the kubelet", 60, lambda: info(asking) == found)
-    events = modified()
     run(SCRIPT, "stop", "kubelet-2")
     try:
         eventually("that the kubelet does not answer", 30, lambda: up(asking) == 0.0)
         eventually("the node is not ready", 120, lambda: ready(cluster) == "Unknown")
-        eventually("that its pod is said not to be ready", 30, lambda: modified() > events)
+        eventually("that its pod is said not to be ready", 30, lambda: not is_pod_ready())
         for exporter in exporters:
             eventually("that it is polled on", 30, partial(exporter.has_more_than, exporter.runs()))
             assert info(exporter) == found, "the same container"

@@ -168,11 +168,11 @@ def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) 
     labels = row.labels(cluster)
 
     def ended() -> set[str]:
-        found = prometheus.query(f"infercanary_verdict{{{labels}}} == 1")
+        found = prometheus.query(f"infercanary_verdict{{{labels},measure='latency'}} == 1")
         return {series["verdict"] for series, _ in found}
 
     def sentences() -> set[str]:
-        found = prometheus.query(f"infercanary_verdict_info{{{labels}}}")
+        found = prometheus.query(f"infercanary_verdict_info{{{labels},measure='latency'}}")
         return {f"{series['pod']}: {series['sentence']}" for series, _ in found}
 
     if not row.verdicts & CALLED:  # it holds after more runs than a change needs to be called
@@ -182,7 +182,7 @@ def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) 
     def is_as_expected() -> bool:
         """Where a host is too noisy for one start to tell, the verdict's sentence asks for another: it gets one."""
         found = ended()
-        if found == {"confirming"} and time.monotonic() > patient_until and not asked:
+        if found == {"unconfirmed"} and time.monotonic() > patient_until and not asked:
             asked.append(row.service)
             cluster.kubectl("delete", "pod", "--namespace", row.namespace, "--selector", f"app={row.service}")
         return len(found) == 1 and found <= row.verdicts
@@ -194,7 +194,7 @@ def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) 
     finally:
         print(f"{name}: {sentences()}")
     if not row.verdicts & CALLED:
-        called = f"infercanary_verdict{{{labels},verdict=~'{'|'.join(CALLED)}'}}"
+        called = f"infercanary_verdict{{{labels},measure='latency',verdict=~'{'|'.join(CALLED)}'}}"
         assert not prometheus.query(f"max_over_time({called}[15m]) == 1"), "it was called in between"
 
 

@@ -158,12 +158,12 @@ def upgrade(stack: Stack) -> Iterator[float]:
 @pytest.fixture(scope="session")
 def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
     """Times before and after the upgrade, its verdict and its alert."""
-    regressed = {"service": "classify", "verdict": "regressed"}
+    regressed = {"service": "classify", "measure": "latency", "verdict": "regressed"}
     eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
     stack.alert("InferCanaryImageRegressed", "classify")
-    minute = 'sum_over_time(infercanary_verdict{service="classify", verdict="regressed"}[1m]) > 2'
+    minute = 'sum_over_time(infercanary_verdict{service="classify", measure="latency", verdict="regressed"}[1m]) > 2'
     eventually("Prometheus has it", 60, lambda: stack.query(minute))
-    measured = 'infercanary_measure_shift_ratio{service="classify", measure="host_memory"}'
+    measured = 'infercanary_shift_ratio{service="classify", measure="host_memory"}'
     eventually("and that of the memory", 60, lambda: stack.query(measured))
     return upgrade - 60, time.time()
 

@@ -270,7 +270,7 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
     assert alert.labels["layer"] == "host"
     assert f"{PROJECT}-crowded waits for CPUs" in alert.text
     eventually(
-        "a verdict", 120, lambda: stack.verdicts("crowded") & {"regressed", "confirming", "inconclusive"}
+        "a verdict", 120, lambda: stack.verdicts("crowded") & {"regressed", "unconfirmed", "inconclusive"}
     )
     stack.runs("crowded", 30)
     blamed = stack.samples("infercanary_shift_cause", service="crowded")
@@ -278,7 +278,7 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
     # On a machine where others work too it may be both, or not known, or one look may say so and the next not;
     # the image alone is never blamed, in no look.
     assert causes <= {"host", "both", "unknown"}
-    assert causes or stack.verdicts("crowded") <= {"confirming", "inconclusive"}
+    assert causes or stack.verdicts("crowded") <= {"unconfirmed", "inconclusive"}
     blaming = stack.received("crowded", "InferCanaryImageRegressed")
     assert [alert.text for alert in blaming if "]: image" in alert.text] == []
 

@@ -183,7 +183,9 @@ class Stack:
     def verdicts(self, service: str) -> set[str]:
         """Those that hold for its canaries."""
         return {
-            labels["verdict"] for labels, on in self.samples("infercanary_verdict", service=service) if on
+            labels["verdict"]
+            for labels, on in self.samples("infercanary_verdict", service=service, measure="latency")
+            if on
         }
 
     def received(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:

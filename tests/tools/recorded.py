@@ -1,32 +1,24 @@
-"""Stores that were recorded in a real stack."""
+"""Starts that were recorded in a real stack: gzipped JSON Lines, a line for each start with its settled runs."""
 
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
-from infercanary.judge.model import ServiceKey, Start
-from infercanary.store.sqlite import SqliteStore
+import msgspec
+
+from infercanary.judge.model import Generation, Sample, Start
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def starts(name: str, folder: Path) -> dict[str, list[Start]]:
-    """What a record holds of the example's services.
-
-    Args:
-        name: Of its file in ``tests/golden``, without what it ends with.
-        folder: Where it may be unpacked.
-
-    Returns:
-        Service → its starts, in order of time.
-    """
-    path = folder / "judge.sqlite"
-    path.write_bytes(gzip.decompress((GOLDEN / f"{name}.sqlite.gz").read_bytes()))
-    store = SqliteStore.open(path)
-    found = {
-        service: [Start(*each) for each in store.generations(ServiceKey("", service), "resnet18")]
-        for service in ("classify", "moderate")
-    }
-    store.close()
+def starts(name: str) -> dict[str, list[Start]]:
+    """Service → its starts in order of time, from ``tests/golden/NAME.jsonl.gz``."""
+    found: dict[str, list[Start]] = {}
+    for line in gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()).splitlines():
+        start = json.loads(line)
+        samples = [Sample(**{**sample, "tags": tuple(sample.get("tags", ()))}) for sample in start["samples"]]
+        generation = msgspec.convert(start["generation"], Generation)
+        found.setdefault(generation.service, []).append(Start(generation, samples))
     return found

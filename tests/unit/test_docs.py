@@ -94,10 +94,10 @@ def test_a_metric_that_no_part_takes_is_refused() -> None:
     [
         ("infercanary_latency_seconds", "seconds"),
         ("infercanary_gpu_energy_joules_total", "joules"),
-        ("infercanary_control_bytes_per_second", "bytes per second"),
+        ("infercanary_sweep_samples_per_second", "samples per second"),
         ("infercanary_probe_start_timestamp_seconds", "seconds since 1970"),
         ("infercanary_runs_total", ""),
-        ("infercanary_gpu_devices", ""),
+        ("infercanary_gpu_row_remap", ""),
     ],
 )
 def test_a_unit_is_the_end_of_the_name(name: str, unit: str) -> None:

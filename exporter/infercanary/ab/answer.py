@@ -229,7 +229,7 @@ def series(pairs: Sequence[TurnPair], canary: str) -> tuple[RecordedRuns, Record
 
 def _is_known(decision: PairDecision, claimed: float, policy: Policy) -> bool:
     """Whether a claim is held or refuted by the last look."""
-    if not decision.looks or decision.verdict == "confirming":
+    if not decision.looks or decision.verdict == "unconfirmed":
         return False
     seen = decision.looks[-1].seen
     return claim.check(claimed, (seen.shift, seen.low, seen.high), policy).state != "unknown"
@@ -267,7 +267,7 @@ def _compared(
     text = _too_few(of, decision) if look is None else sentence(judgement, policy, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
     sd = estimate.restart_sd(of.shifts)
-    unknown = decision.verdict in ("inconclusive", "confirming")
+    unknown = decision.verdict in ("inconclusive", "unconfirmed")
     return msgspec.structs.replace(
         plain,
         verdict=decision.verdict,

@@ -10,7 +10,7 @@
   Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
   8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
 - **Looking early costs**: the error is spent over the looks (``Policy.levels``), and a change counts when two
-  looks in a row show it; after the first of them it is `confirming`.
+  looks in a row show it; after the first of them it is `unconfirmed`.
 - **What is beyond doubt does not wait**: from two pairs on, a change also counts where an interval shows it that errs
   in ``Policy.false_calls`` of experiments, over all looks. Two pairs hardly show how much pairs differ, and so what is
   assumed of restarts (``Policy.prior_restart_sd``) counts beside them, as the conjugate prior of a normal variance.
@@ -130,11 +130,11 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
             last = [*last, look.seen.verdict][-policy.confirmations :]
             is_confirmed = len(last) == policy.confirmations and len(set(last)) == 1
             if look.seen.verdict in CHANGED and not is_confirmed:
-                look = look._replace(seen=look.seen._replace(verdict="confirming"))
+                look = look._replace(seen=look.seen._replace(verdict="unconfirmed"))
         looks.append(look)
     verdict = verdict_after(look.seen for look in looks) or "inconclusive"
-    fresh = verdict == "confirming" and len(pairs) == planned[-1]
-    is_open = verdict in ("inconclusive", "confirming")
+    fresh = verdict == "unconfirmed" and len(pairs) == planned[-1]
+    is_open = verdict in ("inconclusive", "unconfirmed")
     done = not is_open or (len(pairs) >= planned[-1] and not fresh)
     return PairDecision(verdict, looks, done, not is_open)
 

@@ -1,9 +1,9 @@
 """Decides which runs count when other work on the host came and went during an experiment. Pure.
 
-A neighbour that takes the CPU for half a minute slows one start and not the next, whatever the images. Runs that it
-disturbed carry a tag. They are left out if that cannot favour an image: if both images had about as many of them. An
-image that disturbs itself (more threads than CPUs) has more of them in every pair; then all runs count. A run
-that waited for others in its own container counts, whatever else disturbed it: that is the image's doing.
+A neighbour that takes the CPU for half a minute slows one start and not the next, whatever the images. Contended runs
+carry a tag. They are left out if that cannot favour an image: if both images had about as many of them. An
+image that slows itself (more threads than CPUs) has more of them in every pair; then all runs count. A run
+that waited for others in its own container counts, whatever else slowed it: that is the image's doing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from scipy.special import stdtrit
 
-from infercanary.contract.vocabulary import BY_OTHERS, CROWDED_INSIDE
+from infercanary.contract.vocabulary import BY_OTHERS, CPU_WAIT_INSIDE
 from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
-_MORE = 0.05  # of the runs: a smaller difference in disturbed runs is none
-_MOST = 0.5  # of the runs: with more of them disturbed in both, it is the host
+_MORE = 0.05  # of the runs: a smaller difference in contended runs is none
+_MOST = 0.5  # of the runs: with more of them contended in both, it is the host
 _LEVEL = 0.8  # confidence of that difference; low, because counting all runs is the safer error
 
 
@@ -34,12 +34,12 @@ class Counted(NamedTuple):
 
 
 def is_quiet(sample: Sample) -> bool:
-    """Return whether it counts in any case: no other work on the host disturbed it, or its own container did too.
+    """Return whether it counts in any case: no other work on the host slowed it, or its own container did too.
 
     Args:
         sample: One run.
     """
-    return CROWDED_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
+    return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
 def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
@@ -49,9 +49,9 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
         pairs: (A's start, B's start), each with its settled runs in order of time.
 
     Returns:
-        Pairs, with all of their runs or with those that nothing disturbed.
+        Pairs, with all of their runs or with the uncontended ones.
     """
-    shares = [tuple(_disturbed(start) for start in pair) for pair in pairs]
+    shares = [tuple(_contended(start) for start in pair) for pair in pairs]
     if not any(max(pair, default=0.0) for pair in shares):
         return Counted(pairs)
     a, b = (math.fsum(side) / len(shares) for side in zip(*shares, strict=True))
@@ -90,7 +90,7 @@ def _differ(differences: Sequence[float]) -> bool:
     return abs(mean) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * se)
 
 
-def _disturbed(start: Start) -> float:
+def _contended(start: Start) -> float:
     return sum(not is_quiet(s) for s in start.samples) / len(start.samples) if start.samples else 0.0
 
 

@@ -13,13 +13,13 @@ from infercanary.client.fetch import PollError, Received, fetch, open_session, r
 from infercanary.client.limits import Limits
 from infercanary.compare.recording import shown
 from infercanary.contract.report import Family, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS, FAILING
+from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0
-_MOST_RUNS = 3  # times the runs that are needed, if neighbours disturb some
+_MOST_RUNS = 3  # times the runs that are needed, if some are contended
 _RARE_RUNS, _RARE = 2, 0.1  # after so many times the runs with so small a share of quiet ones, all count
 _UNSETTLED_RUNS = 20  # times the runs that are needed: a canary that is not steady by then never will be
 _DETAIL = 300  # characters
@@ -261,7 +261,7 @@ class _Asked:
         return [run for run in map(kept, self._runs.get(canary, ())) if run.is_settled]
 
     def _count(self, samples: Sequence[Sample]) -> int:
-        """Return how many runs count: the undisturbed ones, or all if those are too rare."""
+        """Return how many runs count: the uncontended ones, or all if those are too rare."""
         quiet = sum(map(is_quiet, samples))
         rare = len(samples) >= _RARE_RUNS * self._needed.runs and quiet < _RARE * len(samples)
         return len(samples) if rare or len(samples) >= _MOST_RUNS * self._needed.runs else quiet
@@ -279,9 +279,9 @@ class _Asked:
 
     def _done(self, found: Received) -> Turn:
         cold: dict[str, dict[str, float]] = {}
-        for metric, step in COLD_START_METRICS.items():
-            for labels, value in _points(found.accepted.families, metric):
-                cold.setdefault(labels[0] if labels else "", {})[step] = value
+        for labels, value in _points(found.accepted.families, COLD_START_METRIC):
+            if len(labels) == 2 and labels[1] in COLD_START:
+                cold.setdefault(labels[0], {})[labels[1]] = value
         generation = Generation(
             service="",
             container="",

@@ -211,7 +211,7 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         and not bounds.fault(run)
         and all(_sound_names(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures))
         and len(run.tags) <= _MAX_TAGS
-        and all(_printable(tag, limits.label_bytes) for tag in run.tags)
+        and all(_printable(word, limits.label_bytes) for word in (*run.tags, run.clock_reason))
         and is_boot_id(run.boot_id)
     )
 

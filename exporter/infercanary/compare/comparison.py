@@ -254,7 +254,7 @@ def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy =
     if claimed is None:
         return result
     known = None
-    if result.shift is not None and not result.failures_rose and result.verdict != "confirming":
+    if result.shift is not None and not result.failures_rose and result.verdict != "unconfirmed":
         low, high = (math.inf if end is None else end for end in (result.low, result.high))
         known = (result.shift, low, high)
     found = claim.check(claimed, known, policy)

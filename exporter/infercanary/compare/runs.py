@@ -121,7 +121,7 @@ def cells(row: RunRow, columns: Sequence[str]) -> list[Cell]:
     fixed: tuple[Cell, ...] = (
         row.host, str(start.key), start.container, start.image, start.image_id, start.boot_id, row.environment_id,
         sample.canary, sample.sequence, moment(sample.started_at), sample.started_at, sample.outcome, row.detail,
-        sample.median, row.fastest, sample.repeats, sample.runs, ";".join(sample.tags), sample.sm_clock,
+        sample.median, row.fastest, sample.repeats, sample.runs, ";".join(sample.labelled_tags), sample.sm_clock,
         sample.output_error, sample.waited, sample.crowded, sample.inside, sample.received,
     )  # fmt: skip
     return [*fixed, *map(numbers.get, columns[len(fixed) :])]

@@ -18,7 +18,7 @@ _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _ODD = re.compile(r"\r(?!\n)|[^\r\n -~]+")  # all but ASCII and line ends; those of CSV are CR LF
 _COLOURS: Mapping[str, str] = {
     "regressed": "red", "slower": "red", "improved": "green", "faster": "green", "equivalent": "green",
-    "steady": "green", "inconclusive": "yellow", "confirming": "yellow", "changed": "yellow",
+    "steady": "green", "inconclusive": "yellow", "unconfirmed": "yellow", "changed": "yellow",
 }  # fmt: skip
 
 

@@ -51,8 +51,7 @@ def verdict(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    states = values.get("infercanary_verdict", {})
-    return next((dict(labels)["verdict"] for labels, holds in states.items() if holds), "")
+    return _of_latency(values, "infercanary_verdict", "verdict")
 
 
 def sentence(values: Values) -> str:
@@ -61,7 +60,12 @@ def sentence(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    return next((dict(labels)["sentence"] for labels in values.get("infercanary_verdict_info", {})), "")
+    return _of_latency(values, "infercanary_verdict_info", "sentence")
+
+
+def _of_latency(values: Values, name: str, label: str) -> str:
+    series = ((dict(labels), holds) for labels, holds in values.get(name, {}).items())
+    return next((labels[label] for labels, holds in series if holds and labels["measure"] == "latency"), "")
 
 
 def table(values: Values) -> Table:
@@ -74,7 +78,7 @@ def table(values: Values) -> Table:
         A row for each canary; one without numbers where there is none yet.
     """
     drawn = Table("container", "canary", "state", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("median", "min", "IQR", "runs", "every", "duty"):
+    for column in ("median", "IQR", "runs", "every"):
         drawn.add_column(column, justify="right", no_wrap=True)
     for labels, active in values.get("infercanary_canary_state", {}).items():
         known = dict(labels)
@@ -92,18 +96,15 @@ def table(values: Values) -> Table:
             tuple(sorted({**known, "outcome": "ok"}.items())), 0
         )
         interval = values.get("infercanary_interval_seconds", {}).get(container, 0)
-        duty = values.get("infercanary_duty_ratio", {}).get(container)
         drawn.add_row(
             known["container"],
             known["canary"],
             state,
             milliseconds("infercanary_run_median_seconds"),
-            milliseconds("infercanary_run_minimum_seconds"),
             milliseconds("infercanary_run_iqr_seconds"),
             f"{ended:.0f}",
             f"{interval:.1f} s",
-            "–" if duty is None else f"{duty:.2%}",
         )
     if not drawn.rows:
-        drawn.add_row("demo", "…", "no report", *["–"] * 6)
+        drawn.add_row("demo", "…", "no report", *["–"] * 4)
     return drawn

@@ -34,7 +34,6 @@ from infercanary.exporter import (
     watch,
 )
 from infercanary.exporter.collect import Collector
-from infercanary.exporter.conditions import Condition, impaired
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, kills
@@ -48,7 +47,6 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.shared_answer import SharedAnswer
-from infercanary.exporter.signals import OWN, Signals
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
 
@@ -57,24 +55,22 @@ log = structlog.get_logger(__name__)
 BUILD = Metric(
     "infercanary_build_info",
     "gauge",
-    "1, with the version of the exporter.",
+    "Always 1, with the version of the exporter.",
     ("version", "python"),
-    reading="Join or count it to see which exporters are old: `count by (version) (infercanary_build_info)`.",
+    reading="`count by (version) (infercanary_build_info)` shows which exporters are old.",
 )
 LINKS = Metric(
     "infercanary_links_info",
     "gauge",
-    "1, with the web addresses of Grafana and of the runbooks from `links:` in exporter.yaml; missing without it.",
+    "Always 1, with the addresses from `links:` in exporter.yaml.",
     ("grafana", "runbooks"),
-    reading="Links in alerts begin with these addresses. The runbooks are this exporter's own page `/runbooks`, at "
-    "the address that people use to reach it.",
+    reading="Links in alerts begin with these addresses.",
 )
 LAG = Metric(
     "infercanary_event_loop_lag_seconds",
     "gauge",
     "Longest delay of the exporter's event loop over the last 30 s.",
-    reading="Healthy is below 0.1 s. Near `timeout_seconds`, polls time out because of the exporter itself: its host "
-    "has too little CPU, or it has too many probes.",
+    reading="Healthy is below 0.1 s. More: the host has too little CPU, or the exporter too many probes.",
 )
 METRICS = (
     *(
@@ -90,7 +86,6 @@ METRICS = (
         *kills.METRICS,
         *store_metrics.METRICS,
     ),
-    *(metric for kind in registered() for metric in kind.metrics),
 )
 
 VERSION = infercanary.__version__
@@ -149,7 +144,6 @@ class Exporter:
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._process = ProcessCollector(registry=None)
-        self._own = Signals(OWN)
         self._refreshed_at = -math.inf
         self._process_read_at = -math.inf
         self._of_process: dict[bool, bytes] = {}  # its text, by whether it is OpenMetrics
@@ -196,9 +190,7 @@ class Exporter:
         if now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refreshed_at = now
             self.collector.refresh_ages()
-            own = self._families()
-            self._own.take(own, now)
-            for family in own:
+            for family in self._families():
                 self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         if now - self._process_read_at >= _PROCESS_SECONDS:
             self._process_read_at = now
@@ -239,15 +231,6 @@ class Exporter:
         """
         return {*self.judging.findings, *self.collector.services}
 
-    def impaired(self) -> list[Condition]:
-        """What is wrong with the exporter itself, as it is now.
-
-        Returns:
-            One for each reason of the alert.
-        """
-        self._own.take(self._families(), time.monotonic())
-        return impaired(self._own, self.live.current.judge.policy(), time.time())
-
     def _families(self) -> list[Family]:
         links = self.live.current.links
         grafana, runbooks = masked(links.grafana), masked(links.runbooks)
@@ -265,15 +248,31 @@ class Exporter:
         ]
 
     async def _page(self) -> bytes:
+        config = self.live.current
         return await status.page(
             [*self.collector.probes.values()],
-            silent=[discovery.source for discovery in self.discoveries.values() if not discovery.up],
             version=VERSION,
+            troubles=self._troubles(),
             ended=self.collector.kills.last(),
             left=self.collector.departed.recent(time.monotonic()),
-            impaired=self.impaired(),
-            policy=self.live.current.judge.policy(),
+            alertmanager=config.links.alertmanager,
+            policy=config.judge.policy(),
         )
+
+    def _troubles(self) -> Iterator[str]:
+        """What is wrong with the exporter itself, a sentence for each."""
+        for discovery in self.discoveries.values():
+            if not discovery.up:
+                yield f"{discovery.source} does not answer. What is below was found before; the log says why."
+        if refused := len(self.collector.shares.refused):
+            yield (
+                f"{refused} containers are not polled: give the exporter more memory, or raise limits.probes. "
+                "The log names them."
+            )
+        if not self.live.ok:
+            yield "Changed settings were refused: the old settings still apply, and the log names the line."
+        if not self.judging.up:
+            yield "The judge's store fails: verdicts are not updated, and the log says why."
 
     def _reconfigure(self, config: ExporterConfig) -> None:
         for kind in registered():

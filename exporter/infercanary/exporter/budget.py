@@ -50,11 +50,10 @@ comes back; in a crash loop it starts six times a minute, and finds the runs of 
 EXCEEDED = Metric(
     "infercanary_budget_exceeded_total",
     "counter",
-    "How often the container's probe exceeded a budget, by budget.",
+    "Times that the container's probe exceeded a budget, by budget.",
     ("budget",),
-    reading="Healthy is no increase. Only this container loses the data over the budget, and it is polled less "
-    "often. Typical causes are a crash loop, a sampler or target of your own with labels that never repeat, or an "
-    "image that you do not trust. [The table](exporter.md#budgets) explains each budget.",
+    reading="Healthy is no increase. Causes: a crash loop, or labels that never repeat. [Each "
+    "budget](exporter.md#budgets).",
 )
 METRICS = (EXCEEDED,)
 BUDGETS: Final = (*get_args(Budget), *get_args(Total))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from infercanary.contract.vocabulary import NOBODY
+from infercanary.exporter.canaries import FAILING
 from infercanary.exporter.card_verdicts import drift_since, earlier_upgrades, measures_of, verdict_on
-from infercanary.exporter.conditions import CRITICAL, Condition
+from infercanary.exporter.discovery.kills import KEPT_SECONDS
 from infercanary.exporter.drawing import milliseconds, sparkline
 from infercanary.exporter.history import RunSummary, baseline
 from infercanary.exporter.judging.findings import NOTHING, Findings
@@ -23,13 +24,76 @@ Ended = tuple[int, float, str]
 
 _MOST_STATES = 8  # of canaries before their first run
 _SOON_SECONDS = 20.0
+_NO_FAILURE = ("ok", "busy")
+
+
+State = Literal[
+    "not shown",
+    "down",
+    "not polled",
+    "with a failing canary",
+    "killed for memory",
+    "with a failed last run",
+    "regressed since an upgrade",
+    "drifted without an upgrade",
+    "up, with lost runs",
+    "up",
+]
+STATES: Mapping[State, str] = {
+    "not shown": "down",
+    "down": "down",
+    "not polled": "down",
+    "with a failing canary": "critical",
+    "killed for memory": "failing",
+    "with a failed last run": "failing",
+    "regressed since an upgrade": "failing",
+    "drifted without an upgrade": "failing",
+    "up, with lost runs": "up",
+    "up": "up",
+}
+"""State of a container → class in the style sheet, the worst first."""
+
+
+def state_of(probe: PolledProbe, ended: Ended | None = None) -> State:
+    """State of a container, by what the exporter knows itself: alerts are evaluated in Prometheus alone.
+
+    Args:
+        probe: One that is followed.
+        ended: Kills by the kernel; None if there was none.
+    """
+    if probe.container.url is None:
+        return "not polled"
+    if not probe.up:
+        return "down"
+    if any(state in FAILING for state in probe.reported.states.values()):
+        return "with a failing canary"
+    if ended is not None and time.time() - ended[1] <= KEPT_SECONDS:
+        return "killed for memory"
+    if any(runs[-1].outcome not in _NO_FAILURE for runs in probe.history.canaries.values()):
+        return "with a failed last run"
+    if _regressed(probe):
+        return "regressed since an upgrade"
+    drifts = (probe.findings or NOTHING).drifts.items()
+    if any(of == probe.container.replica and (drift.shift or 0.0) > 0 for (of, _), drift in drifts):
+        return "drifted without an upgrade"
+    return "up, with lost runs" if probe.runs_lost else "up"
+
+
+def _regressed(probe: PolledProbe) -> bool:
+    """Whether an upgrade made a canary worse that this container runs with the new image."""
+    findings = probe.findings or NOTHING
+    regressed = {canary for canary, verdict in findings.judgements.items() if verdict.state == "regressed"}
+    for canary, measures in findings.measures.items():
+        if any(verdict.state == "regressed" for verdict in measures.values()):
+            regressed.add(canary)
+    return any(probe.side(canary) == "new" for canary in regressed)
 
 
 def card(
     probe: PolledProbe,
     now: float,
+    state: State,
     ended: Ended | None = None,
-    conditions: Sequence[Condition] = (),
     policy: Policy = LIVE,
     most: int = 1 << 20,
 ) -> str:
@@ -38,11 +102,11 @@ def card(
     Args:
         probe: One that is followed.
         now: Seconds, of the monotonic clock.
+        state: Of the container.
         ended: How often the kernel ended it for memory; None where it never did.
-        conditions: Of alerts, that hold.
         policy: How many runs a baseline has.
-        most: Bytes of alerts, canaries and environment, of which the first and the last may have a quarter in any
-            case; what is more is counted.
+        most: Bytes of failing canaries, canaries and environment, of which the first and the last may have a quarter
+            in any case; what is more is counted.
     """
     container = probe.container
     age = (
@@ -56,10 +120,13 @@ def card(
     trouble = f'<p class="trouble">{escaped(f"{probe.trouble}{at}", 800)}</p>' if probe.trouble else ""
     if ended is not None:
         trouble += f'<p class="trouble">{how_it_ended(ended)}</p>'
-    holding = [*_to_show(conditions, ended)]
-    alerts, left_out = _fitting(map(condition_line, holding), len(holding), most // 4)
-    most -= _size(alerts)
-    trouble += alerts + _more(left_out, "alerts")
+    failures = [*_failures(probe)]
+    shown, left_out = _fitting(failures, len(failures), most // 4)
+    most -= _size(shown)
+    trouble += shown + _more(left_out, "failing canaries")
+    if probe.runs_lost:
+        lost = f"{_counted(probe.runs_lost)} lost: the exporter was away for longer than the probe keeps runs"
+        trouble += f'<p class="note">{lost}</p>'
     trouble += "".join(f'<p class="note">{escaped(note, 400)}</p>' for note in container.notes)
     if tag_moves(container.image):
         trouble += (
@@ -82,9 +149,8 @@ def card(
     canaries, left_out = _fitting(each, len(probe.history.canaries), most - of_environment)
     of_environment = max(of_environment, most - _size(canaries))
     canaries += _more(left_out, "canaries") or ("" if canaries else _no_run(probe))
-    style = STATES[state_of(probe, conditions)].style
     return (
-        f'<article class="{style}"><header class="name"><h2>{escaped(container.replica)}</h2>'
+        f'<article class="{STATES[state]}"><header class="name"><h2>{escaped(container.replica)}</h2>'
         f'<span class="soft">{escaped(str(container.service_key))}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment, place, of_environment)}</article>"
@@ -122,89 +188,35 @@ def how_it_ended(ended: Ended) -> str:
     return f"the kernel ended it for memory {how_often}, last {duration(max(0.0, time.time() - at))} ago{of}"
 
 
-class _State(NamedTuple):
-    style: str
-    words: str
-
-
-STATES = (  # the worst first
-    _State("down", "down"),
-    _State("down", "not polled"),
-    _State("critical", "to act on now"),
-    _State("failing", "with a failing canary"),
-    _State("failing", "in trouble"),
-    _State("failing", "slower since an upgrade"),
-    _State("up", "up"),
-)
-
-
-IN_TROUBLE = 4
-
-
-def state_of(probe: PolledProbe, conditions: Sequence[Condition]) -> int:
-    """Which of ``STATES`` a container is in.
-
-    Args:
-        probe: Its probe.
-        conditions: Of alerts about it, that hold.
-
-    Returns:
-        Its place among them.
-    """
-    if probe.container.url is None:
-        return 1
-    if not probe.up:
-        return 0
-    if any(condition.severity == CRITICAL for condition in conditions):
-        return 2
-    if not all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()):
-        return 3
-    if conditions:
-        return IN_TROUBLE
-    judged = probe.findings.judgements.items() if probe.findings is not None else ()
-    slower = (name for name, judgement in judged if judgement.state == "regressed")
-    return 5 if any(probe.side(name) == "new" for name in slower) else 6
-
-
-def _to_show(conditions: Sequence[Condition], ended: Ended | None) -> Iterator[Condition]:
-    """Without those that a line beside them says in more words, and of two severities for one thing the worse."""
-    worse = {(each.alert, each.labels.get("canary")) for each in conditions if each.severity == CRITICAL}
-    for each in conditions:
-        said = each.alert == "InferCanaryProbeDown" or (
-            ended is not None and each.labels.get("reason") == "killed"
-        )
-        if not said and (each.severity == CRITICAL or (each.alert, each.labels.get("canary")) not in worse):
-            yield each
-
-
-def condition_line(condition: Condition) -> str:
-    """A line, in its colour, that leads to what to do.
-
-    Args:
-        condition: Of an alert, that holds.
-    """
-    link = f'<a href="runbooks#{condition.anchor}">{escaped(condition.words, 400)}</a>'
-    return f'<p class="condition {condition.severity}">{link}</p>'
+def _failures(probe: PolledProbe) -> Iterator[str]:
+    """A line for each failing canary, without the detail if its last run has one."""
+    for canary, state in probe.reported.states.items() if probe.up else ():
+        if state in FAILING:
+            runs = probe.history.canaries.get(canary)
+            is_told = runs is not None and runs[-1].outcome not in _NO_FAILURE
+            detail = "" if is_told else probe.reported.failures.get(canary, "")
+            words = f"{_spaced(state)}{': ' if detail else ''}{escaped(detail, 400)}"
+            yield f'<p class="trouble">{escaped(canary, 120)} is {words}</p>'
 
 
 def _no_run(probe: PolledProbe) -> str:
     """What a start does before its first run: a model may take minutes to load."""
     if not probe.up:
         return ""
-    states = probe.reported.rows("infercanary_canary_state")
+    if not probe.reported.states:
+        return _note("no run yet: it reports no canary")
     due = {"steady": _due(probe)}
-    now = [
-        f"{escaped(labels['canary'], 120)} is {due.get(labels['state'], escaped(labels['state']))}"
-        for labels, on in states
-        if on
+    states = [
+        f"{escaped(canary, 120)} is {due.get(state, _spaced(state))}"
+        for canary, state in probe.reported.states.items()
+        if state not in FAILING
     ]
-    what = ", ".join(now[:_MOST_STATES]) or "it reports no canary"
-    return _note(f"no run yet: {what}")
+    return _note(f"no run yet{': ' if states else ''}{', '.join(states[:_MOST_STATES])}")
 
 
 def _due(probe: PolledProbe) -> str:
     """When a canary that is ready runs first: a duty cap of 1 % keeps a large model waiting for minutes."""
-    every = next((value for _, value in probe.reported.rows("infercanary_interval_seconds")), 0.0)
+    every = probe.reported.interval
     if every < _SOON_SECONDS:
         return "warm, and its first run is due"
     return f"warm, and its first run comes within about {duration(every)}"
@@ -237,7 +249,7 @@ def _canary(
     trouble = ""
     if last.outcome != "ok":
         detail = f": {escaped(last.detail, 300)}" if last.detail else ""
-        trouble = f'<p class="amiss">last run {escaped(last.outcome.replace("_", " "))}{detail}</p>'
+        trouble = f'<p class="amiss">last run {_spaced(last.outcome)}{detail}</p>'
     return (
         f'<div class="canary"><span>{escaped(name, 120)}</span>'
         f'<span class="now">{milliseconds(shown.median)} <small>ms</small></span>'
@@ -245,6 +257,10 @@ def _canary(
         f"<span><small>max </small>{milliseconds(shown.high)}</span></span>{sparkline(runs)}{trouble}"
         f"{verdict}{drift_since(drift) if drift is not None else ''}</div>"
     )
+
+
+def _spaced(name: str) -> str:
+    return escaped(name.replace("_", " "))
 
 
 def _counted(runs: int) -> str:

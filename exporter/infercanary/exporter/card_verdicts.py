@@ -74,7 +74,7 @@ def measures_of(verdicts: Mapping[str, MeasureVerdict]) -> str:
     """
     if not verdicts:
         return ""
-    order = ("regressed", "improved", "confirming")
+    order = ("regressed", "improved", "unconfirmed")
     each = sorted(verdicts.items(), key=lambda item: item[1].state not in order)
     worst = next((state for state in order[:2] if any(v.state == state for v in verdicts.values())), "")
     line = "; ".join(measure_words(name, verdict) for name, verdict in each)
@@ -103,7 +103,7 @@ def earlier_upgrades(answers: Sequence[PastVerdict], now: Judgement | None, plac
     rows = "".join(
         f'<li class="{answer.state}"><time>{time.strftime("%F %R", time.gmtime(answer.upgraded_at))} UTC</time> '
         f"{_upgrade(answer.baseline_image, answer.candidate_image)}: {escaped(answer.sentence, 1000)}"
-        f"{'; then withdrawn' if answer.withdrawn else ''}</li>"
+        f"{'; then rolled back' if answer.rolled_back else ''}</li>"
         for answer in reversed(past[-_MAX_EARLIER:])
     )
     return f'<details id="earlier:{place}"><summary>Earlier upgrades</summary><ol>{rows}</ol></details>'

@@ -24,6 +24,7 @@ from infercanary.client.fetch import Failure, PollError, fetch, open_session
 from infercanary.client.wire import Meter, Turns
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable
+from infercanary.exporter.canaries import reported_canaries
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.departed import Departed
 from infercanary.exporter.discovery.base import Container, Key
@@ -36,7 +37,6 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
-from infercanary.exporter.signals import OWN
 from infercanary.exporter.totals import Shares
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
@@ -187,7 +187,7 @@ class Collector:
             log.exception("probe not shown by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
             self._exposition.forget(probe.key)
-            probe.lines, probe.vitals, probe.findings, probe.judged, probe.verdicts = [], {}, None, [], []
+            probe.lines, probe.vitals, probe.findings, probe.verdicts = [], {}, None, []
             with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
                 self._show(probe)
 
@@ -209,16 +209,12 @@ class Collector:
         service = probe.container.service_key
         found = self.judging.findings.get(service, NOTHING)
         publishes = self.judging.ownership.publishes(service)
-        families = probe.families(now)
-        changed = found is not probe.findings or publishes is not probe.publishes
-        if changed:
+        if found is not probe.findings or publishes is not probe.publishes:
             judged = metrics.families(found, probe.container.replica, publishes=publishes)
             probe.findings, probe.publishes = found, publishes
             probe.verdicts = [write(family, probe.identity) for family in judged]
-            probe.judged = [family for family in judged if family.name in OWN]  # the rest takes megabytes
             self._fit(probe, probe.lines)
-        probe.own.take([*families, *probe.judged], now)
-        for family in families:
+        for family in probe.families(now):
             vitals[family.name] = write(family, probe.identity)
         reported = probe.lines if probe.up else ()
         if disputed := self._exposition.replace(probe.key, [*reported, *vitals.values(), *probe.verdicts]):
@@ -283,7 +279,7 @@ class Collector:
             probe.cursor = report.cursor  # else the same runs are asked for again
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
-        probe.reported.take(accepted.families, now)
+        probe.reported = reported_canaries(accepted.families)
         affordable = probe.series.affordable(lines, probe.lines, probe.account, now)
         self._fit(probe, affordable)
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:

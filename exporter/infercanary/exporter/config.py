@@ -50,8 +50,9 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The section ``links:``: where links in alerts lead, by the addresses at which people reach them."""
+    """The section ``links:``: targets of links in alerts and on the status page, as people reach them."""
 
+    alertmanager: str = ""
     grafana: str = ""
     runbooks: str = ""
     """Of this exporter, with /runbooks at its end; or where else they are published."""

@@ -37,24 +37,15 @@ log = structlog.get_logger(__name__)
 Context = Callable[[], Awaitable["ssl.SSLContext | None"]]
 """For TLS, as it is at each connection."""
 
-OPEN = Metric(
-    "infercanary_connections",
-    "gauge",
-    "Open connections to the exporter.",
-    reading="There is one for each Prometheus and a few for each browser. Near 128, somebody holds connections open: "
-    "`infercanary_connections_refused_total` has the reasons for which connections are closed.",
-)
 REFUSED = Metric(
     "infercanary_connections_refused_total",
     "counter",
-    "Connections that the exporter closed by itself or did not accept, by reason.",
+    "Connections that the exporter closed or did not accept, by reason.",
     ("reason",),
-    reading="Healthy is no increase. `no_request`: no whole request header or TLS handshake in 10 s. `late_reader`: "
-    "the client did not read an answer in time. `crowded`: an old connection was closed for a new one. `refused`: no "
-    "old connection could be closed for the new one. `busy`: too many answers at the same time (503). `malformed`: "
-    "not HTTP. A steady increase is an attack or a broken client; the log names its address.",
+    reading="A steady increase is an attack, a broken client (`malformed`, `late_reader`) or one that holds "
+    "connections open; the log names its address.",
 )
-METRICS = (OPEN, REFUSED)
+METRICS = (REFUSED,)
 
 MOST = 128
 MOST_OF_ADDRESS = 64
@@ -126,15 +117,12 @@ class Connections:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def families(self) -> list[Family]:
-        """How many there are, and what was refused.
+        """Connections that were refused.
 
         Returns:
             Families without labels of a container.
         """
-        return [
-            OPEN.family(float(len(self._open))),
-            REFUSED.family({(reason,): float(count) for reason, count in sorted(self.refused.items())}),
-        ]
+        return [REFUSED.family({(reason,): float(count) for reason, count in sorted(self.refused.items())})]
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:

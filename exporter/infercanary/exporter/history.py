@@ -14,6 +14,8 @@ from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import Outcome
 from infercanary.judge.policy import LIVE, Policy
 
+WAITING_SECONDS = 600.0
+"""Latest runs of so long show how much of the latency is waiting: a shorter contention does not count."""
 _RUNS = 120
 _CANARIES = 16
 
@@ -64,7 +66,7 @@ def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | 
     Returns:
         Share from 0 to 1, of the medians of the latest runs; None where too few of these say it.
     """
-    since = runs[-1].started_at - policy.waiting_seconds if runs else 0.0
+    since = runs[-1].started_at - WAITING_SECONDS if runs else 0.0
     known = [
         (run.waited, run.median)
         for run in runs

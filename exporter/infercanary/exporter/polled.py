@@ -13,10 +13,10 @@ import msgspec
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH
+from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
 from infercanary.exporter.budget import EXCEEDED, Account
+from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.churn import KnownCanaries, KnownSeries
-from infercanary.exporter.conditions import Condition, Known, conditions
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
@@ -32,9 +32,7 @@ from infercanary.exporter.sharing import (
     in_words,
     neighbours,
 )
-from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
-from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import Packed, merged
 from infercanary.judge.upgrade import image_name
 
@@ -42,95 +40,68 @@ UP = Metric(
     "infercanary_up",
     "gauge",
     "1 if the last poll of the container's probe gave a valid report, else 0.",
-    reading="`infercanary_up == 0` for some minutes is an alert: everything that the probe reports is missing during "
-    "that time. The status page has the reason, and `infercanary_poll_failures_total` has its kind. Missing for a "
-    "container that is gone, and for one that has a label of InferCanary, but not `infercanary.enable`.",
+    reading="0 for minutes is an alert: all that the probe reports is missing. The status page has the reason.",
 )
 AGE = Metric(
     "infercanary_report_age_seconds",
     "gauge",
     "Time since the last valid report of the container's probe.",
-    reading="It is about `poll_seconds` at most while the probe is up. A higher value shows that the probe is down, "
-    "and for how long. Missing before the first report.",
+    reading="Healthy is at most about `poll_seconds`.",
 )
 INFO = Metric(
     "infercanary_container_info",
     "gauge",
-    "1, with what Docker or the kubelet reports about the container: image reference, image id, registry digest and "
-    "container id.",
+    "Always 1; what Docker or the kubelet reports about the container.",
     ("image", "image_id", "image_digest", "container_id"),
-    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (instance, namespace, "
-    "service, pod, container) group_left (image, image_digest) infercanary_container_info`. If the labels are empty, "
-    "the container is from the config's list. A kubelet knows one digest of an image, and uses it as the id.",
+    reading="Join it on instance, namespace, service, pod and container. Labels are empty for a container from the "
+    "config's list.",
 )
 POLL_DURATION = Metric(
     "infercanary_poll_duration_seconds",
     "gauge",
     "Time of the last poll, from connecting to the whole body.",
-    reading="Healthy is a few milliseconds. Near `timeout_seconds` (3 s by default), the host or the container's "
-    "process has too little CPU, and polls begin to fail.",
+    reading="Healthy is milliseconds. Near `timeout_seconds`, the host or the container has too little CPU.",
 )
 POLL_FAILURES = Metric(
     "infercanary_poll_failures_total",
     "counter",
     "Polls that gave no valid report, by reason.",
     ("reason",),
-    reading="`unreachable`: not started, or no common network. `timeout`: the container has too little CPU, or "
-    "hangs. `too_large` and `malformed`: not a probe, or a limit. `too_costly`: HTTP in unusual pieces. "
-    "`no_address`: the container has no network in common with the exporter. `server_gone`: the server that a "
-    "sidecar watches does not run. `label`: a label or an annotation is wrong; the page and the log name it. "
-    "`internal`: a fault of the exporter; its log has the fault. For alerts, use `infercanary_failed_polls_total`.",
-)
-# Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
-# was there before. One for each reason of each container would be nine times as many, nearly all of them 0 for ever.
-# What is rejected needs no such total: a bad family is there in the next report too.
-FAILED_POLLS = Metric(
-    "infercanary_failed_polls_total",
-    "counter",
-    "Polls that gave no valid report, for any reason. It is 0 at first, so the first failure is an increase too.",
-    reading="`increase(infercanary_failed_polls_total[15m]) > 0` also shows failures between two scrapes, which "
-    "`infercanary_up` may miss.",
+    reading="The status page has the last reason in words. `server_gone`: a sidecar's server does not run. "
+    "`label`: a label is wrong.",
 )
 REJECTED = Metric(
     "infercanary_rejected_total",
     "counter",
-    "Parts of otherwise valid reports that were left out (families, runs, environment entries), by reason.",
+    "Parts of valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
-    reading="Healthy is no increase. `too_many` is one of the exporter's `limits`. The other reasons come from a "
-    "probe of another version, from unusual names in a sampler or target of your own, or from a program that "
-    "pretends to be a probe. `conflict` is a name with another kind than its known kind. If two containers report a "
-    "name of your own with different kinds, nothing is left out, but the name has no type.",
+    reading="Healthy is no increase. `too_many`: one of the exporter's `limits`. Otherwise a probe of another "
+    "version, or unusual names of yours.",
 )
 RUNS_COLLECTED = Metric(
     "infercanary_runs_collected_total",
     "counter",
-    "Raw runs that the exporter took from the probe, each once.",
-    reading="It grows with `infercanary_runs_total`. Runs of an earlier probe that were found in its journal count "
-    "too, unless they are left out.",
+    "Runs that the exporter took from the probe, each once.",
+    reading="It grows with `infercanary_runs_total`.",
 )
 RUNS_LEFT_OUT = Metric(
     "infercanary_runs_left_out_total",
     "counter",
-    "Raw runs of earlier starts that are not judged: no poll saw these starts, so their image is not known.",
-    reading="It grows if the container was started more than once while the exporter was away. Verdicts do not use "
-    "these runs.",
+    "Runs of earlier starts that are not judged: no poll saw these starts, so their image is unknown.",
+    reading="It grows if the container started more than once while the exporter was away.",
 )
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",
     "counter",
-    "Raw runs that left the probe's ring before the exporter collected them.",
-    reading="Healthy is no increase: the ring holds 2,048 runs, which last for hours. If it grows, the exporter was "
-    "away for a long time.",
+    "Runs that left the probe's ring before the exporter collected them.",
+    reading="Healthy is no increase: the ring holds 2,048 runs, which last for hours.",
 )
 WAITING = Metric(
     "infercanary_canary_waiting_ratio",
     "gauge",
-    "Share of the canary's latency that was waiting for CPUs that others on the host used, over the runs of "
-    f"{LIVE.waiting_seconds / 60:g} minutes.",
+    "Share of the canary's latency over 10 minutes that was CPU wait caused by other processes on the host.",
     ("canary",),
-    reading=f"Near 0 is healthy. Above {LIVE.waiting_share:g} for 10 minutes it is an alert, because requests wait "
-    "as long. Others in its own container do not count, and its quota does not count. Missing if fewer than "
-    f"{LIVE.fewest_new_runs} of these runs report it.",
+    reading="A large share is an alert: requests wait as long. The container itself and its quota do not count.",
 )
 METRICS = (
     WAITING,
@@ -139,7 +110,6 @@ METRICS = (
     INFO,
     POLL_DURATION,
     POLL_FAILURES,
-    FAILED_POLLS,
     REJECTED,
     EXCEEDED,
     RUNS_COLLECTED,
@@ -206,9 +176,7 @@ class PolledProbe:
         # What the judge had found when that was last shown.
         self.findings: Findings | None = None
         self.publishes = True
-        # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
-        self.reported, self.own = Signals(REPORTED), Signals(OWN)
-        self.judged: list[Family] = []
+        self.reported = ReportedCanaries()
         # What it reported last, what the judge found, and what the exporter says of it, by family.
         self.lines: list[Lines] = []
         self.verdicts: list[Lines] = []
@@ -296,7 +264,7 @@ class PolledProbe:
         cold_start = [
             family
             for family in families
-            if family.name in COLD_START_METRICS
+            if family.name == COLD_START_METRIC
             and sum(sys.getsizeof(text) for point in family.points for text in point.labels)
             <= _COLD_START_BYTES
         ]
@@ -348,22 +316,6 @@ class PolledProbe:
             return "new"
         return "old" if name == judgement.baseline_image else "other"
 
-    def conditions(self, policy: Policy, now: float, ended_at: float | None) -> list[Condition]:
-        """What alerts are about, as it is now.
-
-        Args:
-            policy: The numbers that decide.
-            now: A Unix time.
-            ended_at: When the kernel last ended it for memory, a Unix time; None where it never did.
-
-        Returns:
-            The worst first.
-        """
-        reported = self.reported if self.up else Signals(REPORTED)
-        judged = self.findings.judgements if self.findings is not None else ()
-        others = [canary for canary in judged if self.side(canary) != "new"]
-        return conditions(Known(reported, self.own, policy, now, ended_at, others))
-
     def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
         """Note that its container is no more.
 
@@ -398,7 +350,6 @@ class PolledProbe:
             POLL_FAILURES.family(
                 {(reason,): float(count) for reason, count in sorted(self.failures.items())}
             ),
-            FAILED_POLLS.family(float(self.failures.total())),
             EXCEEDED.family(
                 {(budget,): float(count) for budget, count in sorted(self.account.exceeded.items())}
             ),

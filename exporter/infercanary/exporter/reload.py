@@ -21,16 +21,9 @@ RELOAD_OK = Metric(
     "infercanary_config_last_reload_successful",
     "gauge",
     "1 if the last load of the config worked, else 0.",
-    reading="0 is an alert: the exporter still uses the old config, and a restart would fail. The exporter's log "
-    "names the line.",
+    reading="0 is an alert: the old config stays, and a restart would fail. The exporter's log names the line.",
 )
-RELOAD_TIME = Metric(
-    "infercanary_config_last_reload_success_timestamp_seconds",
-    "gauge",
-    "Unix time of the last successful load of the config.",
-    reading="If it is older than your last change, the exporter did not read the change, or refused it.",
-)
-METRICS = (RELOAD_OK, RELOAD_TIME)
+METRICS = (RELOAD_OK,)
 
 _WATCH_SECONDS = 1.0
 _LEAST_SECONDS, _MOST_SECONDS, _TIMES_ITS_WORK = 1.0, 10.0, 5.0  # between two loads, whoever asks how often
@@ -60,8 +53,8 @@ class LiveConfig:
         self._changed = changed
         self._fixed = fixed
         self._given = given
-        self._ok = True
-        self._loaded_at = time.time()
+        self.ok = True
+        """Whether the last load worked."""
         self._stamp = self._file_stamp()
         self._complaint = ""
         self._next: asyncio.Task[UsageError | None] | None = None
@@ -105,7 +98,7 @@ class LiveConfig:
                 self._put_in_force(await asyncio.to_thread(check, self._path, given))
             except Exception as caught:  # a fault of ours must not end the watch
                 error = caught if isinstance(caught, UsageError) else UsageError(f"{self._path}: {caught!r}")
-                self._ok = self._path is None and self._ok
+                self.ok = self._path is None and self.ok
                 if str(error) != self._complaint:
                     log.error("config not reloaded, the old one stays", error=str(error))
                 self._complaint = str(error)
@@ -118,8 +111,7 @@ class LiveConfig:
             return None
 
     def _put_in_force(self, new: ExporterConfig) -> None:
-        was_ok, self._ok, self._complaint = self._ok, True, ""
-        self._loaded_at = time.time()
+        was_ok, self.ok, self._complaint = self.ok, True, ""
         of_file = [key for key in self._fixed if key not in self._given]
         if unapplied := [key for key in of_file if getattr(new, key) != getattr(self.current, key)]:
             log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
@@ -144,12 +136,12 @@ class LiveConfig:
                 await asyncio.shield(self.ask())  # what is wrong is logged, and shown by the metric
 
     def families(self) -> list[Family]:
-        """Whether the last load worked, and when one last did.
+        """Whether the last load worked.
 
         Returns:
             Families without labels of a container.
         """
-        return [RELOAD_OK.family(float(self._ok)), RELOAD_TIME.family(self._loaded_at)]
+        return [RELOAD_OK.family(float(self.ok))]
 
     def _file_stamp(self) -> tuple[int, ...]:
         """Changes with the file, also where a symlink is swapped (Kubernetes) or the file is replaced (editors)."""

@@ -37,7 +37,7 @@ WORST_FIRST: tuple[Verdict, ...] = (
     "no_baseline",
     "settling",
     "inconclusive",
-    "confirming",
+    "unconfirmed",
     "equivalent",
     "improved",
 )

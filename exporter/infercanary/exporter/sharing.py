@@ -20,31 +20,25 @@ from infercanary.exporter.discovery.base import Key
 SHARED = Metric(
     "infercanary_container_shared_cpus",
     "gauge",
-    "CPUs of the container's cpuset that another monitored container of the host may use too. If two containers have "
-    "no cpuset, it is all CPUs of the host: the containers may use the same CPUs, but it is not known whether they "
-    "do.",
-    reading="It is 0 for a container with CPUs of its own. Otherwise a neighbour's load may slow it: see "
-    "`infercanary_canary_run_queue_seconds_total`, and pin with `--cpuset-cpus`. Only containers with a probe are "
-    "compared.",
+    "CPUs of the container's cpuset that another monitored container may use too; without cpusets, all CPUs of the "
+    "host.",
+    reading="0: CPUs of its own. Otherwise a neighbour may slow it: pin with `--cpuset-cpus`.",
 )
 
 SHARED_GPU = Metric(
     "infercanary_gpu_shared",
     "gauge",
-    "Other monitored containers on the same GPU or MIG instance, by its uuid.",
+    "Other monitored containers on the same GPU or MIG instance.",
     ("gpu", "uuid"),
-    reading="0 means that no other container with a probe is on it. To see which containers share it, look for the "
-    "series with the same `uuid`. A container that sees several GPUs counts for the GPUs that its canaries run on. "
-    "If these are not known, it counts for all of its GPUs.",
+    reading="Series with the same `uuid` share a GPU.",
 )
 UNKNOWN_PROCESSES = Metric(
     "infercanary_gpu_unknown_processes",
     "gauge",
-    "Processes on the GPU or MIG instance that NVML lists and that are in no container with a probe.",
+    "Processes on the GPU or MIG instance that are in no container with a probe.",
     ("gpu", "uuid"),
-    reading="If it is above 0, somebody else computes there: a container without a probe, or a process of the host. "
-    "If the driver hides the processes of other containers, 0 says little. If it lists fewer processes than are "
-    "known, the series is missing.",
+    reading="Above 0, somebody else computes there. 0 says little if the driver hides processes of other "
+    "containers.",
 )
 
 _NAME = "infercanary_cgroup_cpuset_info"

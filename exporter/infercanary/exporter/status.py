@@ -14,13 +14,11 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from infercanary.exporter.card import IN_TROUBLE, STATES, Ended, card, condition_line, how_it_ended, state_of
-from infercanary.exporter.conditions import Condition
+from infercanary.exporter.card import STATES, Ended, State, card, how_it_ended, state_of
 from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.markup import duration, escaped
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.replicas import apart, replica
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import LIVE, Policy
 
@@ -44,11 +42,11 @@ _HEAD = f"""<!doctype html>
 <style>{STYLE}</style></head><body>
 """
 _LINKS = (
-    '<nav><a href="metrics">metrics</a><a href="runbooks">runbooks</a>'
-    '<a href="-/healthy">healthy</a><a href="-/ready">ready</a></nav>'
+    '<a href="metrics">metrics</a><a href="runbooks">runbooks</a>'
+    '<a href="-/healthy">healthy</a><a href="-/ready">ready</a>'
 )
-_SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
-_IMPAIRED = '<div class="note">{}</div>'
+_ALERTS = '<a href="{}" rel="noopener noreferrer">alerts</a>'
+_TROUBLE = '<p class="note">{}</p>'
 _GONE = '<p class="note"><span class="trouble">{} ({}) does not run: {}.</span></p>'
 _LEFT = '<p class="note">{}: its last container, {}, ended {} ago. What is stopped sends no alert.</p>'
 _BROKEN = (
@@ -68,46 +66,39 @@ Both must share a Docker network.</p>
 async def page(
     probes: Collection[PolledProbe],
     *,
-    silent: Iterable[str],
     version: str,
+    troubles: Iterable[str] = (),
     ended: Mapping[Key, Ended] | None = None,
     left: Iterable[Gone] = (),
-    impaired: Iterable[Condition] = (),
+    alertmanager: str = "",
     policy: Policy = LIVE,
 ) -> bytes:
     """The whole page; it yields to the event loop between cards. What is wrong with one card costs no other.
 
     Args:
         probes: What the exporter polls.
-        silent: The discoveries that do not answer now, by their names.
         version: The exporter's.
+        troubles: Sentences about what is wrong with the exporter itself.
         ended: Of each container that the kernel ended for memory, also of one that is gone.
         left: Services without a container.
-        impaired: What is wrong with the exporter itself.
-        policy: The numbers by which conditions of alerts hold.
+        alertmanager: Its web address; empty for none.
+        policy: How many runs a baseline has.
 
     Returns:
         HTML in UTF-8.
     """
     now = time.monotonic()
     ended = ended or {}
-    differ = apart({probe.key: replica(probe) for probe in probes}, policy, time.time())
     turn = _Turn()
-    found: dict[Key, list[Condition]] = {}
-    states = dict.fromkeys((probe.key for probe in probes), IN_TROUBLE)
+    states: dict[Key, State] = dict.fromkeys((probe.key for probe in probes), "not shown")
     for probe in probes:
         with _costs_one(probe):
-            ended_at = ended[probe.key][1] if probe.key in ended else None
-            holding = [*differ.get(probe.key, ()), *probe.conditions(policy, time.time(), ended_at)]
-            states[probe.key] = state_of(probe, holding)
-            found[probe.key] = holding
+            states[probe.key] = state_of(probe, ended.get(probe.key))
         await turn.over()
-    ordered = sorted(probes, key=lambda probe: (states[probe.key], probe.key))
-    parts = [_HEAD, _top(states.values()), *(_SILENT.format(escaped(source)) for source in silent)]
-    # Of discoveries the lines above say which.
-    parts += [
-        _IMPAIRED.format(condition_line(each)) for each in impaired if each.labels["reason"] != "discovery"
-    ]
+    places = [*STATES]
+    ordered = sorted(probes, key=lambda probe: (places.index(states[probe.key]), probe.key))
+    parts = [_HEAD, _top(states.values(), alertmanager)]
+    parts += [_TROUBLE.format(escaped(sentence, 400)) for sentence in troubles]
     here = {probe.key for probe in ordered}
     parts += [
         _GONE.format(escaped(name), escaped(str(ServiceKey(namespace, service))), how_it_ended(how))
@@ -122,9 +113,9 @@ async def page(
     cards: list[bytes] = []
     for probe in ordered:
         text = _BROKEN.format(escaped(probe.container.replica))
-        if probe.key in found:
+        if states[probe.key] != "not shown":
             with _costs_one(probe):
-                text = card(probe, now, ended.get(probe.key), found[probe.key], policy, most)
+                text = card(probe, now, states[probe.key], ended.get(probe.key), policy, most)
         cards.append(text.encode())  # as text, one odd character would make it four times as long in memory
         await turn.over()
     footer = f"<footer><small>InferCanary {escaped(version)} · refreshes every {_REFRESH_SECONDS} s</small></footer>"
@@ -162,10 +153,15 @@ def _costs_one(probe: PolledProbe) -> Iterator[None]:
             log.exception("a container is not shown by a fault of the exporter", **probe.identity)
 
 
-def _top(states: Iterable[int]) -> str:
+def _top(states: Iterable[State], alertmanager: str) -> str:
     counts = Counter(states)
     tally = " · ".join(
-        f'<span class="{STATES[state].style}"><b>{count}</b> {STATES[state].words}</span>'
-        for state, count in sorted(counts.items())
+        f'<span class="{style}"><b>{counts[state]}</b> {state}</span>'
+        for state, style in STATES.items()
+        if counts[state]
     )
-    return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
+    alerts = _ALERTS.format(escaped(alertmanager, 2_000)) if alertmanager else ""
+    return (
+        f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>'
+        f"<nav>{alerts}{_LINKS}</nav></header>"
+    )

@@ -20,20 +20,13 @@ from infercanary.store.reading import fair
 
 log = structlog.get_logger(__name__)
 
-MEMORY_LIMIT = Metric(
-    "infercanary_memory_limit_bytes",
-    "gauge",
-    "Memory that the exporter's control group, or one above it, may use.",
-    reading="It limits how many probes fit ([budgets](exporter.md#budgets)). Missing if there is no limit.",
-)
 REFUSED = Metric(
     "infercanary_refused_containers",
     "gauge",
-    "Containers that were found but are not polled, because no more probes fit into the exporter's memory or its "
-    "limits.",
+    "Containers that were found but are not polled: they exceed the exporter's memory or `limits.probes`.",
     reading="Healthy is 0. The log names them: give the exporter more memory, or raise `limits.probes`.",
 )
-METRICS = (MEMORY_LIMIT, REFUSED)
+METRICS = (REFUSED,)
 
 BASE_BYTES: Final = 208 << 20
 """Of an exporter without probes: 100 MiB of its process, 50 MiB of connections, and one answer that is taken apart."""
@@ -253,15 +246,12 @@ class Shares:
             shared.want(key, 0, 0)
 
     def families(self) -> list[Family]:
-        """What there is, and who is refused.
+        """How many containers are refused.
 
         Returns:
             Families without labels of a container.
         """
-        return [
-            MEMORY_LIMIT.family({} if self._memory is None else float(self._memory)),
-            REFUSED.family(float(len(self.refused))),
-        ]
+        return [REFUSED.family(float(len(self.refused)))]
 
 
 def memory_limit(

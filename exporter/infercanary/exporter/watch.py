@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 ENDED = Metric(
     "infercanary_worker_failures_total",
     "counter",
-    "How often a thread or task of the exporter ended by a fault of the exporter.",
+    "Times that a thread or task of the exporter ended by a fault of the exporter.",
     ("worker",),
-    reading="Healthy is no increase. The worker was started again. If it ends a second time within ten minutes, the "
-    "exporter ends with exit code 70, so that Docker or Kubernetes restarts it.",
+    reading="Healthy is no increase. It is started again; the second time within ten minutes, the exporter ends "
+    "with code 70.",
 )
 METRICS = (ENDED,)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercanary.judge.host import undisturbed
+from infercanary.judge.host import uncontended
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import Selection
@@ -25,8 +25,8 @@ class Runs(NamedTuple):
     """After a rollback: the same with the new image's own starts of before."""
     taught: Sequence[Start] = ()
     """What shows how much starts of one image differ."""
-    disturbed: int = 0
-    """Starts that are left out, because others on the host disturbed them."""
+    contended: int = 0
+    """Starts that are left out because they were contended."""
     siblings: Sequence[Start] = ()
     """Starts of other services of the host that ran before the upgrade and since."""
     beside: Sequence[Pair] = ()
@@ -46,11 +46,11 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
     """
     upgrade = selection.upgrade
     if upgrade is None:
-        calm = undisturbed(selection.starts, [], policy)
-        return Runs(selection, taught=calm, disturbed=len(selection.starts) - len(calm))
+        calm = uncontended(selection.starts, [], policy)
+        return Runs(selection, taught=calm, contended=len(selection.starts) - len(calm))
     reached = max((len(start.samples) for start in upgrade.after), default=0)
     new = [start.first(policy.looks[-1]) for start in upgrade.after]
-    calm = undisturbed(selection.starts, new, policy)
+    calm = uncontended(selection.starts, new, policy)
     left = {start.boot for start in calm}
     looks = looks_of(upgrade._replace(before=[s for s in upgrade.before if s.boot in left]), policy)
     beside = spanning(siblings, upgrade.at)
@@ -64,7 +64,7 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
         reached,
         looks,
         taught=teaching(calm, upgrade, policy),
-        disturbed=len(selection.starts) - len(calm),
+        contended=len(selection.starts) - len(calm),
         own=pairs(upgrade.own, upgrade.after, policy),
         siblings=beside,
         beside=[pair for pair in around if pair.after[0].samples],

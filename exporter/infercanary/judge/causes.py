@@ -28,12 +28,12 @@ from infercanary.contract.measures import OUTPUT
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import (
     CONTROLS,
-    CROWDED_INSIDE,
+    CPU_WAIT_INSIDE,
+    CPU_WAIT_OUTSIDE,
     DEVICE_COMPONENTS,
     GPU_BUSY,
     IN_STEP,
     MODEL,
-    PREEMPTED,
     SETTINGS,
     THROTTLED,
     Cause,
@@ -376,7 +376,7 @@ def _explained(
     tags = {tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.tag_share}
     parts = _parts(shift, of_others, in_step(known.changes), tags, policy)
     waits = _waits(shift, moved_with, policy)
-    is_crowded = CROWDED_INSIDE in tags or (
+    is_crowded = CPU_WAIT_INSIDE in tags or (
         waits and crowd is not None and crowd.inside > 1 - policy.whole_share
     )
     named = {name: share for name, share in moved_with.phases.items() if share >= policy.phase_share}
@@ -428,10 +428,10 @@ def _parts(
     waiting, crowd, siblings = moved_with.waiting, moved_with.crowding, moved_with.siblings
     waits = _waits(shift, moved_with, policy)
     controls = {name: s for name, s in moved_with.controls.items() if name in of_host and math.isfinite(s.se)}
-    if CROWDED_INSIDE in tags or (waits and crowd is not None and crowd.inside > 1 - policy.whole_share):
+    if CPU_WAIT_INSIDE in tags or (waits and crowd is not None and crowd.inside > 1 - policy.whole_share):
         # They shared the container's CPU with others as the canary did: what moved them is not the host.
         controls = {name: s._replace(log=0.0) for name, s in controls.items()}
-    is_queued = PREEMPTED in tags and CROWDED_INSIDE not in tags and waiting is None
+    is_queued = CPU_WAIT_OUTSIDE in tags and CPU_WAIT_INSIDE not in tags and waiting is None
     host = host_part(shift, controls, siblings, waits=is_queued, policy=policy)
     # One sibling may have changed by itself, or lie.
     alone = siblings is not None and _has_moved(siblings, policy) and moved_with.felt_by < 2

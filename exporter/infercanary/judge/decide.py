@@ -50,7 +50,7 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
     state: State = verdict or "settling"
     if not math.isfinite(estimate.shift.se):
         return Decision(estimate, state)
-    if state in ("inconclusive", "confirming") and estimate.adjusted is not None:
+    if state in ("inconclusive", "unconfirmed") and estimate.adjusted is not None:
         adjusted = verdict_after(look.seen for look in estimate.adjusted.looks)
         if adjusted is not None and _is_agreed(estimate.adjusted, adjusted, estimate.shift, policy):
             found = estimate.adjusted
@@ -62,10 +62,10 @@ def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
     """The verdict after ``looks``, in order: the one sequential rule of the live judge and of experiments.
 
     Each look says what its own interval says. But a change that was called stays for as long as the interval lies
-    beyond the clear zone on the same side, where a look alone would be `confirming`: so an alert does not come and go.
+    beyond the clear zone on the same side, where a look alone would be `unconfirmed`: so an alert does not come and go.
 
     Args:
-        looks: Those before the last one that is not `confirming` do not matter.
+        looks: Those before the last one that is not `unconfirmed` do not matter.
 
     Returns:
         None where there was no look.
@@ -73,7 +73,7 @@ def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
     verdict: Verdict | None = None
     for seen in looks:
         is_same = verdict == ("regressed" if seen.shift > 0 else "improved")
-        if not (seen.verdict == "confirming" and is_same):
+        if not (seen.verdict == "unconfirmed" and is_same):
             verdict = seen.verdict
     return verdict
 

@@ -118,7 +118,7 @@ def _looks(
 ) -> list[Look]:
     """The last look, and those before it that decide what it says; ``slope_error`` widens their intervals.
 
-    What a look says depends on earlier ones only where it is `confirming`: then a change may have been called before.
+    What a look says depends on earlier ones only where it is `unconfirmed`: then a change may have been called before.
     So most judgements take one look, however many were reached.
     """
     found: list[Look] = []
@@ -134,14 +134,14 @@ def _looks(
             _is_seen_as_it_is(seen, parts, compared, restarts, policy)
             and _is_seen_by_all(seen, parts, compared, whole, reached, policy)
         ):
-            seen = seen._replace(verdict="confirming" if seen.verdict in CHANGED else "inconclusive")
-        elif seen.verdict == "confirming":
+            seen = seen._replace(verdict="unconfirmed" if seen.verdict in CHANGED else "inconclusive")
+        elif seen.verdict == "unconfirmed":
             confirmed = confirmed_at(parts, runs, policy)
             if confirmed is None and not found:  # of the last look alone: it takes time
                 needed = starts_needed(parts, runs, _starts(compared), policy)
         beside = len(_by_container(compared))
         found.append(Look(parts.shift, seen, runs, confirmed, needed, beside, parts.moved, compared))
-        is_open = found[-1].seen.verdict == "confirming"
+        is_open = found[-1].seen.verdict == "unconfirmed"
         if not is_open:
             break
     return found[::-1]
@@ -248,7 +248,7 @@ def _adjusted(
         return None
     adjustment, steady, slope_error = together
     found = _anew(adjustment.starts, steady, adjustment.siblings, policy, slope_error)
-    if not found.looks or found.looks[-1].seen.verdict in ("inconclusive", "confirming"):
+    if not found.looks or found.looks[-1].seen.verdict in ("inconclusive", "unconfirmed"):
         return found  # no answer, so nobody asks whether siblings agree on it
     alone = []
     for rank in ranks:

@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
     tags: Mapping[str, tuple[float, float]]
     """Tag → the share of runs that had it before and after."""
     gpu_users: float
-    """By how much the share of runs grew that others on the GPU disturbed, beyond replicas on the old image; below 0
+    """Growth of the share of runs contended on the GPU, beyond replicas on the old image; below 0
     where it fell."""
     bottlenecks: Mapping[Limit, float]
     """Resource → what it adds to the change, as a share of the whole."""
@@ -86,6 +86,12 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         gpu_users=_gpu_users(both, compared),
         bottlenecks=bottlenecks(both[0], both[1], controls, (clock, siblings), policy),
     )
+
+
+def control_seconds(starts: Iterable[Start]) -> dict[str, float]:
+    """Median time of each control over all runs of ``starts``."""
+    samples = _flat([[*starts]])
+    return {name: level for name in CONTROLS if (level := _level(samples, _control(name)))}
 
 
 def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) -> dict[Limit, float]:
@@ -181,8 +187,9 @@ def _phases(both: Sequence[Sequence[Sample]]) -> dict[str, float]:
 def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
     """Of each tag, the share of runs that had it before and have it now."""
     before, after = (
-        {tag: count / len(runs) for tag, count in Counter(tag for run in runs for tag in run.tags).items()}
+        {tag: count / len(runs) for tag, count in counts.items()}
         for runs in both
+        for counts in [Counter(tag for run in runs for tag in run.labelled_tags)]
     )
     return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
 

@@ -142,17 +142,17 @@ def left_waiting(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
     return left
 
 
-def undisturbed(starts: Sequence[Start], new: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
-    """``starts`` without those that others on the host disturbed, of each container and image.
+def uncontended(starts: Sequence[Start], new: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
+    """``starts`` without the contended ones, of each container and image.
 
-    One that was disturbed is no sign of how much starts differ, and no baseline, while others are there. Where the new
-    image's starts are disturbed themselves, they are compared with those that were as much; without any, with all.
-    What disturbs a host a little, or all the time, stays in: :func:`adjust` knows what siblings felt of that.
+    A contended start is no sign of the restart variance, and no baseline, while others are there. If the new image's
+    starts are contended, they are compared with starts that were contended as much; without any, with all. Slight or
+    lasting contention stays in: :func:`adjust` subtracts what siblings felt of it.
 
     Args:
         starts: Of one service, in order of time.
         new: Those of the new image, with the runs that are judged.
-        policy: From when on a start is disturbed.
+        policy: From when on a start is contended.
 
     Returns:
         At least one of each container and image; those of which the waiting is not known are all among them.
@@ -163,7 +163,7 @@ def undisturbed(starts: Sequence[Start], new: Sequence[Start], policy: Policy = 
     for start in starts:
         if len(start.samples) >= policy.fewest_runs and (waited := _waiting(start, policy)) is not None:
             groups.setdefault((start.generation.container, start.work), []).append((waited, start))
-    most = math.log1p(policy.disturbed)
+    most = math.log1p(policy.contended)
     out: set[tuple[str, str]] = set()
     for (container, image), group in groups.items():
         own = [x for (name, _), x in now.items() if x is not None and name == container]

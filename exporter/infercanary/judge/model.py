@@ -27,6 +27,7 @@ from infercanary.contract.vocabulary import (
     is_given,
     is_of_canary,
     is_setting,
+    labelled_tags,
     of_canary,
 )
 from infercanary.judge.operators import Operators
@@ -142,6 +143,12 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     received: Amount | None = None
     off_cpu: dict[str, Seconds] = {}
     measures: dict[str, float] = {}
+    clock_reason: str = ""
+
+    @property
+    def labelled_tags(self) -> tuple[str, ...]:
+        """Its tags as people read them."""
+        return labelled_tags(self.tags, self.clock_reason)
 
     @property
     def is_settled(self) -> bool:
@@ -181,6 +188,7 @@ def kept(run: Run) -> Sample:
         received=run.received,
         off_cpu=run.off_cpu,
         measures=run.measures,
+        clock_reason=run.clock_reason,
     )
 
 
@@ -188,8 +196,8 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """One sample for ``samples`` of one canary, in order, none of which failed.
 
     It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
-    least half of them have it. The error of the output is the largest one: it is rare, and what a median would hide.
-    ``runs`` counts all.
+    least half of them have it. The clock's reason is the most frequent one. The error of the output is the largest one:
+    it is rare, and what a median would hide. ``runs`` counts all.
 
     Args:
         samples: At least one.
@@ -200,8 +208,11 @@ def merge(samples: Sequence[Sample]) -> Sample:
     runs, started_at, sequence = sum(s.runs for s in samples), samples[0].started_at, samples[-1].sequence
     samples = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
     tags: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for sample in samples:
         tags.update(dict.fromkeys(sample.tags, sample.runs))
+        if sample.clock_reason:
+            reasons[sample.clock_reason] += sample.runs
     counted = sum(sample.runs for sample in samples)
     clocks = [sample.sm_clock for sample in samples if sample.sm_clock is not None]
     return Sample(
@@ -223,6 +234,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
         received=_median(sample.received for sample in samples),
         off_cpu=_medians(sample.off_cpu for sample in samples),
         measures=_medians(sample.measures for sample in samples),
+        clock_reason=max(reasons, key=reasons.__getitem__, default=""),
     )
 
 
@@ -441,7 +453,7 @@ class Upgrade(NamedTuple):
 
 
 State = Literal[
-    "settling", "no_baseline", "inconclusive", "equivalent", "confirming", "regressed", "improved"
+    "settling", "no_baseline", "inconclusive", "equivalent", "unconfirmed", "regressed", "improved"
 ]
 STATES: tuple[State, ...] = get_args(State)
 
@@ -535,13 +547,16 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """When the last start of the new image began: a rollout that was stopped may be started again."""
     until: float | None = None
     """Without an upgrade: when the last of ``runs`` began."""
-    withdrawn_image: str = ""
-    """The last new image, if its containers are all gone and others of the service go on."""
+    rolled_back_image: str = ""
+    """The last new image, if it was rolled back: its containers are all gone, and others of the service go on."""
     shift: float | None = None
     low: float | None = None
     high: float | None = None
     baseline_seconds: float | None = None
     current_seconds: float | None = None
+    """Without an upgrade, of the only image."""
+    control_seconds: dict[str, float] = {}
+    """Control → its median time with the old image or, without an upgrade, with the only one."""
     baseline_image: str = ""
     candidate_image: str = ""
     changed: Changed = "image"
@@ -577,8 +592,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """That the compared starts ran on; 0 where the store is of one host."""
     hardware: tuple[str, ...] = ()
     """The classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
-    disturbed: int = 0
-    """Starts that are left out, because others on the host disturbed them."""
+    contended: int = 0
+    """Starts that are left out because they were contended."""
     concurrent: int = 0
     """Of these, replicas that stayed on the old image: the shift is beyond what they moved by in the same minutes."""
     concurrent_shift: float | None = None
@@ -588,8 +603,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     look: int = 0
     """At how many runs of a start it looked last; 0 before the first look."""
     confirmed_at: int | None = None
-    """Of a change that is being confirmed: at how many runs of a start it is called if it stays as it is; None where
-    more runs will not do."""
+    """Runs of a start at which an unconfirmed change is called if it stays as it is; None if it needs more restarts or
+    replicas."""
     starts_needed: int | None = None
     """How many more starts will, then; None where that is not known, or more than anybody would wait for."""
     only: float | None = None

@@ -1,4 +1,4 @@
-"""Every number that decides, in one place: change one here, and judge, rules, dashboards and docs change with it.
+"""Every number that the judge decides by, in one place. Thresholds of alerts are in prometheus/rules alone.
 
 A :class:`Policy` is passed to each stage of the judge. Three are named: ``LIVE`` judges upgrades in the exporter,
 ``FILES`` compares two files of runs at one look, and ``EXPERIMENT`` decides ``infercanary ab``. They differ in how
@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
-
-from infercanary.contract.report import OUTPUT_TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +239,7 @@ class Policy:
     """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
     what a request costs cannot be known from next to none."""
 
-    disturbed: float = 0.1
+    contended: float = 0.1
     """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
     such a start teaches nothing, and is no baseline."""
 
@@ -318,54 +316,6 @@ class Policy:
 
     drift_restart_confidence: float = 0.99
     """Of the interval beyond what restarts do: a restart is one event, and is asked about once."""
-
-    # What somebody must act on: an alert, and a line on the status page.
-
-    severe_effect: float = 0.25
-    """Ratio. A slowdown that is surely as large, by the image, pages: requests take a quarter longer."""
-
-    finding_seconds: float = 259_200.0
-    """How long what was found after an upgrade, a drift, or a lost store is an alert: after three days it was seen."""
-
-    other_output: float = OUTPUT_TOLERANCE
-    """Relative error of the output; below, it is rounding."""
-
-    host_share: float = 0.5
-    """The host's share of a drift from which on the drift is the host's."""
-
-    replicas_apart: float = 0.15
-    """Ratio between the slowest and the fastest replica of one image on one kind of hardware."""
-
-    gpu_throttled: float = 0.05
-    """Share of the time in which heat or the power supply holds a GPU's clocks back."""
-
-    cpu_throttled: float = 0.1
-    """Share of the periods in which a container runs out of its CPU quota."""
-
-    threads_per_cpu: float = 1.0
-    """Computing threads for each CPU that is granted; more wait for one another."""
-
-    failed_share: float = 0.05
-    """Share of the runs of half an hour that fail,"""
-
-    fewest_failed: int = 3
-    """and so many of them at least: of few runs, one that failed is a large share."""
-
-    failing_runs: int = 2
-    """Runs that failed within half an hour, for a canary that also answered to be called failing."""
-
-    stale_interval: float = 300.0
-    """Seconds between runs. Where they are further apart, a quarter of an hour without one may be right."""
-
-    event_loop_late: float = 1.0
-    """Seconds by which the exporter's event loop is late: polls time out after three."""
-
-    waiting_share: float = 0.2
-    """Share of a canary's latency that is waiting for CPUs that others on the host had: requests wait as long, and a
-    fifth is lost to a neighbour. How many runs waited at all says little: on two cores, each meets somebody."""
-
-    waiting_seconds: float = 600.0
-    """Of its latest runs, by which that share is known: what lasts a minute wakes nobody."""
 
     # Change points in one series. Chosen on series in which people marked the changes, by the nested cross-validation
     # of benchmarks/labelled.py, or as published.

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from scipy.special import polygamma, psi
 
-from infercanary.judge.host import adjust, ranked, undisturbed
+from infercanary.judge.host import adjust, ranked, uncontended
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import restarts_of
@@ -55,7 +55,7 @@ def taught_by(
     """How much the starts of one service differ, without any prior.
 
     They are corrected for what siblings felt of the host, where that is known, and those that waited for others on the
-    host are left out: a start in a disturbed hour is no sign that starts differ.
+    host are left out: a start in a contended hour is no sign that starts differ.
 
     Args:
         starts: Of the service, with the runs of one canary, in order of time.
@@ -65,7 +65,7 @@ def taught_by(
     Returns:
         None where no image was started again.
     """
-    starts = undisturbed(starts, [], policy)
+    starts = uncontended(starts, [], policy)
     used = [sibling for rank in ranked(siblings, policy.covariates) for sibling in rank]
     adjusted = adjust(starts, used, policy)
     known = restarts_of(starts if adjusted is None else adjusted.starts, policy)

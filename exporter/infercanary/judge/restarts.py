@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from infercanary.judge.host import undisturbed
+from infercanary.judge.host import uncontended
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Restarts
@@ -39,7 +39,7 @@ def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE)
     Returns:
         The prior with what they add.
     """
-    groups = _by_image((start for start in undisturbed(starts, [], policy) if start is not last), policy)
+    groups = _by_image((start for start in uncontended(starts, [], policy) if start is not last), policy)
     return learn([[s.first(policy.opening_runs).series(policy) for s in group] for group in groups], policy)
 
 

@@ -14,6 +14,7 @@ import msgspec
 from infercanary.contract.vocabulary import known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.causes import Attribution
+from infercanary.judge.evidence import control_seconds
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
@@ -54,8 +55,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     runs = estimate.runs
     upgrade, live = runs.selection.upgrade, runs.selection.live
     restarts = estimate.restarts
-    settings, withdrawn = runs.selection.settings, runs.selection.withdrawn
-    gone = image_name(withdrawn.generation if withdrawn else None)
+    settings, rolled_back = runs.selection.settings, runs.selection.rolled_back
+    gone = image_name(rolled_back.generation if rolled_back else None)
     edited: dict[str, Any] = (
         {"settings_changed_at": settings.at, "settings_with_upgrade": settings.with_upgrade}
         if settings is not None and decision.state == "no_baseline"
@@ -63,23 +64,25 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     )
     if upgrade is None:
         last = next(reversed(live), None)
-        # Of one that was withdrawn they are no part of the next baseline.
+        # Of one that was rolled back they are no part of the next baseline.
         same = [each for each in runs.selection.starts if last and each.identity == last.identity]
         return Judgement(
             state=decision.state,
             candidate_image=image_name(last.generation if last else None),
-            withdrawn_image=gone,
+            rolled_back_image=gone,
             restart_sd=restarts.sd,
             prior=policy.prior_number,
             runs=_count(same),
             until=max((each.samples[-1].started_at for each in same if each.samples), default=None),
+            current_seconds=_level(same),
+            control_seconds=control_seconds(same),
             **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
     judgement = Judgement(
         state=decision.state,
         upgraded_at=upgrade.at,
-        withdrawn_image=gone,
+        rolled_back_image=gone,
         newest_at=max(start.generation.started_at for start in upgrade.after),
         changed=upgrade.changed,
         by_reference=by_reference(upgrade.before, upgrade.after),
@@ -96,7 +99,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         runs=runs.reached,
         starts=len(upgrade.before) + len(upgrade.after),
         hardware=_classes(upgrade.after),
-        disturbed=runs.disturbed,
+        contended=runs.contended,
         next_look=next((look for look in policy.looks if look > runs.reached), None),
         look=decision.look.runs if decision.look is not None else 0,
         confirmed_at=decision.look.confirmed_at if decision.look is not None else None,
@@ -104,7 +107,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         **edited,
     )
     if decision.look is None:
-        return judgement
+        return msgspec.structs.replace(judgement, control_seconds=control_seconds(upgrade.before))
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
     measured = estimate.looks[-1].pairs  # people are shown the runs as they are
@@ -116,6 +119,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         only=decision.look.shift.resolution.only,
         baseline_seconds=_level(start for pair in measured for start in pair.old),
         current_seconds=_level(start for pair in measured for start in pair.after),
+        control_seconds=control_seconds(start for pair in measured for start in pair.old),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
@@ -163,13 +167,13 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
         start = f"{judgement.state}: all values are {1e3 * judgement.only:.12g} ms"
     start += _SINCE[judgement.changed]
     found = [*_alarming(judgement)]
-    if judgement.state == "confirming":
-        found = [_confirming(judgement), *found]
+    if judgement.state == "unconfirmed":
+        found = [_unconfirmed(judgement), *found]
     if judgement.state in CHANGED:
         found = [_share(judgement.causes, subject), *found, *_explanations(judgement.causes, policy)]
     elif judgement.causes.changes:
         found.append(listed(judgement.causes.changes))
-    if judgement.is_assumed and judgement.state in ("inconclusive", "confirming"):
+    if judgement.is_assumed and judgement.state in ("inconclusive", "unconfirmed"):
         found.append(
             "how much starts differ is known from other services alone"
             if judgement.prior
@@ -184,9 +188,9 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
         classes = f" ({', '.join(judgement.hardware)})" if judgement.hardware else ""
         each = ", within each class" if len(judgement.hardware) > 1 else ""
         found.append(f"on {hosts}{classes}{each}")
-    if judgement.disturbed:
-        starts = "a start" if judgement.disturbed == 1 else f"{judgement.disturbed} starts"
-        found.append(f"without {starts} that others on the host disturbed")
+    if judgement.contended:
+        starts = "start" if judgement.contended == 1 else "starts"
+        found.append(f"{judgement.contended} contended {starts} excluded")
     if judgement.concurrent:
         found.append(_beside(judgement, policy))
     if judgement.is_unwaited:
@@ -213,7 +217,7 @@ def progress(judgement: Judgement) -> str:
     Args:
         judgement: Of an upgrade.
     """
-    if judgement.next_look is None or judgement.state not in ("settling", "inconclusive", "confirming"):
+    if judgement.next_look is None or judgement.state not in ("settling", "inconclusive", "unconfirmed"):
         return ""
     if judgement.shift is None:
         return f"collecting: {judgement.runs} of {judgement.next_look} runs"
@@ -279,13 +283,15 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
 def _no_baseline(judgement: Judgement) -> str:
     """Why there is nothing to compare with."""
     if judgement.settings_changed_at is None:
-        if judgement.upgraded_at is None and judgement.withdrawn_image:
-            is_model = judgement.withdrawn_image == judgement.candidate_image
-            what = f"the new model in {judgement.withdrawn_image}" if is_model else judgement.withdrawn_image
-            return f"no upgrade to judge: {what} no longer runs"
+        if judgement.upgraded_at is None and judgement.rolled_back_image:
+            is_model = judgement.rolled_back_image == judgement.candidate_image
+            what = (
+                f"the new model in {judgement.rolled_back_image}" if is_model else judgement.rolled_back_image
+            )
+            return f"nothing to judge: {what} was stopped"
         if judgement.upgraded_at is None:
-            return "no upgrade to judge yet: no other image ran for long enough before the one that runs now"
-        text = "no upgrade to judge yet: the image before has too few runs"
+            return "no upgrade yet: no earlier image has enough runs"
+        text = "no upgrade yet: the image before has too few runs"
         return f"{text} on {judgement.hardware[0]}" if len(judgement.hardware) == 1 else text
     when = _utc(judgement.settings_changed_at)
     text = f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"
@@ -302,18 +308,18 @@ def _utc(at: float) -> str:
         return ""
 
 
-def _confirming(judgement: Judgement) -> str:
-    """What a change waits for that is beyond the clear zone already."""
+def _unconfirmed(judgement: Judgement) -> str:
+    """Direction of a change that is clear of the dead band, and the evidence that it still needs."""
     how = "slower" if (judgement.shift or 0.0) > 0 else "faster"
     if judgement.confirmed_at is not None:
-        return f"{how}, being confirmed ({judgement.look} of {judgement.confirmed_at} runs)"
+        return f"{how}, unconfirmed ({judgement.look} of {judgement.confirmed_at} runs)"
     if not judgement.look:
-        return f"{how}, being confirmed"
+        return f"{how}, unconfirmed"
     more = judgement.starts_needed
-    starts = "another start or replica" if more == 1 else "more starts or replicas"
+    starts = "another restart or replica" if more == 1 else "more restarts or replicas"
     if more is not None and more > 1:
         starts = f"about {more} {starts}"
-    return f"{how}, being confirmed: more runs alone will not do, {starts} will"
+    return f"{how}, unconfirmed: needs {starts}"
 
 
 def _share(causes: Causes, subject: str) -> str:
@@ -418,7 +424,7 @@ def listed(changes: Sequence[Change]) -> str:
     Returns:
         The first few, and how many more there are; empty for none.
     """
-    named = [f"{_title(c.component)} {_both(c.before, c.after)}" for c in changes]
+    named = [f"{_title(c.component)} {' → '.join(distinct(c.before, c.after))}" for c in changes]
     more = len(named) - _COMPONENTS
     rest = [f"{more} more component{'s' * (more > 1)}"] if more > 0 else []
     return ", ".join([*named[:_COMPONENTS], *rest])
@@ -429,13 +435,13 @@ def _title(component: str) -> str:
     return known.title if known is not None else component
 
 
-def _both(before: str | None, after: str | None) -> str:
-    """Two values; of two long lists that begin alike, what comes after that."""
+def distinct(before: str | None, after: str | None) -> tuple[str, str]:
+    """Both values of a component as they are shown; of two long lists that begin alike, what comes after that."""
     if before is not None and after is not None and max(len(before), len(after)) > _VALUE:
         sides = before.split(", "), after.split(", ")
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*sides, strict=False)))
         before, after = (", ".join(["…", *side[same:]] if same else side) for side in sides)
-    return f"{_value(before)} → {_value(after)}"
+    return _value(before), _value(after)
 
 
 def _value(text: str | None) -> str:

@@ -136,7 +136,7 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
 
     The interval that is shown has ``policy.confidence`` over all looks. Where it lies beyond the clear zone, it is a
     change as soon as the interval at ``policy.false_calls`` does too, and the shift is of the smallest effect; until
-    then it is `confirming`. It is `equivalent` where the interval lies within the smallest effect.
+    then it is `unconfirmed`. It is `equivalent` where the interval lies within the smallest effect.
 
     Args:
         between: The shift.
@@ -154,7 +154,7 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
         verdict = "equivalent" if between.resolution.only is None else "inconclusive"
     elif max(low, -high) > policy.log_clear:
         called = is_beyond_doubt(between, runs, policy)
-        verdict = "confirming" if not called else "regressed" if between.log > 0 else "improved"
+        verdict = "unconfirmed" if not called else "regressed" if between.log > 0 else "improved"
     return Comparison(verdict, *(ratio(x) for x in (between.log, low, high)))
 
 

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from infercanary.judge.resolution import FINE, Resolution
 
-Verdict = Literal["regressed", "improved", "confirming", "equivalent", "inconclusive"]
+Verdict = Literal["regressed", "improved", "unconfirmed", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -168,7 +168,7 @@ def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison
         policy: What counts as a change.
 
     Returns:
-        Ratios, and the verdict, which is never `confirming`; `inconclusive` where the error is infinite, or all values
+        Ratios, and the verdict, which is never `unconfirmed`; `inconclusive` where the error is infinite, or all values
         are the same.
     """
     low, high = between.interval(level)

@@ -23,8 +23,8 @@ class Selection(NamedTuple):
     upgrade: Upgrade | None
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
-    withdrawn: Start | None = None
-    """Of the last new image, where all its containers are gone and others of the service go on."""
+    rolled_back: Start | None = None
+    """A start of the last new image, if that was rolled back."""
     settings: SettingsChange | None = None
     """Since when the canary has the settings of today; None where it had no others."""
 
@@ -41,9 +41,9 @@ def select(starts: Sequence[Start], policy: Policy) -> Selection:
     """
     starts = identified(starts)
     starts, settings = comparable(starts, live_starts(starts, policy))
-    upgrade, withdrawn = _last(starts, policy)
+    upgrade, rolled_back = _last(starts, policy)
     live = live_starts(upgrade.after if upgrade else starts, policy)
-    return Selection(starts, upgrade, live, withdrawn, settings)
+    return Selection(starts, upgrade, live, rolled_back, settings)
 
 
 def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
@@ -73,7 +73,7 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
     New weights in the same image are an upgrade as a new image is. Starts with other settings of the canary than those
     of today are left out.
 
-    A new image whose containers are all gone, while others of the service go on, was withdrawn: then it is the change
+    A new image was rolled back if its containers are all gone, and others of the service go on: then it is the change
     before that one. One that is over and never had enough runs to be compared is skipped: what came after it is
     compared with what was before.
 
@@ -88,7 +88,7 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
 
 
 def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Start | None]:
-    """The last upgrade, and a start of the last new image if that was withdrawn since."""
+    """The last upgrade, and a start of the last new image if that was rolled back since."""
     fewest = policy.fewest_runs
     left = {start.identity for start in live_starts(starts, policy)}
     first = next((i for i, start in enumerate(starts) if len(start.samples) >= fewest), len(starts))
@@ -124,12 +124,12 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
         until[g.container] = _runs_until(start, policy)
         running[start.identity] += 1
         heappush(ends, (until[g.container], g.container))
-    withdrawn = None
+    rolled_back = None
     while events and events[-1][2] not in left:
-        withdrawn = withdrawn or starts[events[-1][0]]
+        rolled_back = rolled_back or starts[events[-1][0]]
         events.pop()
     if not events:
-        return None, withdrawn
+        return None, rolled_back
     image = events[-1][2]
     last = [*takewhile(lambda event: event[2] == image, reversed(events))]
     first = last[-1][0]
@@ -143,7 +143,7 @@ def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Star
         [s for s in starts[first:] if s.identity == image],
         [s for s in starts[:first] if s.identity == image],
     )
-    return upgrade, withdrawn
+    return upgrade, rolled_back
 
 
 def image_name(generation: Generation | None) -> str:

@@ -171,14 +171,6 @@ class Store(Protocol):
         """For a store that several exporters share; None for one that has one owner, who judges all that is in it."""
 
     @property
-    def unreadable(self) -> int:
-        """Rows that could not be read, each time that they were asked for."""
-
-    @property
-    def refused(self) -> int:
-        """Runs of more canaries than a start may have."""
-
-    @property
     def set_aside_at(self) -> float | None:
         """When the last corrupt store was set aside, a Unix time; None where none was."""
 

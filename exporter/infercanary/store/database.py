@@ -100,7 +100,7 @@ def _check(db: sqlite3.Connection, path: Path | None) -> int:
     return int(version)
 
 
-def retyped(db: sqlite3.Connection) -> int:
+def retype(db: sqlite3.Connection) -> None:
     """Give the values the types of their columns again, which SQLite does not hold them to.
 
     One flipped bit of a row's header makes a text a blob or a number another one, and whoever reads it would have to
@@ -108,11 +108,7 @@ def retyped(db: sqlite3.Connection) -> int:
 
     Args:
         db: A connection outside a transaction.
-
-    Returns:
-        How many rows had such a value.
     """
-    found = 0
     db.execute(
         "PRAGMA foreign_keys = OFF"
     )  # a row that names another one wrongly is nobody's, and is not read
@@ -125,10 +121,9 @@ def retyped(db: sqlite3.Connection) -> int:
         }
         odd = " OR ".join(f"typeof({name}) NOT IN ('{kind.lower()}', 'null')" for name, kind in kinds.items())
         casts = ", ".join(f"{name} = CAST({name} AS {kind})" for name, kind in kinds.items())
-        found += db.execute(f"UPDATE OR IGNORE {table} SET {casts} WHERE {odd}").rowcount  # noqa: S608 - names of columns
+        db.execute(f"UPDATE OR IGNORE {table} SET {casts} WHERE {odd}")  # noqa: S608 - names of columns
         db.execute(f"DELETE FROM {table} WHERE {odd}")  # noqa: S608 - another row has its name by now
     db.execute("PRAGMA foreign_keys = ON")
-    return found
 
 
 def is_corrupt(error: BaseException) -> bool:

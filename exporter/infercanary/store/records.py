@@ -6,15 +6,21 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import msgspec
+import structlog
 
 from infercanary.contract.bounds import Finite, Moment, Seconds
+from infercanary.contract.vocabulary import current_tags
 from infercanary.judge.model import Generation, ImageForm, Sample
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import Packed, merged
 from infercanary.store.retention import FAILED, OPENING, RAW
 
+log = structlog.get_logger(__name__)
+
 MAX_BYTES = 4096
 """Of a run as it is kept."""
+MAX_CANARIES = 32
+"""Of one start: a probe that invents names must not fill the disk."""
 
 _AFTER_SECONDS = 1e-3
 _ENVIRONMENTS = 32  # that are held decoded
@@ -52,7 +58,9 @@ def encode(sample: Sample) -> bytes:
     body = _encoder.encode(sample)
     if len(body) > MAX_BYTES:
         body = _encoder.encode(
-            msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, measures={}, tags=())
+            msgspec.structs.replace(
+                sample, phases={}, controls={}, off_cpu={}, measures={}, tags=(), clock_reason=""
+            )
         )
     return body
 
@@ -66,12 +74,19 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     Returns:
         Samples in the same order; shorter than ``bodies`` if one was unreadable.
     """
-    samples = []
+    samples, unreadable = [], 0
     for body in bodies:
         try:
-            samples.append(_decoder.decode(body))
+            sample = _decoder.decode(body)
         except _UNREADABLE:
+            unreadable += 1
             continue
+        tags, reason = current_tags(sample.tags, sample.clock_reason)
+        if tags is not sample.tags:
+            sample = msgspec.structs.replace(sample, tags=tags, clock_reason=reason)
+        samples.append(sample)
+    if unreadable:
+        log.warning("stored runs cannot be read, and are left out: check the disk", runs=unreadable)
     return samples
 
 
@@ -97,6 +112,12 @@ def by_canary(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     for sample in samples:
         found.setdefault(sample.canary, []).append(sample)
     return found
+
+
+def refuse(generation: Generation, canary: str) -> None:
+    """Say that the runs of a canary beyond :data:`MAX_CANARIES` are not kept."""
+    log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, canary=canary,
+                service=str(generation.key), container=generation.container)  # fmt: skip
 
 
 def key_of(generation: Generation) -> ContainerKey:
@@ -149,6 +170,11 @@ def start_in(
         components = _components(environment)
         started_at = msgspec.convert(started_at, Moment)
     except _UNREADABLE:
+        log.warning(
+            "a stored start cannot be read, and is left out: check the disk",
+            service=names[1],
+            container=names[2],
+        )
         return None
     return Generation(
         **dict(zip(("namespace", "service", "container", "boot_id"), names, strict=True)),

@@ -36,14 +36,23 @@ from infercanary.store.reading import (
     runs_until,
     to_judge,
 )
-from infercanary.store.records import MAX_BYTES, ContainerKey, by_canary, decode, encode, key_of, tier_of
+from infercanary.store.records import (
+    MAX_BYTES,
+    MAX_CANARIES,
+    ContainerKey,
+    by_canary,
+    decode,
+    encode,
+    key_of,
+    refuse,
+    tier_of,
+)
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
 from infercanary.store.session import Session
 from infercanary.store.sqlite_rows import SqliteRows, drop
 from infercanary.store.starts import SeriesRow, StartRows
 
 _SWEEP_SECONDS = 3600.0
-_MAX_CANARIES = 32  # of one start: a probe that invents names must not fill the disk
 
 
 class SqliteStore:
@@ -55,8 +64,6 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path | None, keep: Retention) -> None:
-        self.unreadable = 0
-        self.refused = 0
         self.rows = 0
         """Runs, blocks and hours that are kept."""
         self.session = Session(path, load=self._load, rolled_back=self._rolled_back)
@@ -121,8 +128,8 @@ class SqliteStore:
             for canary, several in by_canary(samples).items():
                 series = start.series.get(canary)
                 if series is None:
-                    if len(start.series) == _MAX_CANARIES:
-                        self.refused += len(several)
+                    if len(start.series) == MAX_CANARIES:
+                        refuse(generation, canary)
                         continue
                     first_at = min(several, key=lambda sample: sample.sequence).started_at
                     series = starts.add_series(db, start, canary, first_at)
@@ -170,7 +177,7 @@ class SqliteStore:
                 f"{starts.COLUMNS} WHERE namespace = ? AND service = ? AND container = ? AND boot_id = ?",
                 (*service, container, boot_id),
             ).fetchone()
-        return None if row is None else self._generation(row)
+        return None if row is None else starts.read(row)
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Each start of the service's containers, also without runs, in order of time."""
@@ -179,7 +186,7 @@ class SqliteStore:
                 f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, container, g.id",
                 service,
             ).fetchall()
-        return [generation for row in rows if (generation := self._generation(row)) is not None]
+        return [generation for row in rows if (generation := starts.read(row)) is not None]
 
     def generations(
         self,
@@ -208,14 +215,12 @@ class SqliteStore:
             )
             share = fair((size for _, size in sizes.values()), most_bytes or 0)
             for start, series, *_ in several:
-                generation = self._generation(
-                    db.execute(f"{starts.COLUMNS} WHERE g.id = ?", (start,)).fetchone()
-                )
+                generation = starts.read(db.execute(f"{starts.COLUMNS} WHERE g.id = ?", (start,)).fetchone())
                 if generation is None:
                     continue
-                bodies = _bodies(db, series, ends(*sizes[series], share) if series in sizes else None)
-                samples = decode(bodies)
-                self.unreadable += len(bodies) - len(samples)
+                samples = decode(
+                    _bodies(db, series, ends(*sizes[series], share) if series in sizes else None)
+                )
                 if samples:
                     found.append((generation, samples))
         return found
@@ -276,11 +281,6 @@ class SqliteStore:
 
     # Inside ------------------------------------------------------------------------------------------------------
 
-    def _generation(self, row: tuple[Any, ...]) -> Generation | None:
-        generation = starts.read(row)
-        self.unreadable += generation is None
-        return generation
-
     def _sweep(self, db: sqlite3.Connection) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
         rows = db.execute(
@@ -302,7 +302,7 @@ class SqliteStore:
         self.rows = int(rows)
 
     def _load(self, db: sqlite3.Connection) -> None:
-        self.unreadable += database.retyped(db)
+        database.retype(db)
         touched = set(db.execute("SELECT DISTINCT namespace, service, container FROM generation"))
         now, age = db.execute("SELECT now, age FROM clock").fetchone() or (None, 0.0)
         self._count(db)

@@ -1,11 +1,14 @@
 // A table: each cell's text and colour, each column's width (TableNG of @grafana/ui).
-import { textWidth } from '../layout.mjs';
+import { textWidth, wrapped } from '../layout.mjs';
 
 const WIDTH = 150; // of a column without one of its own, at least
 const PADDING = 2 * 6 + 1;
-const SORT_ICON = 20;
+const ICON = 20; // of the order, and of a filter
 const SIZE = 14;
 const BORDER = 1;
+const LINE = 22;
+const HEADING = LINE + 12;
+const ROW = { sm: 36, md: 42, lg: 48 }; // cellHeight
 
 export function show({ data }, panel, { frames }, room) {
   const [frame] = frames; // of several Grafana shows one, and a choice
@@ -18,7 +21,7 @@ export function show({ data }, panel, { frames }, room) {
   const widths = columnWidths(fields, available);
   const columns = fields.map((field, i) => {
     const name = field.shownAs();
-    const icons = sorted.includes(name) ? SORT_ICON : 0;
+    const icons = ICON * (sorted.includes(name) + Boolean(field.config.custom?.filterable));
     return {
       name,
       type: field.type,
@@ -27,23 +30,36 @@ export function show({ data }, panel, { frames }, room) {
       cut: wraps(panel, field, 'wrapHeaderText') ? false : textWidth(name, SIZE, 500) + icons > widths[i] - PADDING,
     };
   });
-  const rows = order(panel, fields, frame.length).map((row) =>
-    fields.map((field, i) => {
+  const { rows: indices, ordered } = order(panel, fields, frame.length);
+  const least = ROW[panel.options?.cellHeight] ?? HEADING;
+  const heights = [];
+  const rows = indices.map((row) => {
+    let lines = 0;
+    const cells = fields.map((field, i) => {
       const value = field.values[row];
       const display = field.display(value);
       const text = data.formattedValueToString(display);
       const { type = 'auto' } = field.config.custom?.cellOptions ?? {};
+      const inner = widths[i] - PADDING;
+      const flow = drawsText(type) && wraps(panel, field, 'wrapText') ? wrapped(text, inner, SIZE) : null;
+      lines = Math.max(lines, flow?.lines ?? 0);
       return {
         text,
         colour: type.startsWith('color') ? display.color : '',
+        painted: type === 'color-background',
         missing: value === null || value === undefined || value === '',
         noValue: isNoValue(field, value, text),
-        cut: drawsText(type) && !wraps(panel, field, 'wrapText') && textWidth(text, SIZE) > widths[i] - PADDING,
+        broken: flow?.broken,
+        cut: drawsText(type) && !flow && textWidth(text, SIZE) > inner,
       };
-    }),
-  );
+    });
+    heights.push(Math.max(least, lines > 0 ? lines * LINE + 12 : 0));
+    return cells;
+  });
   const taken = widths.reduce((sum, width) => sum + width, 0);
-  return { columns, rows, width: Math.round(available), taken: Math.round(taken), frames: frames.length };
+  const body = Math.round(room.height - HEADING - 2 * BORDER);
+  const paged = Boolean(panel.options?.enablePagination);
+  return { columns, rows, heights, body, paged, ordered, width: Math.round(available), taken: Math.round(taken), frames: frames.length };
 }
 
 export function nothing(panel) {
@@ -84,7 +100,8 @@ function order({ options = {} }, fields, length) {
     const [a, b] = [field.values[one], field.values[other]];
     return typeof a === 'number' ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
   };
-  return [...Array(length).keys()].sort((one, other) =>
+  const rows = [...Array(length).keys()].sort((one, other) =>
     keys.reduce((found, { field, sign }) => found || sign * compared(field, one, other), 0),
   );
+  return { rows, ordered: keys.length > 0 };
 }

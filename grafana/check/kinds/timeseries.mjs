@@ -72,7 +72,8 @@ function axes(data, fields) {
     const now = Math.max(...sharing.map((field) => Math.abs(lastOf(field) ?? 0)));
     return {
       unit: config.unit ?? '',
-      log: ['log', 'symlog'].includes(scale.type),
+      log: scale.type === 'log',
+      symlog: scale.type === 'symlog',
       low,
       high,
       limit: config.max ?? custom.axisSoftMax ?? null,

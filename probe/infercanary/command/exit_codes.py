@@ -42,7 +42,7 @@ OF_VERDICT: Mapping[str, ExitCode] = {
     "equivalent": ExitCode.FINE,
     "improved": ExitCode.FINE,
     "regressed": ExitCode.REGRESSED,
-    "confirming": ExitCode.INCONCLUSIVE,
+    "unconfirmed": ExitCode.INCONCLUSIVE,
     "inconclusive": ExitCode.INCONCLUSIVE,
     # scan
     "steady": ExitCode.FINE,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from infercanary.contract.report import Run
+from infercanary.contract.report import Run, with_current_tags
 
 MARK = b'{"boot_id"'
 """The beginning of every line."""
@@ -56,11 +56,12 @@ def decode(line: bytes) -> JournalEntry:
         msgspec.DecodeError: It is no JSON: a crash tore it, or it is of another file.
     """
     try:
-        return _decoder.decode(line)
+        entry = _decoder.decode(line)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError:  # msgspec checks texts only as it makes them
         raise msgspec.DecodeError("a text that is not UTF-8") from None
+    return entry if entry.run is None else msgspec.structs.replace(entry, run=with_current_tags(entry.run))
 
 
 def environment_id(components: Mapping[str, str]) -> str:

@@ -8,13 +8,13 @@ after the caller's cursor. Who stores them takes each exactly once by (``boot_id
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from infercanary.contract.profile import Profile
-from infercanary.contract.vocabulary import Outcome
+from infercanary.contract.vocabulary import Outcome, current_tags
 
 SCHEMA_VERSION = 1
 PATH = "/report"
@@ -64,7 +64,6 @@ class Metric(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     reading: str = ""
     experimental: bool = False
-    """Its name, labels or meaning may change in any release; others change in a major one alone."""
 
     def family(
         self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue
@@ -96,34 +95,37 @@ class Metric(msgspec.Struct, frozen=True):
 LATENCY = Metric(
     "infercanary_latency_seconds",
     "histogram",
-    "Wall time of one canary inference (a repeat), measured by the host's monotonic clock.",
+    "Wall time of one inference (a repeat) of a canary, by the host's monotonic clock; without warm-up.",
     ("canary",),
-    reading="The work is the same each time, so the median should not change. Warm-up is not included. If the median "
-    "changes, see `infercanary_phase_seconds` for the place, `infercanary_control_seconds` to check whether the host "
-    "changed too, and `infercanary_container_info` for a new image.",
+    reading="The work is always the same, so a change means something: see `infercanary_phase_seconds` and the "
+    "verdict's cause.",
 )
 PHASE = Metric(
     "infercanary_phase_seconds",
     "histogram",
-    "Time of one phase of a repeat. By the device's clock: h2d, compute and d2h. By the host's clock: launch (host "
-    "time to enqueue) and queue (waiting before and between). For a request to a server: connect, send, wait (until "
-    "its first byte) and receive, or first_token and tokens if it streams.",
+    "Time of one phase of a repeat: by the device's clock (h2d, compute, d2h), else by the host's.",
     ("canary", "phase"),
-    reading="On a GPU, if only `compute` grows, the cause is the device or its kernels. If only `launch` grows, the "
-    "cause is on the host's side (Python, driver, CPU). If only `queue` grows, the device was busy or received work "
-    "too slowly. On the CPU there is only `compute`. For a request, `wait` and `first_token` are the server's work, "
-    "`receive` depends on the size of the answer, and `connect` exists only in repeats that made a connection. A "
-    "target of your own may define its own phases.",
+    reading="`compute`: device or kernels. `launch`: the host's side. `queue`: the device was busy. `wait`, "
+    "`first_token`: the server's work.",
 )
-INTENDED = Metric(
-    "infercanary_intended_latency_seconds",
-    "histogram",
-    "Time from a run's intended start to the end of its first repeat. It includes lateness and waiting for a turn.",
-    ("canary",),
-    reading="There is one observation for each run. The difference to `infercanary_latency_seconds` is waiting: see "
-    "`infercanary_lateness_seconds`, and check whether the server's pool is full. If `infercanary_repeat_inferences` "
-    "is above 1, it spans all these inferences.",
-)
+
+
+def joined(families: Iterable[Family]) -> tuple[Family, ...]:
+    """Make one family of those that are alike: a metric may have points from several places.
+
+    Args:
+        families: In any order.
+
+    Returns:
+        Each name, kind and labels once, in the order in which they came.
+    """
+    found: dict[tuple[str, Kind, tuple[str, ...]], Family] = {}
+    for family in families:
+        key = family.name, family.kind, family.labels
+        known = found.get(key)
+        points = family.points if known is None else known.points + family.points
+        found[key] = msgspec.structs.replace(family, points=points)
+    return tuple(found.values())
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -139,7 +141,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     received a second since the run before. ``off_cpu`` is why the thread did not compute in the median latency: reason
     (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``measures`` are what it is judged by beside the
     latency: name (:mod:`infercanary.contract.measures`) → value, those of sweeps since the run before among them.
-    ``profile`` is what repeats showed that were profiled since the run before.
+    ``profile`` is what repeats showed that were profiled since the run before. ``clock_reason`` is what held down the
+    GPU's clock, where the run is tagged ``gpu_clock_limited``.
     ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
     """
 
@@ -163,6 +166,17 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     off_cpu: dict[str, float] = {}
     measures: dict[str, float] = {}
     profile: Profile | None = None
+    clock_reason: str = ""
+
+
+def with_current_tags(run: Run) -> Run:
+    """The run with today's tags (:func:`~infercanary.contract.vocabulary.current_tags`).
+
+    Args:
+        run: As it was written, by 0.1.0 or later.
+    """
+    tags, reason = current_tags(run.tags, run.clock_reason)
+    return run if tags is run.tags else msgspec.structs.replace(run, tags=tags, clock_reason=reason)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -238,8 +252,9 @@ def decode(body: bytes) -> Report:
         msgspec.DecodeError: It is no report (``ValidationError`` is one of these).
     """
     try:
-        return _decoder.decode(body)
+        report = _decoder.decode(body)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError:  # msgspec checks texts only as it makes them
         raise msgspec.DecodeError("a text that is not UTF-8") from None
+    return msgspec.structs.replace(report, runs=tuple(map(with_current_tags, report.runs)))

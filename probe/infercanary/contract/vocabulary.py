@@ -85,7 +85,7 @@ OF_SERVER: frozenset[str] = frozenset(phase.name for phase in PHASES.values() if
 
 @dataclass(frozen=True)
 class Tag:
-    """What may have disturbed a run."""
+    """A condition under which a run was made."""
 
     name: str
     meaning: str
@@ -100,12 +100,13 @@ class Tag:
 
 WARMING: Final = "warming"
 FAILING: Final = "failing"
-SKIPPED: Final = "busy"
-BESIDE_OPENING: Final = "beside_opening"
-BESIDE_SWEEP: Final = "beside_sweep"
-PREEMPTED: Final = "preempted"
-CROWDED_INSIDE: Final = "crowded_inside"
+BESIDE_CANARY: Final = "beside_canary"
+STALLED: Final = "stalled"
+CPU_WAIT_OUTSIDE: Final = "cpu_wait_outside"
+CPU_WAIT_INSIDE: Final = "cpu_wait_inside"
 THROTTLED: Final = "cgroup_throttled"
+MEMORY_LIMIT: Final = "memory_limit"
+GPU_CLOCK_LIMITED: Final = "gpu_clock_limited"
 GPU_BUSY: Final = "gpu_busy"
 
 
@@ -128,45 +129,40 @@ def _others(name: str, meaning: str) -> Tag:
 TAGS: Mapping[str, Tag] = _table(
     (
         _state_tag(WARMING, "not steady yet, and may become faster still; run it again before comparing"),
-        _state_tag(FAILING, "it failed, as said above; fix that before anything else"),
-        _state_tag(SKIPPED, "the device had no room for it; run it again at a quieter time"),
-        _state_tag(BESIDE_OPENING, "another canary was loading meanwhile; run it again when that one opens"),
         _state_tag(
-            BESIDE_SWEEP,
-            "a request of a sweep, or a profile, was still going; give the sweep more seconds, or smaller batches",
+            FAILING,
+            "it failed, or the device had no room for it, as said above; fix that before anything else",
+        ),
+        _state_tag(
+            BESIDE_CANARY,
+            "another canary was loading, or a sweep or profile still ran; run it again when that is over",
         ),
         _others(
-            "late", "it started over 0.25 s late: no CPU was free, or a thread kept the GIL; give it more CPU"
+            STALLED,
+            "it started over 0.25 s late, or the process stood still; give it more CPU, or look for a paused container",
         ),
         _others(
-            "stalled", "the whole process stood still; look for a paused container, a snapshot or a moved VM"
+            CPU_WAIT_OUTSIDE, "ready to run, it waited for a CPU; use fewer threads, or move neighbours away"
         ),
-        _others(PREEMPTED, "ready to run, it waited for a CPU; use fewer threads, or move neighbours away"),
         _itself(
-            CROWDED_INSIDE,
+            CPU_WAIT_INSIDE,
             "ready to run, it waited for a CPU that others in its container had; look for what runs beside the server",
         ),
         _itself(THROTTLED, "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"),
         _itself("cpuset_changed", "the container got other CPUs; compare runs on the same ones only"),
         _itself(
-            "memory_limit", "memory was at its limit, and had to be freed first; raise the limit (--memory)"
+            MEMORY_LIMIT,
+            "memory was at its limit and had to be freed, or the kernel killed a process; raise the limit (--memory)",
         ),
-        _itself("oom_kill", "the kernel killed a process here for memory; raise the limit (--memory)"),
         _own(
             "io_pressure", "the container waited for a disk; look for swapping, and for models being loaded"
         ),
         _own("gc", "Python collected garbage in it; gc.freeze() after loading makes that rare"),
-        _own("gpu_power_cap", "the GPU was at its power limit; compare its clock, or raise the limit"),
         _own(
-            "gpu_sync_boost",
-            "the GPU was held to the clock of its sync boost group; look at the others in it",
+            GPU_CLOCK_LIMITED,
+            "the GPU's clock was held down; look at the reason: power, heat or a clock lock",
         ),
-        _own("gpu_sw_thermal", "the driver lowered the clock for heat; look at cooling and at neighbours"),
-        _own("gpu_hw_thermal", "the GPU cut its clock for heat; fix the cooling"),
-        _own("gpu_power_brake", "the server made the GPU save power; look at its power supplies"),
-        _own("gpu_clock_low", "the SM clock was under 75 % of its highest; look for a lock, heat or power"),
         _others(GPU_BUSY, "something else used the GPU just before; run it again without that load"),
-        _own("gpu_xid", "the driver reported a fault (XID); the kernel's log (NVRM: Xid) says which"),
         _own("output_changed", "the output is not that of the first steady run; look for random layers"),
     )
 )
@@ -176,10 +172,57 @@ NOT_JUDGED: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if not 
 """Tags of runs that the judge leaves out."""
 
 BY_ITSELF: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_itself)
-"""Tags of runs that their own container disturbed."""
+"""Tags of runs that their own container slowed."""
 
 BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
-"""Tags of runs that other processes of the host disturbed; a container's own limits and the heat are not among them."""
+"""Tags of contended runs; a container's own limits and the heat are not among them."""
+
+LOW_CLOCK: Final = "low_clock"
+"""Reason of a clock that is low although the driver counted none: a lock, for example."""
+
+_OLD_TAGS: Mapping[str, tuple[str, str]] = {
+    "busy": (FAILING, ""),
+    "beside_opening": (BESIDE_CANARY, ""),
+    "beside_sweep": (BESIDE_CANARY, ""),
+    "late": (STALLED, ""),
+    "preempted": (CPU_WAIT_OUTSIDE, ""),
+    "crowded_inside": (CPU_WAIT_INSIDE, ""),
+    "oom_kill": (MEMORY_LIMIT, ""),
+    "gpu_power_cap": (GPU_CLOCK_LIMITED, "sw_power_cap"),
+    "gpu_sync_boost": (GPU_CLOCK_LIMITED, "sync_boost"),
+    "gpu_sw_thermal": (GPU_CLOCK_LIMITED, "sw_thermal"),
+    "gpu_hw_thermal": (GPU_CLOCK_LIMITED, "hw_thermal"),
+    "gpu_power_brake": (GPU_CLOCK_LIMITED, "hw_power_brake"),
+    "gpu_clock_low": (GPU_CLOCK_LIMITED, LOW_CLOCK),
+    "gpu_xid": ("", ""),
+}
+"""Tag of 0.1.0 → its name now, empty if it is gone; and the clock's reason."""
+
+
+def current_tags(tags: tuple[str, ...], clock_reason: str = "") -> tuple[tuple[str, ...], str]:
+    """Tags and clock reason of a run in today's names.
+
+    Args:
+        tags: As they were written, by 0.1.0 or later; unknown ones stay.
+        clock_reason: As it was written.
+    """
+    if _OLD_TAGS.keys().isdisjoint(tags):
+        return tags, clock_reason
+    read = [_OLD_TAGS.get(tag, (tag, "")) for tag in tags]
+    reasons = (reason for _, reason in read if reason)
+    return tuple(dict.fromkeys(tag for tag, _ in read if tag)), clock_reason or next(reasons, "")
+
+
+def labelled_tags(tags: tuple[str, ...], clock_reason: str) -> tuple[str, ...]:
+    """Tags as people read them: ``gpu_clock_limited (sw_thermal)``.
+
+    Args:
+        tags: Of a run.
+        clock_reason: Of the same run; empty where it is not known.
+    """
+    if not clock_reason:
+        return tags
+    return tuple(f"{tag} ({clock_reason})" if tag == GPU_CLOCK_LIMITED else tag for tag in tags)
 
 
 Cause = Literal["image", "host", "both", "load", "unknown"]
@@ -238,8 +281,6 @@ class Component:
     """The row of ``probe --once`` that shows it; empty: it is listed with all others."""
     names_device: bool = False
     """Its value is the device that a canary runs on, such as ``cuda:0``."""
-    is_hardware: bool = False
-    """Its value is the model of what a canary computes on."""
     pool: PoolName | None = None
     """Its value is the number of threads in this pool of an engine."""
     is_given: bool = False
@@ -271,7 +312,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component(MODEL, "model", is_first=True, is_given=True),
         Component(SETTINGS, "canary's settings", is_first=True, is_given=True),
         Component("torch_device", "device", is_first=True, row="device", names_device=True),
-        Component("torch_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
+        Component("torch_cuda_device", "GPU", is_first=True, row="device"),
         Component(GPU_SHARED_WITH, "GPU shared with", is_first=True, is_given=True),
         Component("torch", "torch", is_first=True, row="torch"),
         Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
@@ -283,11 +324,11 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("onnx_device", "device", is_first=True, names_device=True),
         Component("onnx_provider", "provider", is_first=True, row="device"),
         Component("onnx_on_cpu", "operators left to the CPU", is_first=True, row="device"),
-        Component("onnx_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
+        Component("onnx_cuda_device", "GPU", is_first=True, row="device"),
         Component("onnxruntime", "ONNX Runtime", is_first=True, row="ONNX Runtime"),
         Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False, row="ONNX Runtime"),
         Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
-        Component("tensorrt_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
+        Component("tensorrt_cuda_device", "GPU", is_first=True, row="device"),
         Component("tensorrt", "TensorRT", is_first=True, row="TensorRT"),
         Component("openai_prompt", "prompt", is_first=True, is_setting=True),
         Component("nvidia_driver", "NVIDIA driver", is_first=True, row="driver"),
@@ -304,7 +345,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("kserve_batching", "server's batching", is_first=True, is_given=True),
         Component("python", "python", is_first=True),
         Component("numpy", "numpy", is_first=True),
-        Component("cpu_model", "CPU", is_first=False, is_hardware=True),
+        Component("cpu_model", "CPU", is_first=False),
         Component("onnx_execution_mode", "execution mode", is_first=False, is_setting=True),
         Component("onnx_graph_optimization", "graph optimization", is_first=False, is_setting=True),
         Component("onnx_session_config", "session's configuration", is_first=False, is_setting=True),
@@ -314,8 +355,6 @@ COMPONENTS: Mapping[str, Component] = _table(
 )
 
 DEVICE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.names_device)
-HARDWARE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.is_hardware)
-"""A GPU's before the CPU's: a canary computes on the first one that it has."""
 POOL_COMPONENTS: Mapping[PoolName, tuple[str, ...]] = {
     pool: tuple(c.name for c in COMPONENTS.values() if c.pool == pool) for pool in POOLS
 }
@@ -379,22 +418,7 @@ def order_of_interest(component: str) -> tuple[int, str]:
     return _RANKS.get(component if known is None else known.name, len(_RANKS)), component
 
 
-@dataclass(frozen=True)
-class ColdStartStep:
-    """A step of a canary's cold start."""
-
-    name: str
-    metric: str
-    """The probe's gauge of it, in seconds."""
-
-
-COLD_START: Mapping[str, ColdStartStep] = _table(
-    (
-        ColdStartStep("load", "infercanary_load_seconds"),
-        ColdStartStep("first_run", "infercanary_first_run_seconds"),
-        ColdStartStep("time_to_steady", "infercanary_time_to_steady_seconds"),
-    )
-)
-
-COLD_START_METRICS: Mapping[str, str] = {step.metric: step.name for step in COLD_START.values()}
-"""Gauge → the step that it is."""
+COLD_START_METRIC: Final = "infercanary_cold_start_seconds"
+"""The probe's gauge of a cold start, with the labels ``canary`` and ``step``."""
+COLD_START: tuple[str, ...] = ("load", "first_run", "time_to_steady")
+"""Steps of a canary's cold start that are compared."""

@@ -39,10 +39,10 @@ def _cgroup(machine: Machine) -> Ability:
 
 _CGROUP_FILES = {
     2: ("cpu.stat", "cpu.max", "cpuset.cpus.effective", "memory.current", "memory.max", "memory.stat",
-        "memory.events", "memory.peak", "pids.current"),
+        "memory.events"),
     1: ("cpu/cpu.stat", "cpu/cpu.cfs_quota_us", "cpuacct/cpuacct.usage", "cpuset/cpuset.cpus",
         "memory/memory.usage_in_bytes", "memory/memory.limit_in_bytes", "memory/memory.stat",
-        "memory/memory.failcnt", "pids/pids.current"),
+        "memory/memory.failcnt"),
 }  # fmt: skip
 """Version → the files that the cgroup sampler reads."""
 
@@ -64,8 +64,7 @@ def _cgroup_files(machine: Machine) -> Ability:
     else:
         names = _CGROUP_FILES[1]
         folders = {
-            "cpu": cgroup.cpu, "cpuset": cgroup.cpusets, "memory": cgroup.memory, "pids": cgroup.pids,
-            "cpuacct": cgroup.cpuacct,
+            "cpu": cgroup.cpu, "cpuset": cgroup.cpusets, "memory": cgroup.memory, "cpuacct": cgroup.cpuacct,
         }  # fmt: skip
         there = [name for name in names if _readable(folders[name.split("/")[0]][0] / name.partition("/")[2])]
     missing = [name for name in names if name not in there]

@@ -32,11 +32,11 @@ def _simple(name: str, gives: str, *arguments: object) -> NvmlCall:
     return NvmlCall(name, gives, lambda nvml, handle: getattr(nvml, name)(handle, *arguments))
 
 
-def _either(nvml: Nvml, handle: Any, newer: str, older: str, *arguments: object) -> object:
+def _temperature(nvml: Nvml, handle: Any) -> object:
     try:
-        return getattr(nvml, newer)(handle, *arguments)
+        return nvml.nvmlDeviceGetTemperatureV(handle, pynvml.NVML_TEMPERATURE_GPU)
     except pynvml.NVMLError_FunctionNotFound:
-        return getattr(nvml, older)(handle, *arguments)
+        return nvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
 
 
 def _events(nvml: Nvml, handle: Any) -> None:
@@ -58,33 +58,18 @@ CALLS: tuple[NvmlCall, ...] = (
     _simple("nvmlDeviceGetMemoryInfo", "memory in use and free"),
     _simple("nvmlDeviceGetClockInfo", "SM and memory clock", pynvml.NVML_CLOCK_SM),
     _simple("nvmlDeviceGetMaxClockInfo", "their maximum", pynvml.NVML_CLOCK_SM),
-    _simple("nvmlDeviceGetDefaultApplicationsClock", "the default clock", pynvml.NVML_CLOCK_SM),
-    NvmlCall(
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "why clocks are held back now; before driver 535 by its older name, nvmlDeviceGetCurrentClocksThrottleReasons",
-        lambda nvml, handle: _either(
-            nvml,
-            handle,
-            "nvmlDeviceGetCurrentClocksEventReasons",
-            "nvmlDeviceGetCurrentClocksThrottleReasons",
-        ),
-    ),
     NvmlCall(
         "nvmlDeviceGetFieldValues",
         "seconds of each throttle reason, PCIe bytes, memory temperature",
         lambda nvml, handle: nvml.field_values(handle, (74, 76, 82, 197, 198)),
     ),
-    _simple("nvmlDeviceGetPerformanceState", "the performance state"),
     NvmlCall(
         "nvmlDeviceGetTemperatureV",
         "temperature; by its older name, nvmlDeviceGetTemperature, where that is all there is",
-        lambda nvml, handle: _either(
-            nvml, handle, "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU
-        ),
+        _temperature,
     ),
     _simple("nvmlDeviceGetTotalEnergyConsumption", "energy, by which images are compared"),
     _simple("nvmlDeviceGetEnforcedPowerLimit", "the power limit"),
-    _simple("nvmlDeviceGetPowerManagementDefaultLimit", "its default"),
     _simple("nvmlDeviceGetUtilizationRates", "use of the GPU, by which runs are tagged `gpu_busy`"),
     _simple("nvmlDeviceGetCurrPcieLinkGeneration", "the PCIe link's generation"),
     _simple("nvmlDeviceGetCurrPcieLinkWidth", "its lanes"),
@@ -92,7 +77,6 @@ CALLS: tuple[NvmlCall, ...] = (
     _simple("nvmlDeviceGetMaxPcieLinkWidth", "its most lanes"),
     _simple("nvmlDeviceGetPcieReplayCounter", "packets sent again"),
     NvmlCall("nvmlDeviceGetCpuAffinity", "the CPUs near the GPU", local_cpus),
-    _simple("nvmlDeviceGetEccMode", "whether ECC is on"),
     _simple(
         "nvmlDeviceGetTotalEccErrors",
         "ECC errors",
@@ -100,8 +84,6 @@ CALLS: tuple[NvmlCall, ...] = (
         pynvml.NVML_VOLATILE_ECC,
     ),
     _simple("nvmlDeviceGetRemappedRows", "remapped rows of memory"),
-    _simple("nvmlDeviceGetPersistenceMode", "persistence mode"),
-    _simple("nvmlDeviceGetComputeMode", "compute mode"),
     _simple("nvmlDeviceGetMigMode", "whether it is split (MIG)"),
     NvmlCall(
         "nvmlDeviceRegisterEvents",

@@ -17,6 +17,7 @@ from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
+from infercanary.contract.vocabulary import labelled_tags
 
 if TYPE_CHECKING:
     from infercanary.compare.notebook import ComparedResults
@@ -77,8 +78,8 @@ class TimingResult:
 
     @property
     def tags(self) -> dict[str, float]:
-        """Tag, such as ``preempted`` → the share of the runs that have it."""
-        counts = Counter(tag for run in self.runs for tag in run.tags)
+        """Tag, such as ``cpu_wait_outside`` → the share of the runs that have it."""
+        counts = Counter(tag for run in self.runs for tag in labelled_tags(run.tags, run.clock_reason))
         return {tag: count / len(self.runs) for tag, count in counts.most_common()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -162,7 +163,7 @@ class TimingResult:
                 "min": min(run.latencies, default=None),
                 "max": max(run.latencies, default=None),
                 **{f"phase_{name}": seconds for name, seconds in run.phases.items()},
-                "tags": ", ".join(run.tags),
+                "tags": ", ".join(labelled_tags(run.tags, run.clock_reason)),
                 "boot_id": run.boot_id or self.boot_id,
             }
             for run in self.runs

@@ -239,12 +239,11 @@ class Canary:
         self._record.failed(self._failed)
         self._fail(self._lack, state="out_of_memory")
 
-    def round(self, repeats: int, lateness: float = 0.0) -> Round | None:
+    def round(self, repeats: int) -> Round | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.
 
         Args:
             repeats: How many at most.
-            lateness: Seconds since the slot.
 
         Returns:
             What it did; None where the probe stops meanwhile, and while a lack of memory is waited out.
@@ -272,7 +271,7 @@ class Canary:
         else:
             place = ran.place
             busy, cost = self._runner.spent(begin)
-            result = self._judge(ran, lateness)._replace(busy=busy, cost=cost)
+            result = self._judge(ran)._replace(busy=busy, cost=cost)
             if result.outcome == "ok" and self._reference is None:
                 self._refer_to(ran.values)
         self.place = place
@@ -326,13 +325,11 @@ class Canary:
         elif self.state == "steady":
             self._reference, self.output = values, fingerprint(values)
 
-    def _judge(self, ran: Repeats, lateness: float) -> Round:
-        intended = max(0.0, lateness) + ran.intended
+    def _judge(self, ran: Repeats) -> Round:
         done = Round(
             "ok",
             "",
             ran.timings,
-            intended=intended,
             usage=ran.usage,
             waits=ran.waits,
             crowds=ran.crowds,
@@ -352,11 +349,7 @@ class Canary:
     def _take(self, opened: Opened) -> None:
         self._record.opened(opened)
         self.environment = opened.environment
-        pools = {
-            pool: _threads(opened.environment, components) for pool, components in POOL_COMPONENTS.items()
-        }
-        self._record.pools(pools)
-        self.compute_threads = pools["intra_op"]
+        self.compute_threads = _threads(opened.environment, POOL_COMPONENTS["intra_op"])
         self._costs.append(statistics.median(opened.latencies or [opened.first_run]))
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies, opened.aside)
@@ -410,7 +403,7 @@ class Canary:
             self._costs.append(result.cost / len(result.latencies))
             self.crowding = result.cost / result.busy if result.busy else 1.0
             self._settle(result.latencies)
-            self._record.run(result, self._unsteady is None)
+            self._record.run(result)
         else:
             self._record.failed(result)
         if result.outcome == "ok":

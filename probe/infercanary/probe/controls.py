@@ -16,43 +16,13 @@ from infercanary.probe.targets.controls import Control, available_controls, work
 
 log = logging.getLogger("infercanary.probe")
 
-_LABELS = ("device", "control")
 SECONDS = Metric(
     "infercanary_control_seconds",
     "gauge",
-    "Median time of a control's repeats after the last run. The control is the same tiny work in every image, so if "
-    "its time changes, the host changed.",
-    _LABELS,
-    reading="If canary and control are slower together, the cause is the host (clock, heat, a neighbour). If only "
-    "the canary is slower, the cause is in the image. `device` is the device of the canary that ran before the "
-    "control: after a canary on `cuda`, the CPU's controls run too. A name that ends in `_python` is Python's own "
-    "work. Do not compare it with the name without this ending.",
-)
-FLOPS = Metric(
-    "infercanary_control_flops_per_second",
-    "gauge",
-    "Floating-point operations of the control per second, by its median time.",
-    _LABELS,
-    reading="`gpu_fma` falls together with `infercanary_gpu_sm_clock_hertz`, and `cpu_spin` falls together with the "
-    "clock of its core. If this falls and the clock does not, something else computes there.",
-)
-BYTES = Metric(
-    "infercanary_control_bytes_per_second",
-    "gauge",
-    "Bytes that the control reads and writes per second, by its median time.",
-    _LABELS,
-    reading="`memory_copy` is the CPU's cache and memory, `gpu_copy` is the GPU's memory, `gpu_transfer` is the PCIe "
-    "link in both directions (compare `infercanary_gpu_pcie_link_lanes`), and `page_io` is the kernel. If it falls, "
-    "a neighbour uses the same memory or bus.",
-)
-UP = Metric(
-    "infercanary_control_up",
-    "gauge",
-    "1 if the control was measured when it was last due, else 0. The controls of a GPU are not measured after a run "
-    "that failed or was skipped.",
-    _LABELS,
-    reading="0 means that it failed (it is tried again after 5 minutes) or hangs. The probe's log says why. While it "
-    "is 0, it is not known whether the host made a slower canary slow.",
+    "Median time of a control after the last run: tiny work that is the same in every image.",
+    ("device", "control"),
+    reading="If a control and the canary are slower together, the host changed. If it is missing, the probe's log says "
+    "why.",
 )
 
 _REPEATS = 3
@@ -152,16 +122,10 @@ class Controls:
         return found
 
     def _show(self, device: str, found: dict[str, float]) -> None:
-        for metric in (SECONDS, FLOPS, BYTES, UP):
-            self._tally.forget(metric, device)
-        for name, control in self._sets.get(device, {}).items():
-            self._tally.set(UP, name in found, device, name)
-            if seconds := found.get(name):
+        self._tally.forget(SECONDS, device)
+        for name, seconds in found.items():
+            if seconds:
                 self._tally.set(SECONDS, seconds, device, name)
-                if control.work.flops:
-                    self._tally.set(FLOPS, control.work.flops / seconds, device, name)
-                if control.work.bytes:
-                    self._tally.set(BYTES, control.work.bytes / seconds, device, name)
 
     def _complain(self, which: tuple[str, str], complaint: str) -> None:
         if complaint != self._complaints.get(which):  # once per change, not once per run

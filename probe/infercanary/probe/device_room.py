@@ -9,25 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from infercanary.contract.report import Metric
 from infercanary.probe.gpu.cuda_driver import CudaError, has_context
-from infercanary.probe.histogram import Tally
 from infercanary.probe.room import Bound, Left, left, refusal
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.shortage import of_device, readable
 from infercanary.probe.targets import Failure, Need
-
-DEVICE_ROOM = Metric(
-    "infercanary_device_memory_room_bytes",
-    "gauge",
-    "Device memory that the probe could still take when it last asked (before it opened a canary or ran a point of a "
-    "sweep): the free memory that NVML reports, minus `device_memory_reserve`; 0 if less than the reserve is free.",
-    ("device",),
-    reading="The probe does not open anything that needs more, and counts it in `infercanary_run_failures_total` as "
-    "`out_of_memory`. It is not read around runs. The free memory now is `infercanary_gpu_memory_size_bytes - "
-    "infercanary_gpu_memory_used_bytes`. Missing if NVML does not report it, or shows several parts of one GPU "
-    "(MIG): nothing is refused there.",
-)
 
 LEAST_RESERVE = 256 << 20
 RESERVE_SHARE = 0.02
@@ -55,7 +41,6 @@ class DeviceRoom:
     ) -> None:
         self._reserve = reserve
         self._memory = memory
-        self._last: dict[str, int] = {}
 
     def used(self, device: str) -> int | None:
         """Read how many bytes are in use, by whomever.
@@ -82,10 +67,7 @@ class DeviceRoom:
             return None
         used, total = found
         bound = Bound(f"the {readable(total)} of {device}", total, used)
-        room = left([bound], self._reserve, LEAST_RESERVE, RESERVE_SHARE)
-        if room is not None:
-            self._last = {**self._last, device: room.size}  # never changed: another thread reads it
-        return room
+        return left([bound], self._reserve, LEAST_RESERVE, RESERVE_SHARE)
 
     def first(self, device: str) -> list[Need]:
         """What is taken there besides the target's own: by this process's context, if it has none yet, and by controls.
@@ -117,15 +99,6 @@ class DeviceRoom:
             return
         if why := refusal(canary, needs, room, "free device memory"):
             raise Failure("out_of_memory", why)
-
-    def show(self, tally: Tally) -> None:
-        """Set the gauge to what was read last.
-
-        Args:
-            tally: Written by the caller's thread only.
-        """
-        for device, size in self._last.items():
-            tally.set(DEVICE_ROOM, size, device)
 
 
 def _ordinal(device: str) -> int:

@@ -13,55 +13,27 @@ INTERVAL = Metric(
     "infercanary_interval_seconds",
     "gauge",
     "Time between runs: as configured, shorter in the burst after the start, longer if the duty cap requires it.",
-    reading="If it is above the configured value, the runs are so expensive that the duty cap makes them rarer, and "
-    "a change is noticed later. A smaller input, or a higher `duty_cap`, reduces it. Within an hour of the start, "
-    "see `infercanary_burst_debt_seconds` first.",
+    reading="Above the configured value, runs are too expensive for the cap: use a smaller input, or a higher "
+    "`duty_cap`.",
 )
 MISSED = Metric(
     "infercanary_missed_slots_total",
     "counter",
-    "Scheduled rounds that were missed: the round before, or a point of a sweep, was still running, or the duty cap "
-    "was used up.",
-    reading="A few after a run that was slow or hung are normal. A steady `rate` means that rounds take longer "
-    "than `infercanary_interval_seconds`.",
+    "Scheduled rounds that were missed: earlier work was still running, or the duty cap was used up.",
+    reading="A few after a slow run are normal. A steady rate: rounds take longer than "
+    "`infercanary_interval_seconds`.",
 )
 BUSY = Metric(
     "infercanary_busy_seconds_total",
     "counter",
-    "Wall time of scheduled runs, their controls and sweeps (warm-up is not included).",
-    reading="The controls and `infercanary_sweep_busy_seconds_total` are included. `rate(…[15m])` is the current "
-    "duty; `infercanary_duty_ratio` is the duty since the start.",
-)
-DUTY = Metric(
-    "infercanary_duty_ratio",
-    "gauge",
-    "Share of the time since warm-up that scheduled runs, their controls and sweeps took.",
-    reading="A value not far below `infercanary_duty_cap_ratio` is by design: repeats fill the cap, up to 50 in a "
-    "run. If it is above the cap within an hour of the start, the cause is the burst "
-    "(`infercanary_burst_busy_seconds_total`): up to four times the cap.",
+    "Wall time of scheduled runs, controls, sweeps and profiles; warm-up is not included.",
+    reading="`rate(…[15m])` is the duty: about `infercanary_duty_cap_ratio`, and up to four times that in the burst.",
 )
 DUTY_CAP = Metric(
     "infercanary_duty_cap_ratio",
     "gauge",
-    "The upper limit of the duty. With the burst after the start, it holds over the first hour. After a run that "
-    "hung, it holds within the five minutes that follow.",
-    reading="This is the setting `duty_cap`. Raise it if a slow model has an `infercanary_interval_seconds` that is "
-    "too long for you.",
-)
-BURST_BUSY = Metric(
-    "infercanary_burst_busy_seconds_total",
-    "counter",
-    "Wall time of the runs in the burst after the start, and of their controls. It is part of the busy time.",
-    reading="It is two thirds of an hour's duty at most. It stays 0 with the setting `burst: false`, in a server's "
-    "own pool, and if `interval_seconds` is 2 or less.",
-)
-BURST_DEBT = Metric(
-    "infercanary_burst_debt_seconds",
-    "gauge",
-    "Busy time that the burst after the start used ahead of the duty cap, and that later runs have not paid back "
-    "yet.",
-    reading="While it falls, runs come half as often as the duty cap allows, or as configured if that is rarer. An "
-    "hour after the start, it is 0.",
+    "Upper limit of the duty: the setting `duty_cap`, over the first hour and later.",
+    reading="Raise it if a slow model has too long an `infercanary_interval_seconds`.",
 )
 
 SECONDS = 900.0

@@ -21,11 +21,9 @@ from infercanary.probe.targets.engines.cuda_versions import driver_version
 ENVIRONMENT = Metric(
     "infercanary_environment_info",
     "gauge",
-    "One component of the environment fingerprint (a library's version, a setting); always 1.",
+    "One component of the environment (a library's version, a setting); always 1.",
     ("component", "version"),
-    reading="To see what an image changed: `infercanary_environment_info unless on (service, component, version) "
-    "infercanary_environment_info offset 1d`. To see which containers of a service differ: `count by (service, "
-    "component, version) (infercanary_environment_info)`.",
+    reading="`count by (service, component, version) (infercanary_environment_info)` shows which replicas differ.",
 )
 
 _LIBRARIES = (

@@ -17,36 +17,24 @@ log = logging.getLogger("infercanary.probe")
 FAILURES = Metric(
     "infercanary_run_failures_total",
     "counter",
-    "Runs that failed, and attempts to open, by reason: raised, timed_out, not_finite, wrong_answer, out_of_memory "
-    "(of the host or of the device), no_libraries and version_mismatch (libraries are missing, or do not fit "
-    "together), wrong_shape. For a server also: unreachable (no connection, or it closed before the answer), "
-    "not_ready, error_answer (an unexpected HTTP status, or an error in the stream), incomplete (the answer ended "
-    "too early), malformed, too_large, rate_limited (status 429, or 503 with `Retry-After`).",
+    "Runs that failed, and attempts to open, by reason.",
     ("canary", "reason"),
-    reading="0 is healthy. `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
-    "shows what to fix, and the probe's log says it in words. `wrong_answer` also counts runs that succeeded but are "
-    "tagged `output_changed`. All other failed runs are in `infercanary_runs_total` as `raised`, `timed_out` or "
-    "`not_finite`. `out_of_memory` is an alert: the next attempt is a minute later, then two, and so on up to ten.",
+    reading="0 is healthy. `infercanary_canary_failure_info` has the words. `out_of_memory` is an alert: "
+    "retried after 1 to 10 minutes.",
 )
 DETAIL = Metric(
     "infercanary_canary_failure_info",
     "gauge",
-    "Why the canary fails, in the words of its first failure of that kind. Always 1; missing while nothing fails.",
+    "Why the canary fails, in the words of its first failure of that kind; missing while nothing fails.",
     ("canary", "reason", "detail"),
-    reading="Alerts quote it. If only a number in the words changes, there is no new series. The words of the last "
-    "failure are on the status page and in the probe's log.",
+    reading="Alerts quote it. The words of the last failure are on the status page and in the probe's log.",
 )
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",
     "gauge",
-    "1 if the canary should run on CUDA and its engine cannot, else 0: the build is CPU-only, libraries are not "
-    "found or do not fit together, or no device is visible.",
+    "1 if the canary should run on CUDA and its engine cannot, else 0, by reason.",
     ("canary", "reason"),
-    reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image has the "
-    "wrong wheel. `no_libraries`: the image lacks libraries that its engine was built for, or LD_LIBRARY_PATH does "
-    "not include them. `version_mismatch`: the releases of the engine, CUDA's libraries and the driver do not fit "
-    "together. `provider_missing`: ONNX Runtime has CUDA, but not the provider that the settings ask for. "
-    "`no_device`: the container was started without the GPU. `infercanary_canary_failure_info` has the message.",
+    reading="1 is an alert. The reason names the fix, and `infercanary_canary_failure_info` has the message.",
 )
 
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")

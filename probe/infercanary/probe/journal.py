@@ -26,7 +26,7 @@ ERRORS = Metric(
     "infercanary_journal_errors_total",
     "counter",
     "Runs that could not be written to the journal: the disk is full, is gone, or hangs.",
-    reading="Healthy is no increase; missing without a journal. The exporter still collects these runs, but a crash "
+    reading="Healthy is no increase; missing without a journal. The exporter still collects the runs, but a crash "
     "loses them.",
 )
 

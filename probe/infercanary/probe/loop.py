@@ -22,10 +22,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.duty import (
-    BURST_BUSY,
-    BURST_DEBT,
     BUSY,
-    DUTY,
     DUTY_CAP,
     INTERVAL,
     MISSED,
@@ -162,9 +159,7 @@ class Probe:
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]  # fmt: skip
         self._profiles = [
-            Profiling(
-                c, targets[c.name], kept_for_profiles / len(profilable), timeout_seconds, self._tally, pool
-            )
+            Profiling(c, targets[c.name], kept_for_profiles / len(profilable), timeout_seconds, pool)
             for c in profilable
         ]
         self._controls = Controls(self._tally) if controls else None
@@ -177,14 +172,11 @@ class Probe:
             self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
             self._stopping, self._profiles,
         )  # fmt: skip
-        self._running_since: float | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
-        self._tally.add(BURST_BUSY, 0)
-        self._tally.set(BURST_DEBT, 0)
 
     @property
     def address(self) -> str:
@@ -269,7 +261,7 @@ class Probe:
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
-        self._account()
+        self._tally.set(BUSY, self._rounds.busy)
         self._publisher.serve(self._listen, self._access)
 
     def open(self) -> None:
@@ -303,7 +295,7 @@ class Probe:
             return
         at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
         log.info("the report is at %s", at)
-        now = self._running_since = self._rounds.worked_until = time.monotonic()
+        now = self._rounds.worked_until = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._runs_cap, now)
         if may_burst := self._may_burst():
@@ -327,14 +319,11 @@ class Probe:
                 return
             for canary in self._canaries:
                 canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
-            busy = self._rounds.busy
             runs, cost = self._rounds.run(planned, slot)
             self._publisher.observe_environment()
             for account in (budget, burst):
                 account.spend(cost, time.monotonic())
-            self._tally.add(BURST_BUSY, self._rounds.busy - busy if burst.is_on else 0)
-            self._tally.set(BURST_DEBT, burst.debt)
-            self._account()
+            self._tally.set(BUSY, self._rounds.busy)
             self._publisher.keep(runs)
             if self._rounds.sweep() or self._rounds.profile():
                 self._publish()
@@ -366,7 +355,7 @@ class Probe:
         # What a round costs is known now.
         self._pace(Schedule(self._interval, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
-        self._account()
+        self._tally.set(BUSY, self._rounds.busy)
         self._publisher.publish(runs)
         return decode(self.report(""))
 
@@ -481,12 +470,6 @@ class Probe:
                 self._publish()
         return not self._stopping.is_set()
 
-    def _account(self) -> None:
-        self._tally.set(BUSY, self._rounds.busy)
-        self._openings.show(self._tally)
-        if self._running_since is not None and (elapsed := time.monotonic() - self._running_since) > 0:
-            self._tally.set(DUTY, self._rounds.busy / elapsed)
-
     def _publish(self) -> None:
-        self._account()
+        self._tally.set(BUSY, self._rounds.busy)
         self._publisher.publish()

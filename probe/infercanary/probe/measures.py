@@ -16,50 +16,45 @@ from statistics import fmean
 from time import perf_counter
 from typing import Final
 
-from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOST_MEMORY, THROUGHPUT
+from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOST_MEMORY, OUTPUT, THROUGHPUT
 from infercanary.contract.report import Metric
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.sampling import UTILIZATION_SECONDS
 from infercanary.probe.shortage import readable
 from infercanary.probe.tags import Window
-from infercanary.probe.targets import CallsServer, CountsMemory, CountsSamples, Target, TracksPeakMemory
+from infercanary.probe.targets import (
+    CallsServer,
+    CountsMemory,
+    CountsOutput,
+    CountsSamples,
+    Target,
+    TracksPeakMemory,
+)
 from infercanary.probe.targets.wire.listener import listens_here
 from infercanary.probe.timing import Timing
 
 MEMORY = Metric(
     "infercanary_run_memory_peak_bytes",
     "gauge",
-    "The most memory during the last run. host: memory of the probe's process, shared libraries included. device: "
-    "memory that the canary's engine had allocated in that process. In a server's process, the peak would be the "
-    "server's own, so the value is the memory in use right after the repeats. For a server in the probe's container, "
-    "it is the memory that all processes of the container had mapped at that time. For a server elsewhere it is "
-    "missing. It is also missing for a device whose engine does not count it (torch does).",
+    "Most memory of the last run: host (resident memory of the process) and device (allocated by the engine).",
     ("canary", "where"),
-    reading="The work is the same each time, so the value should not change. If it has another level since an "
-    "upgrade, the image is the cause: other weights or precision, another allocator, or another algorithm that needs "
-    "more memory for intermediate results. If several canaries share a process, each has the memory of all.",
-    experimental=True,
+    reading="Another level since an upgrade comes from the image. In a server's process it is the memory in use after "
+    "the run.",
 )
 RATE = Metric(
     "infercanary_run_samples_per_second",
     "gauge",
     "Samples of the last run's requests, divided by the wall time of its repeats.",
     ("canary",),
-    reading="There is one request at a time, so it changes as the latency does. For the throughput of the canary "
-    "under load, see `infercanary_sweep_samples_per_second`.",
-    experimental=True,
+    reading="One request at a time: it follows the latency. Under load, see `infercanary_sweep_samples_per_second`.",
 )
 JOULES = Metric(
     "infercanary_run_energy_joules",
     "gauge",
-    "Energy of the canary's GPU for one inference of the last run. It includes the energy of everything else on the "
-    "GPU at that time. Only for runs of about 2 s or more: the driver counts energy in steps of up to 0.1 s. The "
-    "value is shown only if it is known within 5 %.",
+    "Energy of the GPU for one inference of the last run, others' work included; only for runs of about 2 s.",
     ("canary",),
-    reading="If it rises with an image, the image does more work or has a less efficient kernel, even if the latency "
-    "stays the same. If it rises on all containers of a GPU, the cause is a neighbour. A shorter run has no value: "
-    "`rate(infercanary_gpu_energy_joules_total[5m])` is the GPU's power.",
-    experimental=True,
+    reading="A rise with an image: more work, or a less efficient kernel. A rise on all containers of a GPU: a "
+    "neighbour.",
 )
 
 PLACES = ("host", "device")
@@ -162,6 +157,7 @@ class Taking:
         self.seconds = 0.0
         """What reading took, of one run."""
         self._counts = target if isinstance(target, CountsSamples) else None
+        self._answers = target if isinstance(target, CountsOutput) else None
         self._tracks = target if isinstance(target, TracksPeakMemory) else None
         self._memory = target if isinstance(target, CountsMemory) else None
         self._calls = target if isinstance(target, CallsServer) else None
@@ -199,6 +195,9 @@ class Taking:
         with suppress(Exception):
             samples = 1 if self._counts is None else int(self._counts.samples)
             found[THROUGHPUT] = samples / fmean(timing.wall for timing in timings)
+        with suppress(Exception):
+            if self._answers is not None and (tokens := self._answers.output_tokens) is not None:
+                found[OUTPUT] = int(tokens)
         with suppress(OSError, ValueError, IndexError):
             on_host = self._of_container() if calls_a_server else self._of_process()
             if on_host is not None:

@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 
 from infercanary.command.exit_codes import ExitCode
 from infercanary.contract.bottleneck import LIMITS, Limit
+from infercanary.contract.measures import OUTPUT
 from infercanary.contract.profile import shares
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
-from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
+from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS, labelled_tags
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.loop import Probe
@@ -28,7 +29,7 @@ from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.shown import columns, digits, opened, show, time_text
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets import matmul
-from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS
+from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
 from infercanary.probe.targets.wire.timing_headers import SERVER
 
 log = logging.getLogger("infercanary.probe")
@@ -156,23 +157,16 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         yield from _row(run.outcome.replace("_", " "), run.detail or "unknown; the log says why", width)
     median = value(record.MEDIAN)
     if run is not None and median is not None:
-        parts = [f"median {time_text(median)}", f"min {time_text(value(record.MINIMUM))}"]
+        parts = [f"median {time_text(median)}", f"min {time_text(min(run.latencies))}"]
         if (iqr := value(record.IQR)) is not None:
             parts.append(f"IQR {time_text(iqr)}")
         yield from _row("latency", _joined(*parts, _count(len(run.latencies), "repeat")), width)
-        if (batch := value(record.BATCH) or 1) > 1:
-            text = f"{batch:g} inferences in each, since one is too short to be timed; times are of one"
-            yield from _row("repeat", text, width)
-    if (load := value(record.LOAD)) is not None:
-        warm_up = f"warm-up {time_text(value(record.WARM_UP))}"
-        repeats = _count(int(value(record.WARM_UP_REPEATS) or 0), "repeat")
-        first = f"first run {time_text(value(record.FIRST_RUN))}"
-        yield from _row(
-            "cold start", _joined(f"load {time_text(load)}", first, f"{warm_up} ({repeats})"), width
-        )
+    if value(record.COLD_START, "load") is not None:
+        steps = {"load": "load", "first_run": "first run", "warm_up": "warm-up"}
+        texts = (f"{words} {time_text(value(record.COLD_START, step))}" for step, words in steps.items())
+        yield from _row("cold start", _joined(*texts), width)
     if run is not None and median:
-        overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
-        yield from _phases(run.phases, median, overhead, width)
+        yield from _phases(run.phases, median, width)
         yield from _bottlenecks({limit: value(record.BOTTLENECK, limit) for limit in LIMITS}, width)
     if run is not None and run.profile is not None:
         found = shares(run.profile, _OPERATORS)
@@ -189,20 +183,20 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         plain = time_text(value(FIRST_TOKEN, "plain"))
         text = f"{time_text(salted)} of a new prompt, {plain} of the plain one, which a cache may know"
         yield from _row("first token", text, width)
-    if (tokens := value(TOKENS)) is not None:
+    if run is not None and (tokens := run.measures.get(OUTPUT)) is not None:
         apart = value(BETWEEN_TOKENS)
         text = f", {time_text(apart)} from one to the next" if apart is not None else ""
         yield from _row("tokens", _count(tokens, "token") + text, width)
     points = known.get(matmul.FLOPS.name, {}).items()
     if rates := [f"{part} {digits(rate / 1e9)} GFLOP/s" for (of, part), rate in points if of == name]:
         yield from _row("product", _joined(*rates), width)
-    for tag in run.tags if run is not None else ():
-        yield from _row(
-            "tag", f"{tag}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}", width
-        )
+    if run is not None:
+        for tag, label in zip(run.tags, labelled_tags(run.tags, run.clock_reason), strict=True):
+            meaning = TAGS[tag].meaning if tag in TAGS else "unknown to this version"
+            yield from _row("tag", f"{label}: {meaning}", width)
 
 
-def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: int) -> Iterator[str]:
+def _phases(phases: Mapping[str, float], wall: float, width: int) -> Iterator[str]:
     """Bars of what follows one another; launching is beside them, since the host does it while the device works."""
     if not phases:
         return
@@ -226,9 +220,6 @@ def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: in
         if launch > phases.get("compute", launch):
             text += "; longer than compute: the host sets the pace"
         yield from _row("launch", text, width)
-    if overhead > 0.01 * wall:
-        text = f"a phase with nothing in it reads {time_text(overhead)}, {_share(overhead / wall)} of the wall time"
-        yield from _row("clock", text, width)
 
 
 def _bottlenecks(shares: Mapping[Limit, float | None], width: int) -> Iterator[str]:
@@ -241,31 +232,17 @@ def _bottlenecks(shares: Mapping[Limit, float | None], width: int) -> Iterator[s
         yield from _row("bottleneck", _joined(*named), width)
 
 
-_CONTROL, _DEVICE = controls.UP.labels.index("control"), controls.UP.labels.index("device")
-
-
 def _devices(known: Values) -> list[str]:
-    return list(dict.fromkeys(labels[_DEVICE] for labels in known.get(controls.UP.name, {})))
+    return list(dict.fromkeys(device for device, _ in known.get(controls.SECONDS.name, {})))
 
 
 def _controls(device: str, known: Values) -> Iterator[str]:
-    def there(metric: Metric) -> dict[str, float]:
-        points = known.get(metric.name, {})
-        return {labels[_CONTROL]: value for labels, value in points.items() if labels[_DEVICE] == device}
-
+    points = known.get(controls.SECONDS.name, {}).items()
+    seconds = {name: value for (of, name), value in points if of == device}
     yield f"controls on {device}: the same work in every image"
-    names, seconds = there(controls.UP), there(controls.SECONDS)
-    rates = ((there(controls.FLOPS), "GFLOP/s"), (there(controls.BYTES), "GB/s"))
-    column = max(map(len, names))
-    for name in names:
-        if name not in seconds:
-            yield f"  {name:<{column}}  not measured; the log says why"
-            continue
-        line = f"  {name:<{column}}  {time_text(seconds[name]):>8}"
-        for rate, unit in rates:
-            if name in rate:
-                line += f"  {digits(rate[name] / 1e9):>6} {unit}"
-        yield line
+    column = max(map(len, seconds))
+    for name, value in seconds.items():
+        yield f"  {name:<{column}}  {time_text(value):>8}"
 
 
 def _environment(report: Report, known: Values, width: int) -> Iterator[str]:

@@ -19,11 +19,9 @@ from types import TracebackType
 
 import msgspec
 
-from infercanary.contract.report import Metric
 from infercanary.probe.anew import Carried, Ended, start_anew
 from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.footprint import RoundFootprint
-from infercanary.probe.histogram import Tally
 from infercanary.probe.room import Room
 from infercanary.probe.targets import (
     AsksForMemory,
@@ -37,16 +35,6 @@ from infercanary.probe.watcher import Growth, Watcher
 
 log = logging.getLogger("infercanary.probe")
 
-HELD = Metric(
-    "infercanary_canary_memory_bytes",
-    "gauge",
-    "Memory that opening the canary took, for as long as it is open. Of the host: the growth of the process. Of its "
-    "device: the loss of free memory. Memory that others took or gave at the same moment is included.",
-    ("canary", "where"),
-    reading="The sum for a container is what its probe holds in addition to the server. If the probe has a process "
-    "of its own, the first canary includes the libraries of its engine, or its CUDA context. "
-    "`infercanary_process_resident_memory_bytes` is all host memory of such a process.",
-)
 
 _MARGIN = 1.25  # of what it had taken when it was ended: it wanted more
 _DAY = 86400.0
@@ -165,20 +153,6 @@ class Openings:
             draft = self._file.with_name(f"{self._file.name}.new")
             draft.write_bytes(msgspec.json.encode(found))
             os.replace(draft, self._file)
-
-    def show(self, tally: Tally) -> None:
-        """Set the gauges of what is left, and of what is held.
-
-        Args:
-            tally: Written by the caller's thread only.
-        """
-        self.room.show(tally)
-        self.device_room.show(tally)
-        tally.forget(HELD)
-        for canary, took in dict(self.watcher.held).items():
-            tally.set(HELD, took, canary, "host")
-            if on_device := self.on_device.get(canary, 0):
-                tally.set(HELD, on_device, canary, "device")
 
     def _read(self) -> dict[str, _Known]:
         with suppress(OSError, msgspec.MsgspecError):

@@ -12,62 +12,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from infercanary.contract.profile import Profile
-from infercanary.contract.report import Metric
-from infercanary.contract.vocabulary import CROWDED_INSIDE
+from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
-from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
-from infercanary.probe.shortage import give_back, place_of
+from infercanary.probe.shortage import give_back
 from infercanary.probe.targets import Failure, Profilable, ReportsBusy, Target, Unprofiled
 from infercanary.probe.targets.engines.profiled import joined
 
 log = logging.getLogger("infercanary.probe")
 
-Reason = Literal["busy", "raised", "timed_out", "out_of_memory", "unsupported"]
-REASONS: tuple[Reason, ...] = get_args(Reason)
-
-BUSY = Metric(
-    "infercanary_profile_busy_seconds_total",
-    "counter",
-    "Wall time of profiled repeats, including the profiler's own work. It is also part of "
-    "`infercanary_busy_seconds_total`, and the duty cap covers it.",
-    ("canary",),
-    reading="`rate(…[1d])` divided by `infercanary_duty_cap_ratio` is the profiles' part of the cap: a twentieth at "
-    "most. `profile: false` in probe.yaml turns profiles off.",
-    experimental=True,
-)
-REPEATS = Metric(
-    "infercanary_profiled_repeats_total",
-    "counter",
-    "Repeats that were profiled. They are not among the timed repeats.",
-    ("canary",),
-    reading="There are up to five when a canary becomes steady, again ten minutes later, then every hour. With three "
-    "repeats of the old image and three of the new image, the verdict names the operators that changed.",
-    experimental=True,
-)
-MISSING = Metric(
-    "infercanary_profile_failures_total",
-    "counter",
-    "Profiles that were not made, by reason: busy (the host's own work waited, so the profile waits for a minute), "
-    "raised, timed_out, out_of_memory, unsupported (the engine cannot be profiled there).",
-    ("canary", "reason"),
-    reading="`busy` on a loaded server is by design. For the other reasons, the probe's log says why. Verdicts then "
-    "come without operators, and nothing else is missing.",
-    experimental=True,
-)
-TIMESTAMP = Metric(
-    "infercanary_profile_timestamp_seconds",
-    "gauge",
-    "When the last profile was made, Unix time.",
-    ("canary",),
-    reading="Missing until a canary was profiled. If `time() - infercanary_profile_timestamp_seconds` is above two "
-    "hours, see `infercanary_profile_failures_total`.",
-    experimental=True,
-)
 
 SHARE: Final = 0.05
 """Of the duty cap, kept for profiles: at 1 % that is 1.8 s an hour, five repeats of 300 ms."""
@@ -84,7 +41,7 @@ MOST_REPEATS, LEAST_REPEATS = 5, 3
 _OVERHEAD = 2  # repeats that an engine makes beside those that count, about
 _PUT_OFF_SECONDS = 60.0
 _JITTER = 0.1
-_OTHERS = frozenset({CROWDED_INSIDE, "gpu_busy"})  # tags of a run beside which requests wait
+_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
 
 
 class Profiling:
@@ -95,7 +52,6 @@ class Profiling:
         target: The canary's.
         share: Of the time, that its profiles may take.
         timeout: Seconds that a profile may take.
-        tally: Where its metrics are counted.
         pool: The server's own; None to run in a thread of its own.
         rng: Where the jitter comes from, which keeps replicas apart; None for one of its own.
     """
@@ -106,7 +62,6 @@ class Profiling:
         target: Target,
         share: float,
         timeout: float,
-        tally: Tally,
         pool: Pool | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -117,7 +72,6 @@ class Profiling:
         self._target = target
         self._share = share
         self._timeout = timeout
-        self._tally = tally
         self._pool = pool
         self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
         self._worker = Worker(f"infercanary-{canary.name}-profile")
@@ -128,10 +82,6 @@ class Profiling:
         self._is_over = False  # the engine cannot be profiled here, or hung in it
         self.next_at = 0.0
         """When the next one may begin (monotonic), once the canary is steady."""
-        tally.add(BUSY, 0, canary.name)
-        tally.add(REPEATS, 0, canary.name)
-        for reason in REASONS:
-            tally.add(MISSING, 0, canary.name, reason)
 
     @property
     def canary(self) -> str:
@@ -152,19 +102,16 @@ class Profiling:
         due = now >= self.next_at and self._canary.state == "steady"
         return due and not (self._is_over or self.is_running)
 
-    def put_off(self, reason: Reason, now: float, why: str = "") -> None:
+    def put_off(self, now: float, why: str = "") -> None:
         """Try again in a minute.
 
         Args:
-            reason: Why not now; it is counted.
             now: Seconds, monotonic.
-            why: For the log, once; empty where that has it already.
+            why: For the log, once; empty where the host's own work waits, which is no fault.
         """
         self.next_at = now + _PUT_OFF_SECONDS
         if why:
-            self._miss(reason, why)
-        else:
-            self._tally.add(MISSING, 1, self.canary, reason)
+            self._complain(why)
 
     def step(self, now: float) -> float:
         """Profile it, if it is time for that; the seconds that took, 0 where nothing was done.
@@ -178,12 +125,11 @@ class Profiling:
         if not self.is_due(now):
             return 0.0
         if self._is_waited_for():
-            self.put_off("busy", now)
+            self.put_off(now)
             return 0.0
         begin = time.monotonic()
         self._profile(self._repeats())
         took = time.monotonic() - begin
-        self._tally.add(BUSY, took, self.canary)
         self._cost = took
         self._taken += 1
         pause = AGAIN_SECONDS if self._taken == 1 else EVERY_SECONDS
@@ -237,21 +183,17 @@ class Profiling:
         except DeadlineExceeded:
             # It goes on, and what hung once may hang each time.
             self._is_over = True
-            self._miss(
-                "timed_out", f"no profile within {self._timeout:g} s (timeout_seconds); not tried again"
-            )
+            self._complain(f"no profile within {self._timeout:g} s (timeout_seconds); not tried again")
         except Unprofiled as error:
             self._is_over = True
-            self._miss("unsupported", str(error), logging.INFO)
+            self._complain(str(error), logging.INFO)
         except Failure as error:
-            self._miss("out_of_memory" if error.reason == "out_of_memory" else "raised", str(error))
+            self._complain(str(error))
         except BaseException as error:  # the target may be anyone's
-            self._miss("out_of_memory" if place_of(error) is not None else "raised", one_line(error))
+            self._complain(one_line(error))
         else:
             self._complaint = ""
             self._found = profile
-            self._tally.add(REPEATS, profile.repeats, self.canary)
-            self._tally.set(TIMESTAMP, profile.taken_at, self.canary)
         if not self.is_guest:
             give_back()  # a profiler's buffers are megabytes, and the next run's memory is measured
             self._repeat()
@@ -277,8 +219,7 @@ class Profiling:
             )
         return joined([pool.submit(lambda: target.profiled(1)).result() for _ in range(repeats)])
 
-    def _miss(self, reason: Reason, detail: str, level: int = logging.WARNING) -> None:
-        self._tally.add(MISSING, 1, self.canary, reason)
+    def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour
             log.log(level, "canary %s: no profile: %s", self.canary, detail)
         self._complaint = detail

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
-from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode
+from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode, joined
 from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
@@ -21,28 +21,18 @@ from infercanary.probe.journal import Journal, last_runs
 from infercanary.probe.ring import Ring
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.serve import ReportServer
-from infercanary.probe.start import since_start
 
 START = Metric(
     "infercanary_probe_start_timestamp_seconds",
     "gauge",
     "When the probe started, Unix time.",
-    reading="`changes(infercanary_probe_start_timestamp_seconds[1h])` counts restarts. After a restart, all counters "
-    "of the probe start again.",
-)
-TIME_TO_REPORT = Metric(
-    "infercanary_time_to_report_seconds",
-    "gauge",
-    "Cold start: time from the container's start (outside of a container, the process's start) until the probe could "
-    "answer.",
-    reading="Set once. The time between it and `infercanary_time_to_steady_seconds` is loading and warm-up.",
+    reading="`changes(…[1h])` counts restarts, after which all counters of the probe start again.",
 )
 CPU = Metric(
     "infercanary_probe_cpu_seconds_total",
     "counter",
-    "CPU time of the probe itself (its loop, samplers and server), without the canaries' own work.",
-    reading="`rate(…[5m])` is in cores, and is a small fraction of one core. If it rises, a sampler became "
-    "expensive: see `infercanary_sampler_duration_seconds`.",
+    "CPU time of the probe itself (loop, samplers and server), without the canaries' own work.",
+    reading="`rate(…[5m])` is a small fraction of a core. If it rises, a sampler became expensive.",
 )
 
 _RING_RUNS = 2048
@@ -122,8 +112,6 @@ class Publisher:
         self.publish()
         self._server = ReportServer(listen, self.report, access)
         self.address = self._server.address
-        if (seconds := since_start()) is not None:
-            self._tally.set(TIME_TO_REPORT, seconds)
 
     def observe_environment(self, *, final: bool = False) -> None:
         """Take the canaries' environments together; with ``final``, even where no target has reported one.
@@ -161,7 +149,7 @@ class Publisher:
         cpu = time.thread_time() - self._cpu_before + self._sampling.cpu_seconds
         self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
-        families = (*self._tally.families(), *self._sampling.families, environment)
+        families = joined([*self._tally.families(), *self._sampling.families, environment])
         outputs = self._reference_outputs()
         with self._snapshot:
             self._ring.extend(runs)

@@ -11,24 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from infercanary.contract.report import Metric
-from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 from infercanary.probe.shortage import machine, readable
 from infercanary.probe.targets import Failure, Need
-
-ROOM = Metric(
-    "infercanary_memory_room_bytes",
-    "gauge",
-    "Host memory that the probe could still take when it last asked (before a round, before it opened a canary or "
-    "ran a point of a sweep). It is the lowest value, over the control groups above it and the host, of limit - "
-    "(usage - inactive page cache), minus `memory_reserve`; 0 if less than the reserve is free.",
-    reading="The probe does not open anything that needs more, and counts it in `infercanary_run_failures_total` as "
-    "`out_of_memory`. It also postpones and counts runs if less memory is left than a round took plus the last 64 "
-    "MiB of the reserve. Missing if the probe can read neither control groups nor the host's memory: nothing is "
-    "refused there.",
-)
 
 LEAST_RESERVE = 64 << 20
 RESERVE_SHARE = 0.05
@@ -124,7 +110,6 @@ class Room:
         self._reserve = reserve
         self._root = root
         self._proc = proc
-        self._last: Left | None = None
 
     def left(self) -> Left | None:
         """Read what may still be taken; callable from any thread.
@@ -132,8 +117,7 @@ class Room:
         Returns:
             It; None where it is not known.
         """
-        self._last = left(bounds(self._root, self._proc), self._reserve)
-        return self._last
+        return left(bounds(self._root, self._proc), self._reserve)
 
     def look(self) -> tuple[Left, Left] | None:
         """Read what may still be taken, and what is left until the last 64 MiB, or the reserve where that is less.
@@ -154,7 +138,6 @@ class Room:
             It; None where it is not known.
         """
         found = bounds(self._root, self._proc)
-        self._last = left(found, self._reserve)
         kept = min([LEAST_RESERVE, *(bound.limit // _SHARE_BESIDE_ROUNDS for bound in found)])
         pressed = [bound._replace(used=bound.used - bound.cached) for bound in found]
         return left(pressed, kept if self._reserve is None else min(self._reserve, kept))
@@ -171,15 +154,6 @@ class Room:
         """
         if (room := self.left()) is not None and (why := refusal(canary, needs, room)):
             raise Failure("out_of_memory", why)
-
-    def show(self, tally: Tally) -> None:
-        """Set the gauge to what was read last.
-
-        Args:
-            tally: Written by the caller's thread only.
-        """
-        if (last := self._last) is not None:
-            tally.set(ROOM, last.size)
 
 
 def refusal(canary: str, needs: Sequence[Need], room: Left, more: str = "grant more memory") -> str:

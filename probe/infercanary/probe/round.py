@@ -25,8 +25,6 @@ class Round(NamedTuple):
     """Spent in the target's methods."""
     cost: float = 0.0
     """What the budget is charged: busy, and the waiting that it causes to others."""
-    intended: float | None = None
-    """From the intended start to the end of the first repeat."""
     output_error: float | None = None
     """Relative error of the output against the first steady one."""
     usage: ThreadUsage = ThreadUsage()

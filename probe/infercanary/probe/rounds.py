@@ -24,23 +24,21 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
 from infercanary.probe.sweep import Sweeping
-from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags
+from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
 
 LATENESS = Metric(
     "infercanary_lateness_seconds",
     "gauge",
     "Delay of the last round: its actual start minus its intended start.",
-    reading="Healthy is a few milliseconds. Above 0.25 s, the first canary's run is tagged `late`: the probe's "
-    "thread got no CPU, or waited for the GIL.",
+    reading="Healthy is a few milliseconds. Above 0.25 s, the probe's thread got no CPU, or waited for the GIL.",
 )
 
 GPU_CANARIES = Metric(
     "infercanary_gpu_canaries",
     "gauge",
-    "Canaries of this probe that run on the GPU.",
+    "Canaries of this probe that run on the GPU; with MIG, on the whole GPU.",
     ("gpu",),
-    reading="0: the container sees the GPU, but no canary uses it. Missing if this is not known, for example for a "
-    "canary that asks a server. For a GPU in MIG mode, it is the number for the whole GPU.",
+    reading="0: the container sees the GPU, and no canary uses it. Missing if unknown, as for a canary of a server.",
 )
 
 
@@ -129,7 +127,7 @@ class Rounds:
             started_at = time.time()
             is_first = canary.name not in self._gpus
             self.running_since = time.monotonic()
-            done = canary.round(repeats, lateness)
+            done = canary.round(repeats)
             self.running_since = None
             if done is not None:
                 if self._controls is not None:
@@ -170,6 +168,7 @@ class Rounds:
                         crowded=window.crowded,
                         inside=None if done.inside is None else done.inside.cores,
                         received=window.received,
+                        clock_reason=clock_reason(window),
                     )
                 )
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
@@ -200,7 +199,7 @@ class Rounds:
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if profiling.is_due(time.monotonic()) and (why := self._footprint.lacks(PROFILER_BYTES)):
-                profiling.put_off("out_of_memory", time.monotonic(), why)
+                profiling.put_off(time.monotonic(), why)
             elif took := profiling.step(time.monotonic()):
                 self._worked(took)
                 return True
@@ -251,12 +250,12 @@ class Rounds:
         done: Round,
         scheduled_at: float,
         started_at: float,
-        disturbed: tuple[str, ...],
+        conditions: tuple[str, ...],
     ) -> Run:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
-        state = state_tags(canary.state, beside_opening=beside, beside_sweep=self._is_beside_sweep)
-        all_tags = (*state, *disturbed)
+        state = state_tags(canary.state, is_beside=beside or self._is_beside_sweep)
+        all_tags = (*state, *conditions)
         canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
         measures = dict(done.measures)
         canary.measured(measures)

@@ -13,7 +13,6 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.measures import OUTPUT
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
 from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
@@ -37,8 +36,7 @@ from infercanary.probe.targets import (
     Target,
 )
 from infercanary.probe.targets.engines.outputs import pending
-from infercanary.probe.targets.openai import TOKENS
-from infercanary.probe.timing import Timing, inferences, overhead
+from infercanary.probe.timing import Timing, inferences
 
 T = TypeVar("T")
 Around: TypeAlias = AbstractContextManager[AbstractContextManager[object]]
@@ -66,10 +64,6 @@ class Opened(NamedTuple):
     warm_up: float
     latencies: list[float]
     """Wall time of each warm-up repeat."""
-    batch: int
-    """Inferences in one repeat."""
-    overhead: float | None
-    """What the clock shows for an empty phase."""
     aside: float = 0.0
     """Seconds since the last warm-up repeat: what it measures was identified. They are no part of the cold start."""
     limited: Failure | None = None
@@ -92,8 +86,6 @@ class Repeats(NamedTuple):
     readings: list[Reading]
     measures: dict[str, float]
     inferences: int
-    intended: float
-    """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     place: Place
     """Of the thread that ran the last repeat."""
 
@@ -318,30 +310,23 @@ class Runner:
                 limited = failure
                 self._space_out()
         warm_up = perf_counter() - begin
-        clock = self._target.clock
-        cost: float | None = None
-        with suppress(Exception):  # a clock of the target's own may know certain phases only
-            cost = _seconds(overhead(clock))
         begin = perf_counter()
         environment |= components(self.name, self._target, self._sweep)
         aside = perf_counter() - begin
-        batch = int(inferences(clock))
-        return Opened(environment, load, first_run, warm_up, latencies, batch, cost, aside, limited)
+        return Opened(environment, load, first_run, warm_up, latencies, aside, limited)
 
     def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Repeats:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
         self._busy = self._paced = 0.0
-        aside = self._prepare()
+        self._prepare()
         self._usage = ThreadUsage()
         crowd = Crowd(self._container)
         helpers = Helpers() if has_helpers else None
         timing, result = self._measure()
         used = [self._usage]
-        took = perf_counter() - begin - aside
         batch = inferences(self._target.clock)
-        intended = took - (batch - 1) * timing.wall  # to the end of the first of its inferences
         timings = [timing]
         while (
             len(timings) < repeats
@@ -361,21 +346,16 @@ class Runner:
         measures = self.taking.end(timings, calls_a_server)
         waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, helped)
         numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
-        readings = self._read()
-        if tokens := [reading.value for reading in readings if reading.metric is TOKENS]:
-            measures[OUTPUT] = tokens[-1]
-        found = waits, crowds, inside, why, readings, measures, batch * len(timings)
-        return Repeats(timings, numbers, usage, *found, intended, place)
+        found = waits, crowds, inside, why, self._read(), measures, batch * len(timings)
+        return Repeats(timings, numbers, usage, *found, place)
 
-    def _prepare(self) -> float:
-        """Get ready for the repeats, and let the target; the seconds that took."""
-        begin = perf_counter()
+    def _prepare(self) -> None:
+        """Get ready for the repeats, and let the target."""
         if self._prepares is not None:
             self._pace()
             self._with_target(self._prepares.prepare)
         self._pace()
         self.taking.begin()
-        return perf_counter() - begin
 
     def _space_out(self) -> None:
         """Make requests at half the rate from now on: the server refused some."""

@@ -1,4 +1,4 @@
-"""How samplers are run: each in a thread of its own, with a deadline, a success and a duration; and what they gave."""
+"""How samplers are run: each in a thread of its own, with a deadline and a success; and what they gave."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from time import perf_counter
 
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import Family, Metric, joined
 from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import Closable, HasHangingFamilies, SampleFailed, Sampler, Unavailable
@@ -22,16 +22,7 @@ SUCCESS = Metric(
     "gauge",
     "1 if the sampler's last sample succeeded, else 0.",
     ("sampler",),
-    reading="0 means that the sampler's metrics are missing; the probe's log says why. For `nvml` on a host without "
-    "a driver, it is 1.",
-)
-DURATION = Metric(
-    "infercanary_sampler_duration_seconds",
-    "gauge",
-    "Time that the sampler's last sample took.",
-    ("sampler",),
-    reading="A run waits for 0.1 s at most. Above that, the sample comes too late, and tags may be missing. From 5 s "
-    "on, the sampler counts as hanging.",
+    reading="0: the sampler's metrics are missing, and the probe's log says why. `nvml` without a driver is 1.",
 )
 # A round waits this long for all samples together, and then begins without those that are late. It is less than the
 # jitter of a slot, even at two rounds a second.
@@ -52,7 +43,7 @@ class Guard:
 
     Args:
         sampler: What it runs.
-        tally: Where its success and its duration are counted.
+        tally: Where its success is counted.
         deadline: Seconds.
         patience: Seconds.
     """
@@ -73,7 +64,6 @@ class Guard:
         self._patience = patience
         self._worker = Worker(f"infercanary-{sampler.name}")
         self._begun: float | None = None
-        self._took = 0.0
         self._hangs = False
         self._complaint = ""
 
@@ -87,19 +77,12 @@ class Guard:
             return
         self._begun = perf_counter()
         try:
-            self._worker.begin(self._take)
+            self._worker.begin(lambda: tuple(self._sampler.sample()))
         except RuntimeError as error:  # the host is out of threads, or about to exit
             self._begun = None
             self._settle((), one_line(error))
             return
         self._collect(min(patience, self._patience, self._deadline))
-
-    def _take(self) -> tuple[Family, ...]:
-        begin = perf_counter()
-        try:
-            return tuple(self._sampler.sample())
-        finally:
-            self._took = perf_counter() - begin
 
     def _collect(self, seconds: float) -> bool:
         """Settle the sample that was begun, if it ends within ``seconds``; whether the thread is free again."""
@@ -109,8 +92,8 @@ class Guard:
         try:
             families = self._worker.result(seconds)
         except DeadlineExceeded:
-            if not self._hangs and (waited := perf_counter() - self._begun) >= self._deadline:
-                self._hangs, self._took = True, waited
+            if not self._hangs and perf_counter() - self._begun >= self._deadline:
+                self._hangs = True
                 shown = self._sampler.hanging if isinstance(self._sampler, HasHangingFamilies) else ()
                 self._settle(shown, f"hangs: no answer within {self._deadline:g} s")
             return False
@@ -134,7 +117,6 @@ class Guard:
                 log.info("sampler %s: works again", self._sampler.name)
         self._complaint = complaint
         self._tally.set(SUCCESS, not complaint, self._sampler.name)
-        self._tally.set(DURATION, self._took, self._sampler.name)
 
     @property
     def is_late(self) -> bool:
@@ -161,7 +143,7 @@ class Sampling:
 
     Args:
         samplers: In the order in which they sample.
-        tally: Where their success and duration are counted.
+        tally: Where their success is counted.
     """
 
     def __init__(self, samplers: Iterable[Sampler], tally: Tally) -> None:
@@ -174,9 +156,9 @@ class Sampling:
         self._guards = [Guard(sampler, tally) for sampler in samplers]
 
     @property
-    def families(self) -> Iterator[Family]:
-        """What was sampled last."""
-        return (family for guard in self._guards for family in guard.families)
+    def families(self) -> tuple[Family, ...]:
+        """What was sampled last, each metric once."""
+        return joined(family for guard in self._guards for family in guard.families)
 
     @property
     def cpu_seconds(self) -> float:

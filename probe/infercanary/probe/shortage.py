@@ -20,7 +20,6 @@ from infercanary.probe.deadline import one_line
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
-from infercanary.probe.samplers.cgroup.metrics import MEMORY, MEMORY_LIMIT
 from infercanary.probe.samplers.nvml import memory_of
 
 Place = Literal["host", "device"]
@@ -136,12 +135,12 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
 
 
 def _host(proc: Path, root: Path) -> Iterator[str]:
-    used = limit = None
+    bound = None
     with suppress(Unavailable):
-        facts = own_cgroup(root, proc / "self").facts()
-        used, limit = facts[MEMORY], facts[MEMORY_LIMIT]
-    if used is not None and limit is not None:
-        yield f"{readable(used)} in use of the container's limit of {readable(limit)}"
+        limits = own_cgroup(root, proc / "self").memory_limits()
+        bound = min(limits, key=lambda each: each.limit, default=None)
+    if bound is not None:
+        yield f"{readable(bound.used)} in use of the container's limit of {readable(bound.limit)}"
     elif found := machine(proc):
         yield f"{readable(found[0])} in use of the machine's {readable(found[1])}, and no limit"
     mapped, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterable
 from time import perf_counter
-from typing import Annotated, get_args
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -36,75 +36,39 @@ _POINT = ("canary", "batch", "concurrency")
 LATENCY = Metric(
     "infercanary_sweep_latency_seconds",
     "gauge",
-    "Median wall time of a request in the last sweep: of `batch` samples, with `concurrency` requests at a time.",
+    "Median wall time of a request of `batch` samples, with `concurrency` requests at a time, in the last sweep.",
     _POINT,
-    reading="It is off by default: a canary's `sweep` turns it on. Draw it against "
-    "`infercanary_sweep_samples_per_second`: if the latency grows and the throughput does not, the device is full. "
-    "In a server's pool, waiting for a turn is included. A sweep measures only for about a second: verdicts on "
-    "latency use `infercanary_latency_seconds`.",
-    experimental=True,
+    reading="Draw it against `infercanary_sweep_samples_per_second`: if latency grows and throughput does not, the "
+    "device is full.",
 )
 RATE = Metric(
     "infercanary_sweep_samples_per_second",
     "gauge",
     "Samples per second in the last sweep, of all concurrent requests together.",
     _POINT,
-    reading="With `concurrency` 1 it is `batch` divided by the mean latency. If it does not grow with the batch, a "
-    "larger batch only makes each request wait. If it falls with the concurrency, threads disturb one another. Each "
-    "value is also part of the canary's next run, and the judge judges it: `infercanary_measure_verdict`.",
-    experimental=True,
+    reading="Judged as measure `throughput@BATCHxCONCURRENCY`. If it falls with the concurrency, threads compete.",
 )
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",
     "gauge",
-    "The most device memory that the engine had allocated in this process during the point: weights, inputs and "
-    "intermediate results.",
+    "Most device memory that the engine had allocated during the point of the sweep.",
     _POINT,
-    reading="Only on a GPU whose engine counts it (torch: `max_memory_allocated`, without the reserve of its "
-    "allocator). In a server's process, the memory that the server had allocated is included.",
-    experimental=True,
-)
-MISSING = Metric(
-    "infercanary_sweep_missing_points_total",
-    "counter",
-    "Points of sweeps that gave no numbers, by reason: out_of_memory, too_slow (fewer than three requests in its "
-    "share of the time), timed_out (a request that did not come back in time), raised, unsupported, busy (the device "
-    "was busy; the point waits for a minute).",
-    ("canary", "reason"),
-    reading="`out_of_memory` is an answer: batches from this size on do not fit. A point that failed is not tried "
-    "again. A point that was not tried, because too little host memory was left, is tried in the next sweep. If the "
-    "reason is `too_slow`, increase `sweep.seconds`, or name fewer points. The probe's log has the point and the "
-    "reason.",
-    experimental=True,
-)
-BUSY = Metric(
-    "infercanary_sweep_busy_seconds_total",
-    "counter",
-    "Wall time of sweeps. It is also part of `infercanary_busy_seconds_total`, and the duty cap covers it.",
-    ("canary",),
-    reading="`rate(…[1d])` divided by `infercanary_duty_cap_ratio` is the sweeps' part of the cap: a half at most.",
-    experimental=True,
+    reading="Only on a GPU whose engine counts it (torch). In a server's process, the server's memory is included.",
 )
 INTERVAL = Metric(
     "infercanary_sweep_interval_seconds",
     "gauge",
-    "Time between sweeps: as configured, or longer if half of the duty cap requires it. Up to a fifth is added at "
-    "random.",
+    "Time between sweeps: as configured, or longer if half of the duty cap requires it.",
     ("canary",),
-    reading="If it is above the configured value, fewer `sweep.seconds` or a higher `duty_cap` reduces it.",
-    experimental=True,
+    reading="`infercanary ab` waits for a sweep that is near. Fewer `sweep.seconds` or a higher `duty_cap` reduce it.",
 )
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",
     "gauge",
-    "When the last sweep ended, Unix time.",
+    "When the last sweep ended, Unix time; missing until a point gave numbers.",
     ("canary",),
-    reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the values. Missing until the first sweep, "
-    "which starts one `infercanary_sweep_interval_seconds` after the start. Also missing if no point gave numbers.",
-    experimental=True,
+    reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
-
-REASONS: tuple[Reason, ...] = get_args(Reason)
 
 _TOO_MUCH: tuple[Reason, ...] = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
 _PUT_OFF_SECONDS = 60.0
@@ -206,9 +170,6 @@ class Sweeping:
         self._too_much: dict[Load, Missing] = {}
         self._complaints: dict[Load, str] = {}
         tally.set(INTERVAL, interval, canary.name)
-        tally.add(BUSY, 0, canary.name)
-        for reason in REASONS:
-            tally.add(MISSING, 0, canary.name, reason)
 
     @property
     def is_running(self) -> bool:
@@ -252,7 +213,6 @@ class Sweeping:
                 took += self._point(self._left)
             if self._left == []:
                 took += trim()  # a sweep's threads are gone, and their heaps hold what requests took
-        self._tally.add(BUSY, took, self._canary.name)
         # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
@@ -317,7 +277,6 @@ class Sweeping:
             samples = self._target.samples if isinstance(self._target, CountsSamples) else 1
             self._left = self._sweep.loads(int(samples))
         except Exception as error:  # the target may be anyone's
-            self._tally.add(MISSING, 1, self._canary.name, "raised")
             log.warning("canary %s: not swept: %s", self._canary.name, one_line(error))
             self._turns.ended(0.0, now)
             return
@@ -364,7 +323,6 @@ class Sweeping:
             self._measurement = None
         self._worker.rest()
         if isinstance(found, Missing) and found.reason == "busy":
-            self._tally.add(MISSING, 1, self._canary.name, "busy")
             left.insert(0, load)
             self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
         elif isinstance(found, Missing):
@@ -389,7 +347,6 @@ class Sweeping:
 
     def _miss(self, load: Load, found: Missing, log_it: bool = True) -> None:
         self._forget(load)
-        self._tally.add(MISSING, 1, self._canary.name, found.reason)
         if found.reason in _TOO_MUCH:
             self._too_much.setdefault(load, found)
         complaint = f"{found.reason}: {found.detail}"
@@ -416,7 +373,7 @@ class Sweeping:
             return
         self._hang_reported = True
         log.error(
-            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_sweep and no verdict rests "
+            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_canary and no verdict rests "
             "on them: restart the process, and leave that point out",
             self._canary.name,
         )

@@ -13,13 +13,17 @@ from typing import NamedTuple, TypeAlias
 from infercanary.contract.bottleneck import QUEUED
 from infercanary.contract.report import OUTPUT_TOLERANCE, Family
 from infercanary.contract.vocabulary import (
-    BESIDE_OPENING,
-    BESIDE_SWEEP,
-    CROWDED_INSIDE,
+    BESIDE_CANARY,
+    CPU_WAIT_INSIDE,
+    CPU_WAIT_OUTSIDE,
     FAILING,
-    PREEMPTED,
-    SKIPPED,
+    GPU_BUSY,
+    GPU_CLOCK_LIMITED,
+    LOW_CLOCK,
+    MEMORY_LIMIT,
+    STALLED,
     TAGS,
+    THROTTLED,
     WARMING,
     CanaryState,
 )
@@ -168,25 +172,39 @@ def tags(window: Window) -> tuple[str, ...]:
         window: The run and its samples.
 
     Returns:
-        Names of tags; empty where nothing disturbed the run.
+        Names of tags.
     """
     return tuple(tag for tag, applies in _RULES.items() if applies(window))
 
 
-def state_tags(state: CanaryState, *, beside_opening: bool, beside_sweep: bool) -> tuple[str, ...]:
-    """The tags that the state of the canaries gives: the run's own, and what others did meanwhile.
+def state_tags(state: CanaryState, *, is_beside: bool) -> tuple[str, ...]:
+    """The tags that the state of the canaries gives.
 
     Args:
         state: Of the canary that ran.
-        beside_opening: Whether another canary was loading meanwhile.
-        beside_sweep: Whether a request of a sweep was still going.
+        is_beside: Whether another canary was loading meanwhile, or a sweep or profile still ran.
 
     Returns:
         Names of tags.
     """
-    beside = {BESIDE_OPENING: beside_opening, BESIDE_SWEEP: beside_sweep}
-    own = (FAILING,) if state == "out_of_memory" else (state,) if state in _OF_STATE else ()
-    return (*own, *(tag for tag, there in beside.items() if there))
+    own = _OF_STATE.get(state)
+    return (*([own] if own else []), *([BESIDE_CANARY] if is_beside else []))
+
+
+def clock_reason(window: Window) -> str:
+    """The reason that held down the clock of the canary's GPUs for longest; ``low_clock`` if the driver counted none.
+
+    Args:
+        window: The run and its samples.
+
+    Returns:
+        The driver's word; empty where the clock was free.
+    """
+    seconds = {reason: _held_down(window, reason) for reason in _CLOCK_REASONS}
+    longest = max(seconds, key=seconds.__getitem__)
+    if seconds[longest] > 0:
+        return longest
+    return LOW_CLOCK if _is_clock_low(window) else ""
 
 
 _LATE_SECONDS = 0.25
@@ -194,6 +212,8 @@ _SHARE = 0.05  # of the run, from which on waiting or collecting garbage counts
 _LEAST_SECONDS = 0.002
 _LITTLE = 0.03  # of the latency: the smallest effect that the judge counts
 _GPU_BUSY = 0.1
+# The gravest first.
+_CLOCK_REASONS = ("hw_power_brake", "hw_thermal", "sw_thermal", "sw_power_cap", "sync_boost")
 _CLOCK_LOW = 0.75  # of the highest: what nvbench discards (docs of its --throttle-threshold)
 
 
@@ -220,21 +240,18 @@ def _inside(w: Window) -> float:
     return took * inside.share(w.done.busy - w.done.usage.cpu_seconds)
 
 
-def _gpu_grew(w: Window, metric: str, earlier: Values, *labels: str) -> bool:
-    """Whether a counter of one of the canary's GPUs grew since ``earlier``; one that was not there then did not."""
-    before = earlier.get(metric, {})
-    return any(
-        value > before.get(known, value)
+def _held_down(w: Window, reason: str) -> float:
+    """Seconds of all of the canary's GPUs together; a GPU that the sample before lacks has none."""
+    metric = "infercanary_gpu_clock_event_seconds_total"
+    before = w.before.get(metric, {})
+    return sum(
+        max(0.0, value - before.get(known, value))
         for known, value in w.of_gpus(metric, w.after).items()
-        if known[1:] == labels
+        if known[1:] == (reason,)
     )
 
 
-def _gpu_held_back(reason: str) -> Callable[[Window], bool]:
-    return lambda w: _gpu_grew(w, "infercanary_gpu_clock_event_seconds_total", w.before, reason)
-
-
-def _clock_low(w: Window) -> bool:
+def _is_clock_low(w: Window) -> bool:
     highest = w.after.get("infercanary_gpu_sm_clock_max_hertz", {})
     return any(
         value < _CLOCK_LOW * highest.get(gpu, 0.0)
@@ -247,33 +264,35 @@ def _changed(*metrics: str) -> Callable[[Window], bool]:
 
 
 _RULES: dict[str, Callable[[Window], bool]] = {
-    "late": lambda w: w.lateness > _LATE_SECONDS,
-    "stalled": lambda w: w.grown("infercanary_stalled_seconds_total", since=w.previous) > 0,
-    PREEMPTED: lambda w: _counts(_queued(w) - _inside(w), w),
-    CROWDED_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
-    "cgroup_throttled": lambda w: _throttled(w) > 0,
+    STALLED: lambda w: (
+        w.lateness > _LATE_SECONDS or w.grown("infercanary_stalled_seconds_total", since=w.previous) > 0
+    ),
+    CPU_WAIT_OUTSIDE: lambda w: _counts(_queued(w) - _inside(w), w),
+    CPU_WAIT_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
+    THROTTLED: lambda w: _throttled(w) > 0,
     # Other CPUs, as many as before, are a change too; the list is missing where it is too long for a label.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
-    "memory_limit": lambda w: w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0,
-    "oom_kill": lambda w: w.grown("infercanary_cgroup_oom_kills_total", since=w.previous) > 0,
+    MEMORY_LIMIT: lambda w: (
+        w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0
+        or w.grown("infercanary_cgroup_oom_kills_total", since=w.previous) > 0
+    ),
     "io_pressure": lambda w: _counts(w.grown("infercanary_cgroup_pressure_waiting_seconds_total", "io"), w),
     "gc": lambda w: _counts(w.grown("infercanary_gc_pause_seconds_total"), w),
-    "gpu_power_cap": _gpu_held_back("sw_power_cap"),
-    "gpu_sync_boost": _gpu_held_back("sync_boost"),
-    "gpu_sw_thermal": _gpu_held_back("sw_thermal"),
-    "gpu_hw_thermal": _gpu_held_back("hw_thermal"),
-    "gpu_power_brake": _gpu_held_back("hw_power_brake"),
-    "gpu_clock_low": _clock_low,
-    "gpu_busy": lambda w: any(
+    GPU_CLOCK_LIMITED: lambda w: clock_reason(w) != "",
+    GPU_BUSY: lambda w: any(
         share > _GPU_BUSY for share in w.of_gpus("infercanary_gpu_utilization_ratio", w.quiet).values()
     ),
-    "gpu_xid": lambda w: _gpu_grew(w, "infercanary_gpu_xid_events_total", w.previous),
     "output_changed": lambda w: (w.done.output_error or 0.0) > OUTPUT_TOLERANCE,
 }
 
-_OF_STATE = (WARMING, FAILING, SKIPPED)  # tags that are states of the canary itself
+_OF_STATE: Mapping[CanaryState, str] = {
+    "warming": WARMING,
+    "failing": FAILING,
+    "out_of_memory": FAILING,
+    "busy": FAILING,
+}
 
-_EMITTED = (*_OF_STATE, BESIDE_OPENING, BESIDE_SWEEP, *_RULES)
+_EMITTED = (WARMING, FAILING, BESIDE_CANARY, *_RULES)
 assert tuple(TAGS) == _EMITTED, (
     "every tag that the probe gives a run stands in the vocabulary, and in its order"
 )

@@ -43,6 +43,7 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
     url = await serve(good_probe.app())
     store = str(tmp_path / "judge.sqlite")
     labels: Mapping[str, str] = {"service": "resnet", "container": "a", "canary": "resnet18"}
+    of_latency = {**labels, "measure": "latency"}
     async with exporter(config(("a", url), store=store)) as up:
 
         async def collected(count: int) -> None:
@@ -51,17 +52,23 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
         for hour in range(4):
             restart(good_probe, f"old-{hour}", "2.7.0", 0.020, hour)
             await collected(200 * (hour + 1))
-        assert await eventually(lambda: up.value("infercanary_verdict", verdict="no_baseline", **labels)) == 1
+        assert (
+            await eventually(lambda: up.value("infercanary_verdict", verdict="no_baseline", **of_latency))
+            == 1
+        )
         restart(good_probe, "new", "2.13.0", 0.0226, 4)
         await collected(1000)
-        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", **labels))
+        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", **of_latency))
         shift, low, high = [
-            await up.value(f"infercanary_shift_{name}ratio", **labels) for name in ("", "low_", "high_")
+            await up.value(f"infercanary_shift_{name}ratio", **of_latency) for name in ("", "low_", "high_")
         ]
         assert 0.12 < shift < 0.14 and 0.03 < low < shift < high
         assert await up.value("infercanary_shift_cause", cause="image", **labels) == 1
         assert abs(await up.value("infercanary_shift_host_ratio", **labels)) < 0.01
         assert abs(await up.value("infercanary_baseline_seconds", **labels) - 0.020) < 0.0003
+        changed = {"component": "torch", "old": "2.7.0", "new": "2.13.0"}
+        assert await up.value("infercanary_upgrade_component_info", **changed, **labels) == 1
+        assert await up.labels("infercanary_control_baseline_seconds")
         assert await up.value("infercanary_judged_runs", **labels) == 192
         assert await up.value("infercanary_judge_aa_tests", **labels) == 3
         assert await up.value("infercanary_judge_aa_alarms", **labels) == 0
@@ -72,11 +79,11 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
         assert "before and 120 after the upgrade" in page
     # The next exporter finds all of that in the store, and takes no run twice.
     async with exporter(config(("a", url), store=store)) as up:
-        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", **labels))
+        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", **of_latency))
         assert await up.value("infercanary_stored_runs_total") == 0
         # After the next upgrade it is history.
         restart(good_probe, "back", "2.7.0", 0.020, 5)
-        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="improved", **labels))
+        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="improved", **of_latency))
         _, page = await up.get("/")
         assert 'class="verdict improved"' in page
         assert "an image that ran before" in page

@@ -25,6 +25,7 @@ from infercanary.exporter.discovery.kubernetes import (
     KubernetesSettings,
     create,
 )
+from infercanary.exporter.discovery.kubernetes_api import reason_of
 from infercanary.exporter.discovery.kubernetes_watch import MAX_LINE_BYTES
 from tests.unit.exporter.test_kubernetes_watch import event, page, pod
 
@@ -100,6 +101,15 @@ class Follower:
         self.changes = 0
         url = str(api.server.make_url(""))
         self.discovery = KubernetesDiscovery(chosen, url, "node-1", self._count)
+        self.failures: list[str] = []
+        """Why requests failed, in order."""
+        lost = self.discovery._lost
+
+        def note(error: Exception) -> None:
+            self.failures.append(reason_of(error))
+            lost(error)
+
+        self.discovery._lost = note  # type: ignore[method-assign]
 
     def _count(self) -> None:
         self.changes += 1
@@ -113,10 +123,6 @@ class Follower:
 
     async def finds(self, *names: str) -> None:
         await self.until(lambda: sorted(c.pod for c in self.discovery.containers) == [*names])
-
-    def metric(self, name: str) -> dict[str, float]:
-        [family] = [f for f in self.discovery.families() if f.name == f"infercanary_{name}"]
-        return {",".join(p.labels): p.value for p in family.points if isinstance(p.value, float)}
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +170,6 @@ async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -
     api.stream.put_nowait(event("DELETED", pod("3", 10)) + b"\n")
     await follower.finds("1", "2", "4", "5")
     assert follower.discovery.up and api.lists == 3
-    assert follower.metric("kubernetes_lists_total") == {"": 1}
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was(api: Api, follow: Follow) -> None:
@@ -173,8 +178,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: Api, follow: Follow) 
     api.stream.put_nowait(event("ADDED", pod("1", 5)) + b"\n")
     api.stream.put_nowait(None)
     await follower.until(lambda: api.watches == ["1", "5"])
-    assert follower.metric("kubernetes_watches_ended_total") == {"in_time": 1}
-    assert api.lists == 1
+    assert follower.failures == [] and api.lists == 1
 
 
 @pytest.mark.parametrize("how", ["event", "status"])
@@ -192,8 +196,7 @@ async def test_a_version_that_is_gone_means_to_list_and_compare(api: Api, follow
     await follower.finds("2", "3")
     assert known["2"] in follower.discovery.containers, "the same container, so it is polled on"
     await follower.until(lambda: api.watches[-1] == "9")
-    assert follower.metric("kubernetes_watches_ended_total")["expired"] == 1
-    assert follower.metric("kubernetes_lists_total") == {"": 2}
+    assert follower.failures == ["expired"] and api.lists == 2
     assert follower.discovery.up
 
 
@@ -216,13 +219,15 @@ async def test_half_a_line_is_taken_only_when_it_is_whole(api: Api, follow: Foll
     api.stream.put_nowait(event("DELETED", pod("1", 6))[:60])
     api.stream.put_nowait(b"cut")
     await follower.until(lambda: api.watches == ["1", "5"])
-    assert follower.metric("kubernetes_watches_ended_total") == {"closed": 1}
+    assert follower.failures == ["closed"]
     assert follower.discovery.up, "it answered immediately again"
     api.stream.put_nowait(event("DELETED", pod("1", 6)) + b"\n")
     await follower.finds("2")
 
 
-async def test_a_pod_that_is_too_large_costs_only_itself(api: Api, follow: Follow) -> None:
+async def test_a_pod_that_is_too_large_costs_only_itself(
+    api: Api, follow: Follow, capsys: pytest.CaptureFixture[str]
+) -> None:
     follower = follow()
     await follower.until(lambda: api.watches)
     huge = pod("1", 5, labels={"x": "x" * MAX_LINE_BYTES})
@@ -230,7 +235,7 @@ async def test_a_pod_that_is_too_large_costs_only_itself(api: Api, follow: Follo
     await follower.finds("2")
     api.stream.put_nowait(None)
     await follower.until(lambda: api.watches == ["1", "6"])
-    assert follower.metric("kubernetes_left_out_total") == {"too_large": 1}
+    assert capsys.readouterr().out.count("it is too large") == 1
     assert follower.discovery.up
 
 
@@ -238,7 +243,7 @@ async def test_silence_ends_the_watch(api: Api, follow: Follow) -> None:
     api.pods = [pod("1", 1)]
     follower = follow(silent_seconds=0.2)
     await follower.until(lambda: api.watches == ["1", "1"])
-    assert follower.metric("kubernetes_watches_ended_total") == {"silent": 1}
+    assert follower.failures == ["silent"]
     assert follower.discovery.up and api.lists == 1 and len(follower.discovery.containers) == 1
 
 
@@ -250,7 +255,7 @@ async def test_a_server_that_takes_connections_and_says_nothing_is_an_outage(
     await follower.until(lambda: api.watches)
     assert follower.discovery.up
     await follower.until(lambda: not follower.discovery.up)
-    assert follower.metric("kubernetes_watches_ended_total").keys() == {"silent"}
+    assert {*follower.failures} == {"silent"}
 
 
 async def test_each_request_has_the_token_of_now(api: Api, follow: Follow) -> None:
@@ -278,7 +283,7 @@ async def test_an_answer_that_refuses(
     assert "kubernetes does not answer" in said and fix in said
     await follower.finds("1")
     assert follower.discovery.up
-    assert follower.metric("kubernetes_watches_ended_total") == {"refused": 1}
+    assert follower.failures == ["refused"]
 
 
 async def test_a_server_that_is_gone_for_a_while(api: Api, follow: Follow) -> None:
@@ -307,7 +312,7 @@ async def test_after_an_outage_a_version_that_expired_costs_no_wait(
     await follower.until(lambda: api.watches)
     api.status = [503] * 4 + [410]
     api.stream.put_nowait(None)
-    await follower.until(lambda: follower.metric("kubernetes_watches_ended_total").get("refused") == 4)
+    await follower.until(lambda: follower.failures.count("refused") == 4)
     monkeypatch.setattr(kubernetes, "_BACKOFF_SECONDS", 60.0)
     api.pods = [pod("1", 1)]
     await follower.finds("1")
@@ -317,7 +322,7 @@ async def test_a_token_that_is_not_there(api: Api, follow: Follow) -> None:
     api.token_file.unlink()
     follower = follow()
     await follower.until(lambda: follower.discovery.tried)
-    assert follower.metric("kubernetes_watches_ended_total") == {"no_credentials": 1}
+    assert follower.failures == ["no_credentials"]
     assert api.requests == []
 
 
@@ -325,7 +330,7 @@ async def test_what_is_no_api_server(api: Api, follow: Follow) -> None:
     follower = follow()
     await follower.until(lambda: api.watches)
     api.stream.put_nowait(b"<html>\n")
-    await follower.until(lambda: follower.metric("kubernetes_watches_ended_total") == {"malformed": 1})
+    await follower.until(lambda: follower.failures == ["malformed"])
     assert follower.changes > 0
 
 
@@ -354,8 +359,8 @@ async def test_a_kubelet_is_asked_again_and_again(api: Api, follow: Follow) -> N
     await follower.finds("2", "3")
     assert known["2"] in follower.discovery.containers, "the same container, so it is polled on"
     assert (api.tokens[0], api.tokens[-1]) == ("Bearer first", "Bearer second")
-    assert follower.metric("kubernetes_lists_total")[""] >= 2
-    assert follower.metric("kubernetes_watches_ended_total") == {}
+    assert api.lists >= 2
+    assert follower.failures == []
 
 
 @pytest.mark.parametrize(
@@ -371,7 +376,7 @@ async def test_a_kubelet_that_refuses(
     await follower.until(lambda: not follower.discovery.up)
     assert len(follower.discovery.containers) == 1, "known pods are polled meanwhile"
     await follower.until(lambda: follower.discovery.up)
-    assert follower.metric("kubernetes_watches_ended_total") == {"refused": 3}
+    assert follower.failures == ["refused"] * 3
     said = capsys.readouterr().out
     assert said.count("kubernetes does not answer") == 1 and fix in said
 
@@ -382,7 +387,7 @@ async def test_a_list_of_a_kubelet_over_the_bound(
     monkeypatch.setattr(kubernetes, "_KUBELET_BYTES", 1000)
     api.pods = [pod(str(n), 1) for n in range(1, 10)]
     follower = follow(kubelet=KUBELET)
-    await follower.until(lambda: follower.metric("kubernetes_watches_ended_total").get("malformed", 0) > 0)
+    await follower.until(lambda: "malformed" in follower.failures)
     assert not follower.discovery.up and follower.discovery.containers == []
 
 
@@ -421,7 +426,7 @@ async def test_whose_certificate_is_trusted(
     assert follower.discovery.up == trusted
     if not trusted:
         assert served.tokens == [], "it gets no token"
-        assert follower.metric("kubernetes_watches_ended_total").keys() == {"untrusted"}
+        assert {*follower.failures} == {"untrusted"}
         assert "or set kubernetes.kubelet.insecure_skip_verify" in capsys.readouterr().out
     await follower.discovery.stop()
     await served.server.close()

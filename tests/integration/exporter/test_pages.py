@@ -35,14 +35,19 @@ async def test_the_page_teaches_where_there_is_nothing(exporter: Any, config: An
 async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
     exporter: Any, config: Any
 ) -> None:
-    links = Links(grafana="http://grafana.example", runbooks="https://canary.example:9797/runbooks")
+    links = Links(
+        alertmanager="http://alerts.example",
+        grafana="http://grafana.example",
+        runbooks="https://canary.example:9797/runbooks",
+    )
     async with exporter(config(links=links)) as run:
         status, text = await run.get("/runbooks")
         assert status == 200
         assert await run.labels("infercanary_links_info") == [
             {"grafana": "http://grafana.example", "runbooks": "https://canary.example:9797/runbooks"}
         ]
-        assert '<a href="runbooks">' in (await run.get("/"))[1]
+        page = (await run.get("/"))[1]
+        assert '<a href="runbooks">' in page and '<a href="http://alerts.example" ' in page
     async with exporter(config()) as run:
         assert await run.labels("infercanary_links_info") == []
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text(encoding="utf-8"))
@@ -54,6 +59,25 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
     assert {lead[1:] for lead in leads if lead.startswith("#")} <= places
     assert all(lead.startswith(("#", "https://")) or lead == "./" for lead in leads)
     assert not re.search(r"<(script|img|link|iframe)\b|\bsrc=|@import|url\(", text)
+
+
+async def test_the_page_says_what_is_wrong_with_the_exporter(
+    exporter: Any, eventually: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "exporter.yaml"
+    probes = "".join(f"- {{url: 'http://127.0.0.1:1', service: s, container: c{n}}}\n" for n in range(3))
+    good = f"docker: {{enabled: false}}\nlimits: {{probes: 1}}\nstore: {path}/judge.sqlite\nprobes:\n{probes}"
+    path.write_text(good)
+    async with exporter(path=path) as run:
+
+        async def says(*sentences: str) -> bool:
+            text = (await run.get("/"))[1]
+            return all(each in text for each in sentences)
+
+        await eventually(lambda: says("2 containers are not polled", "The judge&#x27;s store fails"))
+        assert not await says("Changed settings were refused")
+        path.write_text("pol_seconds: 1")
+        await eventually(lambda: says("Changed settings were refused"))
 
 
 async def test_every_link_works_behind_a_path_prefix(
@@ -122,6 +146,14 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         Run(0, evil, 0.0, 0.0, "ok", (0.0123, 0.0125, 0.0130)),
         Run(1, evil, 0.0, 0.0, "not_finite", detail=evil),
     ]
+    failing.families = [
+        Family(
+            "infercanary_canary_state", "gauge", "x", ("canary", "state"), (Point(("c", "failing"), 1.0),)
+        ),
+        Family(
+            "infercanary_canary_failure_info", "gauge", "x", ("canary", "detail"), (Point(("c", evil), 1.0),)
+        ),
+    ]
     good_probe.runs = [Run(n, "resnet18", 0.0, 0.0, "ok", (0.01 + n / 1e5,)) for n in range(200)]
     probes = [
         ("well", await serve(good_probe.app())),
@@ -140,6 +172,7 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         assert not outline.tags & {"i", "img", "link", "iframe"}
         assert text.count("<script") == 1, "the page's own, whose hash its policy names"
         assert "last run not finite: &lt;script&gt;" in text
+        assert "c is failing: &lt;script&gt;" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "unreachable: connection refused: nothing listens there" in text

@@ -96,5 +96,5 @@ def test_a_regression_is_one_notification_though_its_judge_is_killed(
             f"sum(changes({BEGAN}[{watched}]))": 0.0,
         }.items():
             assert [value for _, value in prometheus.query(expression)] == [expected], expression
-        shown = f'count_over_time(infercanary_verdict{{verdict="regressed"}}[{watched}])'
+        shown = f'count_over_time(infercanary_verdict{{measure="latency", verdict="regressed"}}[{watched}])'
         assert len({labels["instance"] for labels, _ in prometheus.query(shown)}) > 1, "by one after another"

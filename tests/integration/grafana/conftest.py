@@ -20,9 +20,7 @@ ROOT = Path(__file__).parents[3]
 START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
 EARLY = 300.0
 """Seconds after the upgrade in which the shift's interval goes up to +25,000 %."""
-EXPORTERS_OWN = re.compile(
-    "infercanary_(build|event_loop|discover|config|judge_|judged_services|kubernetes_|store|stored_|unjudged_)"
-)
+EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
 
 OPEN = {
     "canary": ["resnet18"],
@@ -30,7 +28,7 @@ OPEN = {
     "device": ["cuda"],
     "xid": ["79"],
     "call": ["nvmlDeviceGetFieldValues"],
-    "measure": ["host_memory", "throughput"],
+    "measure": ["latency", "host_memory", "throughput"],
     "baseline_image": [f"web:1 ({'a' * 12})"],
     "candidate_image": [f"web:latest ({'b' * 12})"],
 }
@@ -44,7 +42,7 @@ def _metrics() -> Iterator[tuple[str, str, dict[str, list[str]]]]:
     """Name, kind, and label → values, from the page that is made from the declarations."""
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
-        _stability, kind, _, *labels = facts.split(" · ")
+        kind, _, *labels = facts.split(" · ")
         values = {}
         for label in labels:
             first, *known = re.findall(r"`([^`]*)`", label)
@@ -169,6 +167,6 @@ def _write(_: Situation, file: BinaryIO) -> None:
 def hour() -> Iterator[Hour]:
     """A real Prometheus with the hour in it, and what the rules make of it, on a free port of loopback."""
     if missing := backfill.missing():
-        pytest.skip(f"{', '.join(missing)} is not installed")
-    with backfill.prometheus(Situation("hour", (), END - START, STEP, {}), _write) as asked:
+        pytest.skip(missing)
+    with backfill.prometheus(Situation("hour", (), END - START, STEP), _write) as asked:
         yield Hour(asked.url)

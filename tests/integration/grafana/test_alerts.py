@@ -2,58 +2,68 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[3]
+SHOWN = ROOT / "prometheus/tests/alerts.yml"
 
 
 def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
+    """Each series of a query is one of the alert's own, with labels that a text reads. No join fails."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8"))
-    rules = {rule["uid"]: rule for group in made["groups"] for rule in group["rules"]}
-    data = {node["refId"]: node["model"] for node in rules["infercanary-image-regressed-warning"]["data"]}
-    shown = yaml.safe_load((ROOT / "prometheus/tests/upgrades.yml").read_text(encoding="utf-8"))
-    [scenario] = [test for test in shown["tests"] if test["name"] == "a slower image, rolled back"]
-    [description] = {
-        alert["exp_annotations"]["description"]
-        for case in scenario["alert_rule_test"]
-        for alert in case["exp_alerts"]
-        if case["alertname"] == "InferCanaryImageRegressed"
-    }
-    sentence, images = description.split(". Images: ")
-    old, new = images.split(" → ")
-    alert = '{service="search",canary="resnet"}'
-    with_sentence = alert.replace("}", f',sentence="{sentence}"}}')
-    with_images = alert.replace("}", f',baseline_image="{old}",candidate_image="{new}"}}')
-    links = 'grafana="http://127.0.0.1:3000",runbooks="http://127.0.0.1:9797/runbooks"'
-    with_links = alert.replace("}", f",{links}}}")
-    tests = [
-        {
-            "eval_time": "75m",
-            "expr": data[letter]["expr"],
-            "exp_samples": [{"labels": labels, "value": value}],
-        }
-        for letter, labels, value in (
-            ("A", alert, 0.1243),
-            ("L", with_links, 0.1243),
-            ("S", with_sentence, 0.1243),
-            ("I", with_images, 0.1243),
-            ("T", alert, 1000 * (3570 - 3600)),  # an hour before the upgrade
-        )
-    ]
-    file = tmp_path / "test.yml"
+    shown = yaml.safe_load(SHOWN.read_text(encoding="utf-8"))
+    tests = []
+    rules = [rule for group in made["groups"] for rule in group["rules"]]
+    for rule in rules:
+        own, *asked = (node["model"]["expr"] for node in rule["data"] if "expr" in node["model"])
+        assert asked, rule["uid"]
+        for query in asked:
+            [read] = re.findall(r"\n\) .*?group_left \((.*?)\)", query)
+            others = f"(\n{query}\n) unless ignoring ({read}) (\n{own}\n)"
+            tests.append({"eval_time": "75m", "expr": others, "exp_samples": []})
+    tests += of_an_image(rules)
+    scenario = {**shown["tests"][0], "alert_rule_test": [], "promql_expr_test": tests}
     document = {
         "rule_files": [str(ROOT / "prometheus/rules/*.yml")],
         "evaluation_interval": "1m",
         "group_eval_order": shown["group_eval_order"],
-        "tests": [{**scenario, "alert_rule_test": [], "promql_expr_test": tests}],
+        "tests": [scenario],
     }
+    file = tmp_path / "test.yml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def of_an_image(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the texts about a slower image read: sentence, time, images, links, and the link's beginning."""
+    [rule] = [rule for rule in rules if rule["uid"] == "infercanary-image-regressed-critical"]
+    alert = '{namespace="prod",service="severe",canary="resnet"}'
+    images = 'baseline_image="s:1 (90a)",candidate_image="s:2 (b7f)",candidate_containers="c, d"'
+    expected = [
+        ("", 0.5),
+        (',sentence="regressed +50 % [+40, +60]: image; torch 2.7.0 → 2.13.0"', 0.5),
+        ("", 600),
+        (f",{images}", 0.5),
+        (',runbooks="http://r",grafana="http://g"', 0.5),
+        (',runbooks="http://r",grafana="http://g"', 0.5),
+        ("", 1000 * (600 - 3600)),
+    ]
+    queries = [node["model"]["expr"] for node in rule["data"] if "expr" in node["model"]]
+    return [
+        {
+            "eval_time": "75m",
+            "expr": f'(\n{query}\n) and on (service) label_replace(vector(1), "service", "severe", "", "")',
+            "exp_samples": [{"labels": alert.replace("}", f"{more}}}"), "value": value}],
+        }
+        for query, (more, value) in zip(queries, expected, strict=False)
+    ]

@@ -27,13 +27,13 @@ pytestmark = pytest.mark.takes(90)
 THERE: Mapping[str, Sequence[str]] = {
     "fresh": ["infercanary_build_info"],
     "one-image": [
-        'infercanary_verdict{verdict="no_baseline"} == 1',
+        'infercanary_verdict{measure="latency", verdict="no_baseline"} == 1',
         'infercanary_canary_state{state="steady"} == 1',
     ],
     "upgraded": [
-        'infercanary_verdict{service="classify", verdict="regressed"} == 1',
+        'infercanary_verdict{service="classify", measure="latency", verdict="regressed"} == 1',
         'infercanary_shift_cause{cause="image"} == 1',
-        'abs(infercanary_shift_ratio{service="classify"} - 0.34) < 0.03',
+        'abs(infercanary_shift_ratio{service="classify", measure="latency"} - 0.34) < 0.03',
         'infercanary_environment_info{component="torch", version="2.13.0"}',
     ],
     "troubled": [
@@ -45,13 +45,13 @@ THERE: Mapping[str, Sequence[str]] = {
         'count(count by (alertname) (ALERTS{alertstate="firing"})) > 5',
     ],
     "spread": [
-        'count by (service) (infercanary_verdict{verdict="regressed"} == 1) == 5',
+        'count by (service) (infercanary_verdict{measure="latency", verdict="regressed"} == 1) == 5',
         'count(count by (instance) (infercanary_verdict{service="search"})) == 4',
         'count(infercanary_up{service="classify", container="infercanary-classify-1"}) == 2',
     ],
     "many": [
         "count(count by (service) (infercanary_up)) == 500",
-        'count(infercanary_verdict{verdict="regressed"} == 1) > 20',
+        'count(infercanary_verdict{measure="latency", verdict="regressed"} == 1) > 20',
     ],
 }
 """Situation → what must be so in it; of one on a GPU also that the GPU is up."""
@@ -80,7 +80,7 @@ def marked(*case: str) -> object:
 @pytest.fixture(scope="module")
 def scenes() -> Iterator[Callable[[str], Scene]]:
     """Each situation is set up once, for the tests of both libraries."""
-    if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
+    if why := node.missing() or backfill.missing():
         assert not os.environ.get("CI"), why
         pytest.skip(why)
     with ExitStack() as stack:

@@ -48,23 +48,25 @@ def panel(
     *answers: dict[str, Any],
     legend: str = "{{name}}",
     table: bool = False,
+    expr: str = "up",
     w: int = 12,
+    h: int = 8,
     defaults: Mapping[str, Any] | None = None,
     overrides: Sequence[Mapping[str, Any]] = (),
     options: Mapping[str, Any] | None = None,
     transformations: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """A panel with one query for each answer."""
-    form = "table" if table else "heatmap" if kind == "heatmap" else "time_series"
+    form = "table" if table else "time_series"
     targets = [
-        {"refId": chr(ord("A") + i), "expr": "up", "legendFormat": legend, "format": form}
+        {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend, "format": form}
         for i in range(len(answers))
     ]
     return {
         "panel": {
             "type": kind,
             "title": kind,
-            "gridPos": {"w": w, "h": 8},
+            "gridPos": {"w": w, "h": h},
             "targets": targets,
             "transformations": transformations,
             "options": options or {},
@@ -118,17 +120,31 @@ def no_value(text: str) -> dict[str, Any]:
 
 ONE = {"name": "search"}
 NAMED = {"textMode": "value_and_name"}
+SKY = [coloured("search", "#56B4E9")]
+AGE = "max by (name) (infercanary_report_age_seconds)"
 YELLOW = [coloured("search", "#F0E442")]
 SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
 STATES = [
     {"type": "value", "options": {"0": {"text": EMPTY}, "1": {"text": "regressed", "color": "#D55E00"}}}
 ]
 TWO_TABLES = (vector((ONE, 0.2)), vector(({"name": "chat"}, 0.1)))
-BUCKETS = [*range(1, 41)]
+SENTENCE = "slower since the upgrade of this morning"
+WRAPPED = {"custom": {"cellOptions": {"wrapText": True}}}
+FILTERED = {"custom": {"filterable": True, "width": 75}}
+DECIMALS = {"unit": "percentunit", "decimals": 1}
+BUCKET_COUNTS = tuple(({"name": "a", "le": le}, [1.0] * 3) for le in ("0.1", "0.2"))
+SEVERAL = vector(*(({"name": name}, 0.2) for name in "abcdefghijkl"))
 
 
-def buckets(count: int) -> dict[str, Any]:
-    return matrix(*(({"le": f"{0.001 * n:.3f}"}, [float(n)] * 3) for n in BUCKETS[:count]))
+def painted(hue: str, how: str = "color-background") -> Sequence[dict[str, Any]]:
+    """Cells of the column Latency in a colour."""
+    style = {"id": "custom.cellOptions", "value": {"type": how}}
+    fixed = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
+    return [{"matcher": {"id": "byType", "options": "number"}, "properties": [style, fixed]}]
+
+
+def cells(hue: str, how: str) -> dict[str, Any]:
+    return panel("table", vector((ONE, 0.2)), table=True, overrides=painted(hue, how))
 
 
 RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -147,7 +163,7 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "cutText": (
         table(vector(({"name": "registry.example.com/infercanary-example:1.5.0"}, 0.2)), w=8),
-        table(vector(({"name": "infercanary-example:1.5.0"}, 0.2)), w=12),
+        table(vector(({"name": "example:1.5.0"}, 0.2)), w=12),
     ),
     "tooWide": (
         table(vector(({str(n): "x" for n in range(9)}, 0.2))),
@@ -212,7 +228,63 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         lines([5.0, 0.34, 0.33], defaults={"unit": "percentunit"}),
     ),
     "longLegend": (lines(*[[float(n)] for n in range(60)]), lines([1.0], [2.0])),
-    "labelsOverEachOther": (panel("heatmap", buckets(40)), panel("heatmap", buckets(12))),
+    "longLegend: on a phone": (
+        panel("timeseries", matrix(*(({"name": f"search-6c9f7d5b8-{n}"}, [1.0]) for n in range(8)))),
+        panel("timeseries", matrix(*(({"name": f"{n}"}, [1.0]) for n in range(8)))),
+    ),
+    "cutText: beside an icon": (
+        table(vector((ONE, 0.2)), defaults=FILTERED),
+        table(vector((ONE, 0.2)), defaults={"custom": {"width": 75}}),
+    ),
+    "tooWide: on a phone": (table(vector(({str(n): "x" for n in range(3)}, 0.2)), h=4), table(vector((ONE, 0.2)), h=4)),
+    "brokenWord": (
+        table(vector(({"name": "70a90c3407ae" * 6}, 0.2)), defaults=WRAPPED),
+        table(vector(({"name": "70a90c3407ae"}, 0.2)), defaults=WRAPPED),
+    ),
+    "hiddenRows": (table(SEVERAL), table(SEVERAL, h=14)),
+    "hiddenRows: a row that is too tall": (
+        table(vector(({"name": SENTENCE}, 0.2)), defaults=WRAPPED, w=6, h=3),
+        table(vector(({"name": SENTENCE}, 0.2)), defaults=WRAPPED, w=6, h=5),
+    ),
+    "hiddenRows: pages": (
+        table(vector((ONE, 0.2)), options={"enablePagination": True}),
+        table(vector((ONE, 0.2)), options={"enablePagination": False}),
+    ),
+    "wordOnCell": (cells("#E69F00", "color-background"), cells("#0072B2", "color-background")),
+    "wordOnCell: of a tile": (
+        panel("stat", vector((ONE, 1.0)), options=NAMED | {"colorMode": "background"}, overrides=SKY),
+        panel("stat", vector((ONE, 1.0)), options=NAMED | {"colorMode": "value"}, overrides=SKY),
+    ),
+    "faint: in a cell": (cells("#E69F00", "color-text"), cells("#0072B2", "color-text")),
+    "noOrder": (table(SEVERAL, h=14), table(SEVERAL, h=14, options={"sortBy": [{"displayName": "name"}]})),
+    "mixedDecimals": (
+        table(vector((ONE, 0.37), ({"name": "chat"}, 0.008)), unit="percentunit"),
+        table(vector((ONE, 0.37), ({"name": "chat"}, 0.008)), defaults=DECIMALS),
+    ),
+    "mixedDecimals: of a legend": (
+        lines([0.37], [0.008], defaults={"unit": "percentunit"}),
+        lines([0.37], [0.008], defaults=DECIMALS),
+    ),
+    "symlogAxis": (
+        lines([0.0], defaults={"custom": {"scaleDistribution": {"type": "symlog", "log": 10}}}),
+        lines([1.0], defaults={"custom": {"scaleDistribution": {"type": "log", "log": 10}}}),
+    ),
+    "unequalBuckets": (
+        panel("timeseries", matrix(*BUCKET_COUNTS, ({"name": "a", "le": "0.4"}, [1.0]))),
+        panel("timeseries", matrix(*BUCKET_COUNTS)),
+    ),
+    "otherUnit": (
+        panel("stat", vector((ONE, 2.0)), expr="count by (name) (infercanary_up)", defaults={"unit": "s"}),
+        panel("stat", vector((ONE, 2.0)), expr="count by (name) (infercanary_up)"),
+    ),
+    "otherUnit: none": (
+        panel("stat", vector((ONE, 2.0)), expr=AGE),
+        panel("stat", vector((ONE, 2.0)), expr=AGE, defaults={"unit": "s"}),
+    ),
+    "rangeInLines": (
+        lines([1.0], expr="x / avg_over_time(x[$__range])"),
+        lines([1.0], expr="x / avg_over_time(x[$__interval])"),
+    ),
     "missingField": (panel("state-timeline", matrix()), panel("state-timeline", matrix((ONE, [1.0])))),
     "severalTables": (
         panel("table", vector((ONE, 0.2)), vector((ONE, 0.1)), table=True),
@@ -246,4 +318,4 @@ def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
 def test_frames_and_axes_are_those_of_grafanas_own_packages() -> None:
     done = subprocess.run(["node", "--test"], cwd=node.HERE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
-    assert "\n# pass 166\n" in done.stdout
+    assert "\n# pass 162\n" in done.stdout

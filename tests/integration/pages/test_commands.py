@@ -90,7 +90,7 @@ def exporter(world: World, arguments: list[str]) -> None:
         )
     try:
         text, deadline = "", time.monotonic() + 60
-        while not re.search(r"(?m)^infercanary_store_success_timestamp_seconds \d", text):
+        while not re.search(r"(?m)^infercanary_judge_seconds_total (?!0\.0$)", text):
             assert process.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
             try:

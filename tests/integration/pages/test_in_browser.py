@@ -79,7 +79,14 @@ def status_page() -> str:
     new = PolledProbe(Container(service="new", name="new-1", image="new:latest", url="http://127.0.0.1:2"))
     new.history.take([RunSummary("c", n * 10.0, "ok", "", 0.02, 0.02, 0.02) for n in range(11)])
     down = PolledProbe(Container(service="gone", name="gone-1", url=None, url_missing="it has no address"))
-    return asyncio.run(status.page([probe, new, down], silent=["docker"], version="0.1.0")).decode()
+    return asyncio.run(
+        status.page(
+            [probe, new, down],
+            troubles=["docker does not answer"],
+            alertmanager="http://127.0.0.1:9093",
+            version="0.1.0",
+        )
+    ).decode()
 
 
 async def faults(browser: Tab, html: str, **how: Any) -> list[str]:
@@ -127,7 +134,7 @@ def test_no_page_has_a_fault_at_any_width() -> None:
     pages = {
         "report": report(),
         "status page": status_page(),
-        "empty status page": asyncio.run(status.page([], silent=(), version="0.1.0")).decode(),
+        "empty status page": asyncio.run(status.page([], version="0.1.0")).decode(),
         "runbooks": runbooks(),
     }
     found = asyncio.run(look(pages))

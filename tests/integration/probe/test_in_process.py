@@ -260,9 +260,9 @@ def test_runs_beside_a_canary_that_loads_are_tagged(started: Any, monkeypatch: p
     target = Scripted(open="raise")
     probe = started({"a": target, "other": Scripted()})
     until(lambda: fetch(probe.address).runs("other", "ok") >= 1)
-    assert "beside_opening" not in fetch(probe.address).report.runs[0].tags
+    assert "beside_canary" not in fetch(probe.address).report.runs[0].tags
     target.script = {"open": "hang"}
-    until(lambda: any("beside_opening" in run.tags for run in fetch(probe.address).report.runs))
+    until(lambda: any("beside_canary" in run.tags for run in fetch(probe.address).report.runs))
 
 
 def test_a_slow_canary_gets_fewer_repeats_rather_than_a_time_out(started: Any) -> None:

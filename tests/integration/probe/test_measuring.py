@@ -233,7 +233,7 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
         # What the first sampler was asked last before the run: five that are waited for in turn would be 0.5 s.
         waited.append(run.started_at - max(at for at in samplers[0].asked if at <= run.started_at))
         late.append(run.started_at - run.scheduled_at)
-        assert ("late" in run.tags) == (late[-1] > 0.25)
+        assert ("stalled" in run.tags) == (late[-1] > 0.25)
     assert statistics.median(waited) < 0.3
     assert statistics.median(late) < 0.25
 

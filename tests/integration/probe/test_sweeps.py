@@ -140,7 +140,7 @@ def test_throughput_against_latency(start: Callable[[str], Started]) -> None:
         ]
         assert point(first, *load)[1] in given and len(given) == len(set(given))
     assert len([run for run in seen.report.runs if run.measures.keys() > {THROUGHPUT, HOST_MEMORY}]) >= 4
-    assert not any("beside_sweep" in run.tags for run in seen.report.runs)
+    assert not any("beside_canary" in run.tags for run in seen.report.runs)
     probe.process.send_signal(signal.SIGTERM)
     assert probe.process.wait(20) == 0, probe.output()
 
@@ -168,7 +168,7 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(start: Callable[[s
     seen = probe.until(lambda s: missing(s, "timed_out") == 1)
     ran = seen.runs("c", "ok")
     seen = probe.until(lambda s: s.runs("c", "ok") >= ran + 3)
-    beside = [run for run in seen.report.runs if "beside_sweep" in run.tags]
+    beside = [run for run in seen.report.runs if "beside_canary" in run.tags]
     assert len(beside) >= 3, "what runs beside it is tagged"
     assert point(seen, 1)[1] > 0
     begin = time.monotonic()
@@ -216,7 +216,7 @@ def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
     # Due every two seconds, and runs have gone on for four.
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("c", "ok") >= 40 and s, seconds=60)
     assert seen.value("infercanary_sweep_busy_seconds_total", "c") == 0
-    assert all("beside_opening" in run.tags for run in seen.report.runs if run.canary == "c")
+    assert all("beside_canary" in run.tags for run in seen.report.runs if run.canary == "c")
     slow.go_on.set()
     until(lambda: has_swept(fetch(probe.address)), seconds=60)
     probe.stop()

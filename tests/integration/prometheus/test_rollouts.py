@@ -130,8 +130,13 @@ def service(verdicts: Mapping[str, State], candidate: str, *images: str) -> list
         name = f"search-{number}"
         found += lines(INFO.family({(image, image[-13:-1], "", name): 1.0}), name, {})
         for canary, verdict in verdicts.items():
-            found += lines(VERDICT.family({(canary, s): float(s == verdict) for s in STATES}), name, {})
-            found += lines(UPGRADE.family({(canary, V1, candidate, "image", ""): 1.0}), name, {})
+            found += lines(
+                VERDICT.family({(canary, "latency", s): float(s == verdict) for s in STATES}), name, {}
+            )
+            found += lines(UPGRADE.family({(canary, V1, candidate, "image", name): 1.0}), name, {})
+            found += lines(
+                VERDICT.family({(canary, "energy", s): float(s == "regressed") for s in STATES}), name, {}
+            )
     return found
 
 
@@ -146,7 +151,7 @@ CASES: dict[str, tuple[list[dict[str, str]], float | None, float]] = {
         for state in STATES
     },
     "the worst of two counts": (service({"c": "improved", "d": "regressed"}, V2, V1, V2), -1, 1),
-    "one of two waits": (service({"c": "equivalent", "d": "confirming"}, V2, V1, V2), 0, 0),
+    "one of two waits": (service({"c": "equivalent", "d": "unconfirmed"}, V2, V1, V2), 0, 0),
     "the last upgrade was equivalent": (service({"c": "equivalent"}, V2, V2, V2), 0, 0),
     "the last upgrade regressed": (service({"c": "regressed"}, V2, V2, V2), 0, 0),
     "another image is judged": (service({"c": "equivalent"}, V3, V1, V2), 0, 0),

@@ -82,15 +82,12 @@ def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str, le
         name: watch.value(f"infercanary_{name}")
         for name in (
             "refused_containers",
-            "memory_limit_bytes",
             "budget_exceeded_total",
             "runs_collected_total",
-            "judge_left_out_canaries",
         )
     }
     taken = len(re.findall(r"^infercanary_runs_collected_total{.*} [1-9]", watch.text, re.M))
     print(f"{FITTING} probes, {taken} taken: {peak >> 20} MiB, scrape p99 {watch.p99:.3f} s, {values}")
-    assert values["memory_limit_bytes"] == MEMORY
     assert values["refused_containers"] == BEYOND
     assert values["budget_exceeded_total"] > FITTING
     assert taken > least, "all want more than their share of what comes in at once, and come later"

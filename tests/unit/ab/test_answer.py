@@ -42,18 +42,18 @@ B = ArmSummary(
 )
 
 
-def turn(rng, level, torch="2.7.0", disturbed=0, canaries=("c",), load=1.0, interval=0.5):
+def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",), load=1.0, interval=0.5):
     """A turn as a probe would give it: 12 runs around a level of its own."""
     starts = {}
     for canary in canaries:
         of = level * math.exp(rng.gauss(0, 0.005))
         samples = [
             Sample(sequence=i, canary=canary, started_at=float(i), outcome="ok",
-                   median=of * math.exp(rng.gauss(0, 0.003)) * (1.5 if i < disturbed else 1),
+                   median=of * math.exp(rng.gauss(0, 0.003)) * (1.5 if i < contended else 1),
                    phases={"h2d": 0.001, "compute": of - 0.001},
                    controls={"cpu_spin": 4e-4 * math.exp(rng.gauss(0, 0.002))},
-                   tags=("preempted",) if i < disturbed else ())
-            for i in range(12 + disturbed)
+                   tags=("cpu_wait_outside",) if i < contended else ())
+            for i in range(12 + contended)
         ]  # fmt: skip
         generation = Generation(
             service="", container="", boot_id=str(rng.random()), started_at=0.0, environment={"torch": torch},
@@ -248,7 +248,7 @@ def test_inconclusive_says_what_would_settle_it():
         for i in range(4)
     ]
     each = summarize("c", result(noisy, "restarts"), A, B, 4)
-    assert each.compared.verdict in ("inconclusive", "confirming") and each.compared.exit_code == 3
+    assert each.compared.verdict in ("inconclusive", "unconfirmed") and each.compared.exit_code == 3
     assert "would settle it, if they continue like this (--restarts " in each.compared.next[0]
     edge = [TurnPair(turn(rng, 0.02), turn(rng, 0.0206), i % 2 == 0) for i in range(4)]
     assert "will hardly settle it" in " ".join(
@@ -256,12 +256,12 @@ def test_inconclusive_says_what_would_settle_it():
     )
 
 
-def test_disturbed_runs_failures_and_a_slow_pace_are_noted():
+def test_contended_runs_failures_and_a_slow_pace_are_noted():
     rng = random.Random(3)
     found = [
         TurnPair(
-            turn(rng, 0.02, disturbed=3 * (i % 2)),
-            turn(rng, 0.02, disturbed=3 * (1 - i % 2), interval=10.0),
+            turn(rng, 0.02, contended=3 * (i % 2)),
+            turn(rng, 0.02, contended=3 * (1 - i % 2), interval=10.0),
             i % 2 == 0,
         )
         for i in range(4)

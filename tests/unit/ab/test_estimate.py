@@ -102,7 +102,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 def test_one_outlying_pair_of_eight_neither_makes_nor_hides_a_change():
     rng = random.Random(5)
     quiet = [pair(math.log(1.1) + rng.gauss(0, 0.005)) for _ in range(7)]
-    assert decide([*quiet[:3], pair(1.5), *quiet[3:]], 8).looks[-1].seen.verdict == "confirming"
+    assert decide([*quiet[:3], pair(1.5), *quiet[3:]], 8).looks[-1].seen.verdict == "unconfirmed"
     same = [pair(rng.gauss(0, 0.004)) for _ in range(11)]
     assert decide([*same[:5], pair(1.5), *same[5:]], 12).verdict == "equivalent"
 
@@ -165,7 +165,7 @@ def test_two_pairs_are_enough_for_what_is_beyond_doubt_alone():
 
 def test_a_change_counts_when_two_looks_show_it():
     pairs = [pair(0.3 + x / 1000) for x in range(5)]
-    assert decide(pairs[:3], MOST).verdict == "confirming"
+    assert decide(pairs[:3], MOST).verdict == "unconfirmed"
     assert not decide(pairs[:3], MOST).done
     decision = decide(pairs[:4], MOST)
     assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 3)

@@ -9,7 +9,7 @@ from infercanary.judge.model import Generation, Sample, Start
 
 
 def start(tags, level=0.02):
-    """A start with a run for each of ``tags``; disturbed runs take twice as long."""
+    """A start with a run for each of ``tags``; contended runs take twice as long."""
     samples = [
         Sample(sequence=i, canary="c", started_at=float(i), outcome="ok", median=level * (2 if tag else 1),
                tags=(tag,) if tag else ())
@@ -18,8 +18,8 @@ def start(tags, level=0.02):
     return Start(Generation(service="", container="", boot_id="b", started_at=0.0), samples)
 
 
-def runs(disturbed, count=12, tag="preempted"):
-    return [tag] * disturbed + [""] * (count - disturbed)
+def runs(contended, count=12, tag="cpu_wait_outside"):
+    return [tag] * contended + [""] * (count - contended)
 
 
 def quiet():
@@ -32,7 +32,7 @@ def test_without_neighbours_all_count():
     assert counted([]).pairs == []
 
 
-def test_what_a_neighbour_disturbed_at_random_is_left_out():
+def test_what_a_neighbour_slowed_at_random_is_left_out():
     pairs = [
         (start(runs(4)), quiet()),
         (quiet(), start(runs(3))),
@@ -45,18 +45,18 @@ def test_what_a_neighbour_disturbed_at_random_is_left_out():
     assert found.note == "11 of 96 runs that waited for other work on this host are left out"
 
 
-def test_a_run_that_its_own_container_disturbed_is_not_left_out():
+def test_a_run_that_its_own_container_slowed_is_not_left_out():
     """A busy loop in B takes the CPU for half of its runs, and in A and B a neighbour does now and then."""
-    crowded = ["crowded_inside"] * 6 + [""] * 6
+    crowded = ["cpu_wait_inside"] * 6 + [""] * 6
     pairs = [(start(runs(2)), start([*runs(2)[:3], *crowded[3:]]))] * 4
     found = counted(pairs)
     assert found.left_out == 4 * 2 + 4 * 2
     assert all(
-        "crowded_inside" in tags
+        "cpu_wait_inside" in tags
         for pair in found.pairs
         for tags in [{t for s in pair[1].samples for t in s.tags}]
     )
-    both = Sample(0, "c", 0.0, "ok", 0.02, tags=("late", "crowded_inside"))
+    both = Sample(0, "c", 0.0, "ok", 0.02, tags=("stalled", "cpu_wait_inside"))
     assert is_quiet(both)
 
 
@@ -67,7 +67,7 @@ def test_a_pair_without_enough_quiet_runs_is_left_out():
     assert found.note.endswith(", and with them 2 of 4 pairs")
 
 
-def test_an_image_that_disturbs_itself_is_not_rewarded():
+def test_an_image_that_slows_itself_is_not_rewarded():
     """More threads than CPUs: its runs wait in start after start."""
     pairs = [
         (start(runs(rng.randint(0, 1))), start(runs(rng.randint(3, 5))))

@@ -119,6 +119,7 @@ def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() 
         {"sequence": -1},
         {"sequence": 10**400},
         {"tags": tuple(f"t{n}" for n in range(33))},
+        {"clock_reason": "\x1b[2J"},
         {"latencies": (-1.0,)},
         {"started_at": float("nan")},
         {"started_at": -1.0},

@@ -36,9 +36,9 @@ def test_a_start_is_a_boot_and_a_point_the_median_of_a_run(journal):
 
 def test_only_steady_runs_that_ended_well_count(journal, tmp_path):
     path = journal("a", [0.02], count=2)
-    journal("a", [0.02], count=3, boot="b", tags=("warming", "late"))
+    journal("a", [0.02], count=3, boot="b", tags=("warming", "stalled"))
     journal("a", [0.02], count=4, boot="c", outcome="timed_out", latencies=())
-    journal("a", [0.02], count=5, boot="d", tags=("late", "gc"))
+    journal("a", [0.02], count=5, boot="d", tags=("stalled", "gc"))
     journal("a", [0.02], count=1, boot="e", latencies=())
     series = read([path]).canaries["resnet18"]
     assert [points.size for points in series.points] == [2, 5]

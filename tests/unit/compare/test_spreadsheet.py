@@ -90,7 +90,8 @@ def test_a_moment(seconds: float, text: str) -> None:
 
 def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str], tmp_path: Path) -> None:
     journal(
-        "old.jsonl", [0.02, 0.03], count=3, tags=("warming", "preempted"), detail='=cmd|"x"', sm_clock=1.4e9,
+        "old.jsonl", [0.02, 0.03], count=3, tags=("warming", "gpu_clock_limited"), clock_reason="sw_thermal",
+        detail='=cmd|"x"', sm_clock=1.4e9,
         measures={"host_memory": 3e9, "throughput@8x1": 800.0, "throughput@8x2": 900.0, "colour": 7.0},
     )  # fmt: skip
     with (tmp_path / "old.jsonl").open("ab") as file:
@@ -108,7 +109,7 @@ def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str],
     assert float(first["started_at_unix_seconds"]) == 1.7e9
     assert float(first["latency_min_seconds"]) == pytest.approx(0.99 * median)
     assert (first["repeats"], first["merged_runs"], first["outcome"]) == ("3", "1", "ok")
-    assert (first["tags"], first["detail"]) == ("warming;preempted", '\'=cmd|"x"')
+    assert (first["tags"], first["detail"]) == ("warming;gpu_clock_limited (sw_thermal)", '\'=cmd|"x"')
     assert float(first["phase_compute_seconds"]) == pytest.approx(median - 0.002)
     assert float(first["control_cpu_spin_seconds"]) == pytest.approx(4e-4, rel=0.05)
     assert (first["host_memory_bytes"], first["device_memory_bytes"]) == ("3000000000.0", "")

@@ -10,7 +10,7 @@ import pytest
 from infercanary.contract.journal import MARK, JournalEntry, decode, encode, environment_id
 from infercanary.contract.report import Run
 
-RUN = Run(1, "c", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("late",))
+RUN = Run(1, "c", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("stalled",))
 
 
 @pytest.mark.parametrize(

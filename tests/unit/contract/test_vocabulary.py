@@ -18,8 +18,10 @@ from infercanary.ab.neighbours import is_quiet
 from infercanary.contract import kinds, vocabulary
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.vocabulary import (
+    BY_ITSELF,
     CANARY_STATES,
     COLD_START,
+    COLD_START_METRIC,
     COMPONENTS,
     CONTROLS,
     DEVICE_COMPONENTS,
@@ -63,12 +65,14 @@ def test_a_word_cannot_be_without_its_classification(word: type) -> None:
 
 def test_the_judge_counts_a_run_by_the_tags_of_the_table() -> None:
     assert {tag for tag in TAGS if not sample(tag).is_settled} == NOT_JUDGED
-    assert {tag for tag in TAGS if not is_quiet(sample(tag))} == {"late", "stalled", "preempted", "gpu_busy"}
+    assert {tag for tag in TAGS if not is_quiet(sample(tag))} == {"stalled", "cpu_wait_outside", "gpu_busy"}
     assert not any(tag.by_others for tag in TAGS.values() if not tag.is_judged)
 
 
-def test_tags_of_a_state_are_the_states_that_are_not_judged() -> None:
-    assert {tag for tag in TAGS if tag in CANARY_STATES} == {"warming", "failing", "busy"} < NOT_JUDGED
+def test_tags_have_their_class_and_a_meaning() -> None:
+    assert len(TAGS) == 14
+    assert {"warming", "failing", "beside_canary"} == NOT_JUDGED
+    assert {"cpu_wait_inside", "cgroup_throttled", "cpuset_changed", "memory_limit"} == BY_ITSELF
     assert all(len(tag.meaning) > 20 for tag in TAGS.values())
 
 
@@ -112,7 +116,7 @@ def test_components_are_sorted_as_people_ask_for_them() -> None:
 
 
 def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe() -> None:
-    assert {KINDS[step.metric] for step in COLD_START.values()} == {"gauge"}
+    assert KINDS[COLD_START_METRIC] == "gauge"
 
 
 def test_metrics_that_the_other_side_names_exist() -> None:

@@ -68,7 +68,7 @@ V2 = {
         ("container", "cgroup", {}, "absent", "proc/self/cgroup cannot be read"),
         ("container", "cgroup", {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"}, "refused", "nothing is mounted"),
         ("container", "cgroup", V2, "OK", "version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4"),
-        ("container", "cgroup files", V2, "limited", "4 of 9 files; without cpu.stat, memory.stat, memory.events"),
+        ("container", "cgroup files", V2, "limited", "4 of 7 files; without cpu.stat, memory.stat, memory.events"),
         ("container", "pressure (PSI)", V2, "refused", "psi=1"),
         (
             "container",
@@ -215,7 +215,7 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried() -> None:
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "nvmlSystemGetCudaDriverVersion",
     }  # fmt: skip
     assert {name for name in used if name not in tried} <= walked
-    assert len({call.name for call in CALLS}) == len(CALLS) >= 30
+    assert len({call.name for call in CALLS}) == len(CALLS) >= 20
     assert not re.search(r"\.nvml(DeviceSet|DeviceReset|\w+Lock)", tried), "it changes nothing"
     assert tried.count("GetComputeRunningProcesses(") == 1, "it lists processes in one place"
 

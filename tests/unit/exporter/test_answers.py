@@ -45,7 +45,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_was_said_last_stands_and_a_withdrawn_upgrade_says_so() -> None:
+def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so() -> None:
     """The numbers of the first look stayed, and that of an image that nobody runs any more."""
     store = SqliteStore.open(None)
     remember(store, "c", verdict("regressed"), 110)
@@ -53,15 +53,15 @@ def test_what_was_said_last_stands_and_a_withdrawn_upgrade_says_so() -> None:
     over = last, sentence(last)
     edited = verdict("no_baseline", None)  # its settings, while it runs on
     [stays] = record(store, S, "c", edited, "", 115, over=over)
-    assert (stays.withdrawn, stays.sentence) == (False, sentence(last))
-    alone = msgspec.structs.replace(edited, withdrawn_image="search:2")
+    assert (stays.rolled_back, stays.sentence) == (False, sentence(last))
+    alone = msgspec.structs.replace(edited, rolled_back_image="search:2")
     [gone] = record(store, S, "c", alone, "", 120)
-    assert (gone.withdrawn, gone.sentence) == (True, sentence(last)), "also after a restart of the exporter"
+    assert (gone.rolled_back, gone.sentence) == (True, sentence(last)), "also after a restart of the exporter"
     assert record(store, S, "c", alone, "", 125) == (gone,)
     [again] = remember(store, "c", verdict("regressed"), 130)
-    assert not again.withdrawn and again.upgraded_at == 100.0
+    assert not again.rolled_back and again.upgraded_at == 100.0
     [replaced, _] = record(store, S, "c", verdict("improved", 500.0), "improved", 520, over=over)
-    assert (replaced.withdrawn, replaced.sentence) == (False, sentence(last))
+    assert (replaced.rolled_back, replaced.sentence) == (False, sentence(last))
     settling = verdict("settling", 900.0)
     assert len(record(store, S, "c", verdict("improved", 500.0), "", 910, over=(settling, "settling"))) == 2
     store.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.contract.report import Metric, Report, Run, encode
+from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -119,11 +120,11 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     judging = Judging(path)
     collector = Collector(ExporterConfig(), Exposition(), judging, ())
     probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
-    load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
+    load = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"))
 
     async def answer(boot: str, loaded: float | None, *runs: tuple[str, int]) -> None:
         reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
-        families = (load.family({("a",): loaded}),) if loaded is not None else ()
+        families = (load.family({("a", "load"): loaded}),) if loaded is not None else ()
         await collector.absorb(
             probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, families, {}, reported_runs))
         )
@@ -240,7 +241,7 @@ async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since: f
     collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
     watching = Container(service="s", name="c", id="0" * 64, watched_id="7" * 64, watched_since=since)
     probe = PolledProbe(watching)
-    load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",)).family({("a",): 2.0})
+    load = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step")).family({("a", "load"): 2.0})
     report = Report(1, "one", 1000.0, "one.0", 0, (load,), {}, (), {"a": (1.0, 2.0)})
     await collector.absorb(probe, encode(report))
     await collector.close()

@@ -142,8 +142,12 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "links.grafana: 'grafana.example' has no scheme that is known; write http://host:port",
         ),
         (
+            "links: {alertmanager: 'ftp://alerts'}",
+            "links.alertmanager: 'ftp://alerts' has no scheme that is known",
+        ),
+        (
             "links: {runbook: x}",
-            "links: unknown key `runbook`; did you mean `runbooks`? known keys: grafana, runbooks",
+            "links: unknown key `runbook`; did you mean `runbooks`? known keys: alertmanager, grafana, runbooks",
         ),
         ("probes: [", "not YAML"),
         ("[]", "expected"),

@@ -14,7 +14,6 @@ def test_a_service_that_takes_too_much_loses_its_own_findings_the_last_ones_firs
     with capture_logs() as lines:
         gone = [one for n in range(10) for one in holding.hold((GREEDY, f"{n}"), 300)]
     assert gone == [(GREEDY, f"{n}") for n in range(2, 10)]
-    assert holding.left_out == 8
     assert [(line["service"], line["log_level"]) for line in lines] == [("greedy", "warning")], "once"
     assert holding.hold((OTHER, "a"), 300) == [(GREEDY, "1")], "who comes later has its share"
     assert holding.hold((HONEST, "a"), 250) == []
@@ -24,11 +23,8 @@ def test_what_is_forgotten_makes_room() -> None:
     holding = Holding(3 * 1_000)
     holding.hold((GREEDY, "a"), 900)
     assert holding.hold((GREEDY, "b"), 900) == [(GREEDY, "b")]
-    assert holding.left_out == 1
     holding.forget(GREEDY, {"b"})
-    assert holding.left_out == 1
     assert holding.hold((GREEDY, "b"), 900) == []
-    assert holding.left_out == 0
     holding.forget(GREEDY)
     assert holding.hold((HONEST, "a"), 1_000) == []
 

@@ -16,7 +16,6 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.operator_metrics import SECONDS
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge import profiles
@@ -64,7 +63,7 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
     found = judging.findings[S]
     assert found.judgements["c"].state == "regressed"
     assert "conv2d 18 → 38 ms (100 % of the change)" in found.sentences["c"]
-    [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
+    [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
     [point] = family.points
     assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
     page = verdict_on(found.judgements["c"], found.sentences["c"], [], LIVE)
@@ -91,7 +90,7 @@ def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
     def points(state: str, of: Operators | None) -> int:
         judgement = Judgement(state=state, shift=0.5, low=0.4, high=0.6, causes=Causes(operators=of))  # type: ignore[arg-type]
         found = Findings(judgements={"c": judgement}, sentences={"c": ""})
-        [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
+        [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
         return len(family.points)
 
     explained = Operators("explained", (5, 5), (shift,))
@@ -114,7 +113,7 @@ def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
         return Judgement(state="regressed", shift=0.5, low=0.4, high=0.6, causes=causes)
 
     found = Findings(judgements={name: judgement(name) for name in ("c", "d")}, sentences={})
-    [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
+    [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
     assert len(family.points) == MOST
     assert all(len(text.encode()) <= 120 for point in family.points for text in point.labels)
 

@@ -239,7 +239,7 @@ def test_a_replica_that_stands_still_was_seen() -> None:
 def test_a_node_without_a_baseline_waits() -> None:
     findings = judged(start(CANARY))
     given = Memory(findings, [CANARY]).says(image=V2)
-    assert given.verdict == "no_baseline" and given.sentence.startswith("no upgrade to judge yet")
+    assert given.verdict == "no_baseline" and given.sentence.startswith("no upgrade yet")
     beside = [start(each, count=362) for each in STABLE]
     settling = judged(*BEFORE[:-2], *beside, start(CANARY, SLOW, 2))
     assert Memory(settling, [*STABLE, CANARY]).says(image=V2).verdict == "settling"

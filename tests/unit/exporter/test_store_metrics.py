@@ -1,4 +1,4 @@
-"""What a scrape says of a store that was lost, and of what is not in it."""
+"""What a scrape says of a store that was lost."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from infercanary.contract.report import Run
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store import database
-from infercanary.store.sqlite import SqliteStore
-
-S = ServiceKey("", "s")
 
 SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"
-STARTED = Generation(service="s", container="a", boot_id="b1", started_at=0.0, image_id="sha256:1")
 
 
 def value(judging: Judging, name: str) -> float | None:
@@ -85,21 +79,3 @@ def test_it_is_shown_also_where_no_new_file_could_be_begun_at_first(
     assert value(judging, "infercanary_store_up") == 1
     assert value(judging, SET_ASIDE) is not None
     end(judging)
-
-
-def test_what_is_not_stored_or_not_readable_is_counted() -> None:
-    judging = Judging(None)
-    runs = [
-        Run(sequence=i, canary=f"c{i}", scheduled_at=0, started_at=0, outcome="ok", latencies=(0.02,))
-        for i in range(40)
-    ]
-    judging.submit(STARTED, [], runs)
-    judging.turn()
-    assert value(judging, "infercanary_store_refused_runs_total") == 8
-    assert value(judging, "infercanary_store_unreadable_rows_total") == 0
-    assert isinstance(judging._store, SqliteStore)
-    with judging._store.session.work() as db:
-        db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = 0")
-    judging._store.generations(S, "c0")
-    assert value(judging, "infercanary_store_unreadable_rows_total") == 1
-    assert value(judging, "infercanary_store_errors_total") == 0

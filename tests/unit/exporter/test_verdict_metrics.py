@@ -14,97 +14,158 @@ from infercanary.judge.model import STATES, Causes, Change, Changed, Judgement, 
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.trials import Trial
 
-SETTLING = MeasureVerdict(state="settling", values=2)
+Points = dict[tuple[str, ...], object]
+
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
+SLOWER = Causes(cold_start={"load": (2.0, 5.0)})
+LATENCY = Judgement(
+    state="equivalent", shift=0.01, low=-0.01, high=0.03, baseline_seconds=0.02, current_seconds=0.0202,
+    causes=SLOWER, control_seconds={"cpu_spin": 4e-4},
+)  # fmt: skip
+MEMORY = MeasureVerdict(state="regressed", shift=0.31, low=0.28, high=0.34, before=1e9, after=1.31e9)
+LOAD = MeasureVerdict(state="equivalent", shift=0.0, low=-0.02, high=0.02, before=9.0, after=9.0)
+MEASURES = {"host_memory": MEMORY, "throughput@8x1": LOAD, "energy": MeasureVerdict(state="settling")}
 
 
-def points(drift: Drift, name: str) -> dict[tuple[str, ...], object]:
-    found = Findings(drifts={("a", "c"): drift, ("b", "c"): Drift(shift=9.0)}, trials={"c": TRIALS})
-    shown = {family.name: family for family in metrics.families(found, "a")}
-    return {point.labels: point.value for point in shown[name].points}
+def shown(found: Findings, name: str) -> Points:
+    [family] = [f for f in metrics.families(found, "a") if f.name == f"infercanary_{name}"]
+    return {point.labels: point.value for point in family.points}
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.08])
-def test_a_drift_is_shown_where_it_was_looked_for(shift: float) -> None:
-    assert points(Drift(shift=shift), "infercanary_drift_ratio") == {("c",): shift}
+def of(judgement: Judgement) -> Findings:
+    return Findings(judgements={"c": judgement}, sentences={"c": sentence(judgement)})
 
 
-def test_a_drift_that_cannot_be_known_yet_is_missing() -> None:
-    assert points(Drift(), "infercanary_drift_ratio") == {}
+@pytest.mark.parametrize(
+    ("name", "points"),
+    [
+        (
+            "verdict_info",
+            {
+                ("c", "latency", "same"): 1.0,
+                ("c", "host_memory", "host memory regressed +31.0 % [+28.0, +34.0]"): 1.0,
+            },
+        ),
+        (
+            "shift_ratio",
+            {
+                ("c", "latency"): 0.01,
+                ("c", "host_memory"): 0.31,
+                ("c", "throughput@8x1"): 0.0,
+                ("c", "cold_start_load"): 1.5,
+            },
+        ),
+        (
+            "shift_low_ratio",
+            {("c", "latency"): -0.01, ("c", "host_memory"): 0.28, ("c", "throughput@8x1"): -0.02},
+        ),
+        (
+            "shift_high_ratio",
+            {("c", "latency"): 0.03, ("c", "host_memory"): 0.34, ("c", "throughput@8x1"): 0.02},
+        ),
+        ("measure_baseline", {("c", "host_memory"): 1e9, ("c", "throughput@8x1"): 9.0}),
+        ("measure_current", {("c", "host_memory"): 1.31e9, ("c", "throughput@8x1"): 9.0}),
+        ("baseline_seconds", {("c",): 0.02}),
+        ("control_baseline_seconds", {("c", "cpu_spin"): 4e-4}),
+        ("judge_aa_tests", {("c",): 7.0}),
+        ("judge_aa_alarms", {("c",): 1.0}),
+    ],
+)
+def test_the_latency_and_the_other_measures_are_told_apart_by_a_label(name: str, points: Points) -> None:
+    found = Findings(
+        judgements={"c": LATENCY}, sentences={"c": "same"}, measures={"c": MEASURES}, trials={"c": TRIALS}
+    )
+    assert shown(found, name) == points
+    states = shown(found, "verdict")
+    assert {key[1:] for key, value in states.items() if value} == {
+        ("latency", "equivalent"), ("host_memory", "regressed"),
+        ("throughput@8x1", "equivalent"), ("energy", "settling"),
+    }  # fmt: skip
+    assert len(states) == 4 * len(STATES)
 
 
-def test_what_a_container_was_given_otherwise_is_shown_while_it_has_drifted() -> None:
-    changes = (Change("cpu_quota", "4", "2"), Change("memory_limit", "8 GiB", "4 GiB"))
-    shown = {("c", "CPU quota 4 → 2, memory limit 8 GiB → 4 GiB"): 1.0}
-    assert points(Drift(shift=0.9, changes=changes), "infercanary_drift_info") == shown
-    assert points(Drift(shift=0.0), "infercanary_drift_info") == {}
+CHANGES = (Change("cpu_quota", "4", "2"), Change("memory_limit", "8 GiB", "4 GiB"))
+
+
+@pytest.mark.parametrize(
+    ("drift", "ratio", "words"),
+    [
+        (Drift(), {}, set()),
+        (Drift(shift=0.0, changes=CHANGES), {("c",): 0.0}, set()),
+        (
+            Drift(shift=0.9, changes=CHANGES),
+            {("c",): 0.9},
+            {("c", "CPU quota 4 → 2, memory limit 8 GiB → 4 GiB")},
+        ),
+    ],
+)
+def test_a_drift_of_this_container(drift: Drift, ratio: Points, words: set[tuple[str, ...]]) -> None:
+    found = Findings(drifts={("a", "c"): drift, ("b", "c"): Drift(shift=9.0)})
+    assert shown(found, "drift_ratio") == ratio
+    assert shown(found, "drift_info").keys() == words
 
 
 @pytest.mark.parametrize("changed", ["image", "model", "both"])
-def test_what_was_exchanged_is_a_label(changed: Changed) -> None:
-    judgement = Judgement(
-        state="regressed",
-        upgraded_at=9.0,
-        changed=changed,
-        baseline_image="x:1",
-        candidate_image="x:2",
-        shift=0.1,
-    )
-    shown = exported(judgement)
-    (upgrade,) = shown["infercanary_upgrade_info"].points
-    assert upgrade.labels == ("c", "x:1", "x:2", changed, "")
-    assert {point.labels[2] for point in shown["infercanary_shift_cause"].points} == {changed}
-
-
 @pytest.mark.parametrize(
     ("count", "named"), [(0, ""), (2, "s-0, s-1"), (3, "s-0, s-1, s-2"), (9, "more than 3 containers")]
 )
-def test_who_runs_the_new_image_is_named(count: int, named: str) -> None:
-    new = frozenset((f"s-{i}", f"boot-{i}") for i in range(count))
-    found = Findings(
-        judgements={"c": Judgement(state="settling", upgraded_at=9.0)}, sides={"c": Sides(new=new)}
+def test_an_upgrade_with_what_it_exchanged_and_who_runs_it(changed: Changed, count: int, named: str) -> None:
+    judgement = Judgement(
+        state="regressed", upgraded_at=9.0, changed=changed, baseline_image="x:1", candidate_image="x:2"
     )
-    shown = {family.name: family for family in metrics.families(found, "a")}
-    (upgrade,) = shown["infercanary_upgrade_info"].points
-    assert upgrade.labels[-1] == named
+    new = frozenset((f"s-{i}", f"boot-{i}") for i in range(count))
+    found = Findings(judgements={"c": judgement}, sides={"c": Sides(new=new)})
+    assert [*shown(found, "upgrade_info")] == [("c", "x:1", "x:2", changed, named)]
+    assert {labels[2] for labels in shown(found, "shift_cause")} == {changed}
 
 
-def test_the_judges_own_trial_is_shown_by_canary() -> None:
-    assert points(Drift(), "infercanary_judge_aa_tests") == {("c",): 7.0}
-    assert points(Drift(), "infercanary_judge_aa_alarms") == {("c",): 1.0}
+LONG = [", ".join(f"lib{i}.so.{i}" for i in range(99)) + f", libz.so.{last}" for last in (1, 2)]
 
 
 @pytest.mark.parametrize(
-    ("state", "shown"),
+    ("upgraded_at", "changes", "components"),
+    [
+        (None, CHANGES, []),
+        (9.0, CHANGES, [("cpu_quota", "4", "2"), ("memory_limit", "8 GiB", "4 GiB")]),
+        (9.0, (Change("numpy", None, "2.1"),), [("numpy", "none", "2.1")]),
+        (9.0, (Change("libraries", *LONG),), [("libraries", "…, libz.so.1", "…, libz.so.2")]),
+        (9.0, (Change("x\ny", "a\x00", "b"),), [("x\ufffdy", "a\ufffd", "b")]),
+        (9.0, tuple(Change(f"{i}", "1", "2") for i in range(99)), [(f"{i}", "1", "2") for i in range(20)]),
+    ],
+)
+def test_the_components_that_an_upgrade_changed(
+    upgraded_at: float | None, changes: tuple[Change, ...], components: list[tuple[str, ...]]
+) -> None:
+    judgement = Judgement(state="settling", upgraded_at=upgraded_at, causes=Causes(changes=changes))
+    assert [*shown(of(judgement), "upgrade_component_info")] == [("c", *labels) for labels in components]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_shown"),
     [("regressed", True), ("improved", True), ("equivalent", False), ("inconclusive", False)],
 )
-def test_where_a_change_grew_is_shown_where_there_is_one(state: State, shown: bool) -> None:
+def test_where_a_change_grew_is_shown_where_there_is_one(state: State, is_shown: bool) -> None:
     causes = Causes(
         phases={"compute": 0.7, "launch": 0.3},
         bottlenecks={"compute": 1.2, "scheduling": -0.2},
         controls={"cpu_spin": 0.12},
     )
-    judged = Findings(judgements={"c": Judgement(state=state, causes=causes, shift=0.1)})
-    found = {family.name: family for family in metrics.families(judged, "a")}
-    phases = {point.labels: point.value for point in found["infercanary_shift_phase_ratio"].points}
-    controls = {point.labels: point.value for point in found["infercanary_shift_control_ratio"].points}
-    assert phases == ({("c", "compute"): 0.7, ("c", "launch"): 0.3} if shown else {})
-    assert controls == ({("c", "cpu_spin"): 0.12} if shown else {})
-    grown = {point.labels: point.value for point in found["infercanary_shift_bottleneck_ratio"].points}
-    assert grown == ({("c", "compute"): 1.2, ("c", "scheduling"): -0.2} if shown else {})
-
-
-def exported(judgement: Judgement) -> dict[str, Family]:
-    found = Findings(judgements={"c": judgement}, sentences={"c": sentence(judgement)})
-    return {family.name: family for family in metrics.families(found, "a")}
+    found = Findings(judgements={"c": Judgement(state=state, causes=causes, shift=0.1)})
+    for name, values in (
+        ("phase", causes.phases),
+        ("bottleneck", causes.bottlenecks),
+        ("control", causes.controls),
+    ):
+        points = {("c", key): value for key, value in values.items()} if is_shown else {}
+        assert shown(found, f"shift_{name}_ratio") == points
 
 
 def shown_sentence(judgement: Judgement) -> str:
     """The sentence as a scrape carries it."""
-    found = exported(judgement)
-    text = write(found["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
+    families: dict[str, Family] = {family.name: family for family in metrics.families(of(judgement), "a")}
+    text = write(families["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
     (sample,) = next(iter(text_string_to_metric_families(text))).samples
-    assert sample.value == 1 and sample.labels["canary"] == "c"
+    assert sample.value == 1 and sample.labels["canary"] == "c" and sample.labels["measure"] == "latency"
     return sample.labels["sentence"]
 
 
@@ -120,51 +181,20 @@ def test_the_sentence_is_exported_in_the_judges_words() -> None:
 
 
 def test_the_exported_sentence_does_not_change_with_progress() -> None:
-    first = Judgement(state="settling", upgraded_at=1.0, runs=5, next_look=12)
-    later = Judgement(state="settling", upgraded_at=1.0, runs=11, next_look=12)
-    assert shown_sentence(first) == shown_sentence(later)
-    found = exported(later)
-    gauges = [found[f"infercanary_{name}"].points[0].value for name in ("judged_runs", "next_look_runs")]
-    assert gauges == [11, 12]
+    early, late = (Judgement(state="settling", upgraded_at=1.0, runs=runs, next_look=12) for runs in (5, 11))
+    assert shown_sentence(early) == shown_sentence(late)
+    assert shown(of(late), "judged_runs") == {("c",): 11.0}
 
 
 @pytest.mark.parametrize("component", ["µ" * 39, "x" + "µ" * 38, "🦜" * 39])
 def test_a_long_sentence_is_cut_between_two_characters(component: str) -> None:
     judgement = changed(component, component[::-1], count=4)
     assert len(sentence(judgement).encode()) > SENTENCE_BYTES
-    shown = shown_sentence(judgement)
-    assert SENTENCE_BYTES - 4 <= len(shown.encode()) <= SENTENCE_BYTES
-    assert sentence(judgement).startswith(shown.removesuffix("…")) and shown.endswith("…")
+    found = shown_sentence(judgement)
+    assert SENTENCE_BYTES - 4 <= len(found.encode()) <= SENTENCE_BYTES
+    assert sentence(judgement).startswith(found.removesuffix("…")) and found.endswith("…")
 
 
 def test_what_cannot_be_printed_is_no_part_of_a_label() -> None:
-    shown = shown_sentence(changed("line\nend\r\x00\u202e\ud800", "b"))
-    assert shown.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in shown
-
-
-def test_a_verdict_on_a_measure() -> None:
-    more = MeasureVerdict(
-        state="regressed", shift=0.31, low=0.28, high=0.34, before=1e9, after=1.31e9, values=24
-    )
-    same = MeasureVerdict(
-        state="equivalent", shift=0.0, low=-0.02, high=0.02, before=9.0, after=9.0, values=24
-    )
-    found = Findings(measures={"c": {"host_memory": more, "throughput@8x1": same, "energy": SETTLING}})
-    shown = {family.name: family for family in metrics.families(found, "a")}
-
-    def values(name: str) -> dict[tuple[str, ...], object]:
-        return {point.labels: point.value for point in shown[f"infercanary_measure_{name}"].points}
-
-    states = values("verdict")
-    assert [key[1:] for key, x in states.items() if x] == [
-        ("host_memory", "regressed"), ("throughput@8x1", "equivalent"), ("energy", "settling"),
-    ]  # fmt: skip
-    assert len(states) == 3 * len(STATES)
-    assert values("verdict_info") == {
-        ("c", "host_memory", "host memory regressed +31.0 % [+28.0, +34.0]"): 1.0
-    }
-    assert values("shift_ratio") == {("c", "host_memory"): 0.31, ("c", "throughput@8x1"): 0.0}
-    assert values("shift_low_ratio")["c", "host_memory"] == 0.28
-    assert values("shift_high_ratio")["c", "host_memory"] == 0.34
-    assert values("baseline") == {("c", "host_memory"): 1e9, ("c", "throughput@8x1"): 9.0}
-    assert values("current")["c", "host_memory"] == 1.31e9
+    found = shown_sentence(changed("line\nend\r\x00\u202e\ud800", "b"))
+    assert found.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in found

@@ -111,10 +111,10 @@ def test_texts_are_templates_that_grafana_expands() -> None:
             assert not re.search(r"\bquery\b", code), f"{rule['title']}: {key} asks Prometheus"
             assert not re.search(r"\$value\b", code), f"{rule['title']}: {key}"
             assert set(re.findall(r"\$values\.(\w)", code)) <= queries, f"{rule['title']}: {key}"
-        assert (
-            "{{ with $values.L }}{{ .Labels.grafana }}/d/infercanary-" in rule["annotations"]["dashboard_url"]
-        )
-        assert "{{ with $values.L }}{{ .Labels.runbooks }}#" in rule["annotations"]["runbook_url"]
+        link = rule["annotations"]["dashboard_url"]
+        assert re.search(r"\{\{ with \$values\.\w \}\}\{\{ \.Labels\.grafana \}\}/d/infercanary-", link)
+        link = rule["annotations"]["runbook_url"]
+        assert re.search(r"\{\{ with \$values\.\w \}\}\{\{ \.Labels\.runbooks \}\}#infercanary", link)
 
 
 def test_a_link_sets_variables_that_its_board_has() -> None:
@@ -140,6 +140,10 @@ def test_without_data_a_text_is_empty_and_nothing_fails() -> None:
                 assert depth > 0, f"{rule['title']}: a part of {key} is outside of it"
 
 
+LABELS = '{{- with printf "topk(1, timestamp(a{x=%q,z=\\"1\\"}))" $labels.x | query -}}'
+VALUE = '{{ with printf "60 * (max(b{x=%q,y=%q}) - 1)" $labels.x $labels.y | query }}'
+
+
 @pytest.mark.parametrize(
     ("given", "made"),
     [
@@ -147,53 +151,55 @@ def test_without_data_a_text_is_empty_and_nothing_fails() -> None:
         ("{{ $value | humanizePercentage }}", "{{ $values.A.Value | humanizePercentage }}"),
         ('{{ printf "%.1f" $value }} {{ $labels.x }}', '{{ printf "%.1f" $values.A.Value }} {{ $labels.x }}'),
         (
-            '{{ with query "infercanary:links:info{grafana!=\\"\\"}" }}{{ . | first | label "grafana" }}'
-            "/d/x?var-a={{ $labels.a }}{{ end }}",
-            "{{ with $values.L }}{{ .Labels.grafana }}/d/x?var-a={{ $labels.a }}{{ end }}",
+            '{{ with query "topk(1, l{g!=\\"\\"})" }}{{ . | first | label "g" }}/d/x?a={{ $labels.a }}{{ end }}',
+            "{{ with $values.D }}{{ .Labels.g }}/d/x?a={{ $labels.a }}{{ end }}",
         ),
         (
-            '{{ with printf "topk(1, timestamp(infercanary_verdict_info{instance=%q,service=%q,canary=%q}))" '
-            "$labels.instance $labels.service $labels.canary | query -}} "
-            '{{ . | first | label "sentence" }}{{ else }}None.{{ end }}',
-            "{{ with $values.S }}{{ .Labels.sentence }}{{ else }}None.{{ end }}",
+            LABELS + '{{ with . | first | label "s" }}{{ . }}{{ end }}{{ else }}None.{{ end }}',
+            "{{- with $values.D -}}{{ with .Labels.s }}{{ . }}{{ end }}{{ else }}None.{{ end }}",
         ),
         (
-            '{{ with printf "topk(1, timestamp(infercanary_verdict_info{service=%q}) and on (instance, service) '
-            'a:b:regressed{cause=\\"host\\"})" $labels.service | query }}{{ . | first | label "sentence" }}{{ end }}',
-            "{{ with $values.S }}{{ .Labels.sentence }}{{ end }}",
-        ),
-        (
-            '{{ with printf "1000 * (max(infercanary_upgrade_timestamp_seconds{service=%q}) - 60)" $labels.service '
-            '| query }}&from={{ . | first | value | printf "%.0f" }}&to=now{{ end }}',
-            '{{ with $values.T }}&from={{ printf "%.0f" .Value }}&to=now{{ end }}',
+            VALUE
+            + '{{ . | first | value | printf "%.0f" }}{{ end }}'
+            + LABELS
+            + "{{ end }}"
+            + VALUE
+            + "{{ end }}",
+            '{{ with $values.D }}{{ .Value | printf "%.0f" }}{{ end }}'
+            "{{- with $values.E -}}{{ end }}{{ with $values.D }}{{ end }}",
         ),
     ],
 )
 def test_a_template(given: str, made: str) -> None:
-    assert alerting.template(given, "A") == made
+    assert alerting.template(given, {}) == f"{{{{ with $values.A }}}}{made}{{{{ end }}}}"
+
+
+def test_what_a_text_asks_is_joined_to_the_alert() -> None:
+    queries: dict[str, str] = {}
+    text = LABELS + '{{ . | first | label "s" }}{{ end }}' + VALUE + "{{ end }}"
+    alerting.template(text, queries)
+    labels, value = (alerting.joined("up == 0", query, text) for query in queries)
+    assert labels == '(\nup == 0\n) * on (x) group_left (s) topk by (x) (1, timestamp(a{z="1"})) ^ 0'
+    assert value == "(\nup == 0\n) * 0 + on (x, y) group_left () 60 * (max by (x, y) (b) - 1)"
 
 
 def test_what_texts_read_decides_nothing() -> None:
     for rule in MADE:
         deciding, read = rule["data"][:3], rule["data"][3:]
         assert [node["refId"] for node in deciding] == ["A", "B", "C"]
-        assert not any("verdict_info" in str(node) or re.search(r"\$[LSIT]", str(node)) for node in deciding)
+        assert not any("verdict_info" in str(node) or re.search(r"\$[D-Z]", str(node)) for node in deciding)
         assert all(node["model"]["instant"] for node in read)
-        used = set(re.findall(r"\$values\.([LSIT])", str(rule["annotations"])))
+        used = set(re.findall(r"\$values\.([D-Z])", str(rule["annotations"])))
         assert {node["refId"] for node in read} == used, rule["title"]
-    reading = {rule["title"] for rule in MADE if any(node["refId"] == "S" for node in rule["data"])}
-    assert reading == {
-        "InferCanaryImageRegressed",
-        "InferCanaryRegressionUnexplained",
-        "InferCanaryHostRegressed",
-        "InferCanaryMeasureRegressed",
-        "InferCanaryCudaMissing",
-    }
 
 
-def test_what_grafana_would_read_as_its_environment_is_refused() -> None:
+@pytest.mark.parametrize(
+    "given", [{"labels": {"severity": "${x}"}}, {"annotations": {"summary": "costs ${x}"}}]
+)
+def test_what_grafana_would_read_as_its_environment_is_refused(given: dict[str, Any]) -> None:
+    rule = {"alert": "A", "expr": "up", "labels": {"severity": "warning"}, "annotations": {}}
     with pytest.raises(ValueError, match="reads \\$\\{"):
-        alerting.template("costs ${x}", "A")
+        alerting._rule({**rule, **given}, shared=False)
 
 
 def test_a_long_name() -> None:

@@ -88,7 +88,7 @@ def _declared() -> dict[str, set[str]]:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found: dict[str, set[str]] = {}
     for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
-        _stability, kind, _, *labels = re.sub(r" \([^)]*\)", "", facts).split(" · ")
+        kind, _, *labels = re.sub(r" \([^)]*\)", "", facts).split(" · ")
         names = {label.strip("`") for label in labels} | {"instance", "job"}
         if not EXPORTERS_OWN.match(name):
             names |= {"namespace", "pod", "service", "container"}

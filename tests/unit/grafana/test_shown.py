@@ -6,11 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
-from grafana.check import node, page, tables
-from grafana.queries import Query, dashboards, panels, queries
-from grafana.situations.backfill import Rule, _firing, _rounds
+from grafana.check import asking, node, tables
+from grafana.queries import Query, queries
+from grafana.situations.backfill import _firing, _rounds
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
@@ -23,55 +24,54 @@ def text(**shows: object) -> list[str]:
 def test_a_table_is_aligned_and_its_end_is_counted() -> None:
     rows = [[{"text": "classify"}, {"text": f"{n} %"}] for n in range(tables.ROWS + 2)]
     first, second, *_, last = text(columns=[{"name": "Service"}, {"name": "Shift"}], rows=rows)
-    assert (first, second, last) == ("Service   Shift", "classify  0 %", "… and 2 more")
+    assert (first, second, last) == ("Service   Shift", "classify  0 %", "… and 3 more")
 
 
-def test_each_kind_of_panel_is_text() -> None:
-    assert text(message="No run failed") == ["(No run failed)"]
-    assert text(values=[{"name": "shift", "text": "34%"}]) == ["shift  34%"]
-    assert text(
-        states=[{"name": "settling"}, {"name": "regressed"}], rows_=[{"name": "a", "last": "regressed"}]
-    ) == [
-        "a  now regressed",
-        "states: settling, regressed",
-    ]
-    hidden = {"name": "low", "last": "1", "hidden": True}
-    assert text(axes=[{"shown": ["0 s", "1 s"]}], series=[{"name": "a", "last": "0.5 s"}, hidden]) == [
-        "axis from 0 s to 1 s",
-        "a  0.5 s",
-    ]
-    assert text(buckets=3, bounds=["1 ms", "2 ms", "+Inf"], scale=["1", "9"]) == [
-        "3 buckets up to 2 ms",
-        "colours from 1 to 9",
-    ]
-    assert text(buckets=2, ends=["1 ms", "3 ms"], series=[]) == ["2 buckets from 1 ms to 3 ms"]
-    assert text(points=1, fields=[{"name": "batch", "texts": ["1"]}]) == ["batch", "1"]
+HIDDEN = {"name": "low", "last": "1", "hidden": True}
 
 
-def test_the_page_has_each_panel_of_each_board() -> None:
-    _, _, made = page.PAGE.read_text(encoding="utf-8").partition(page.MARKER)
-    shown = {
-        heading: re.findall(r"^(.+)\n-+$", block, re.MULTILINE)
-        for heading, block in re.findall(
-            r"^### (.+?)\n\n```text\n(.*?)\n```$", made, re.MULTILINE | re.DOTALL
-        )
-    }
-    expected = {
-        board["title"]: [panel["title"] for panel in panels(board)] for board in dashboards().values()
-    }
-    assert shown == expected, "it is stale: run `make dashboards-page`"
+@pytest.mark.parametrize(
+    ("shows", "expected"),
+    [
+        ({"message": "No run failed"}, ["(No run failed)"]),
+        ({"values": [{"name": "shift", "text": "34%"}]}, ["shift  34%"]),
+        (
+            {"states": [{"name": "settling"}], "rows_": [{"name": "a", "last": "regressed"}]},
+            ["a  now regressed", "states: settling"],
+        ),
+        (
+            {
+                "axes": [{"shown": ["0 s", "1 s"]}],
+                "series": [{"name": "a", "last": "0.5 s", "hidden": False}, HIDDEN],
+            },
+            ["axis from 0 s to 1 s", "a  0.5 s"],
+        ),
+    ],
+)
+def test_each_kind_of_panel_is_text(shows: dict[str, object], expected: list[str]) -> None:
+    assert text(**shows) == expected
+
+
+def test_a_board_sends_what_its_open_panels_ask_and_a_phone_shows_them_in_order() -> None:
+    right, left, below = (
+        {"type": "stat", "title": title, "gridPos": {"x": x, "y": y}}
+        for title, x, y in (("right", 12, 1), ("left", 0, 1), ("below", 0, 5))
+    )
+    board = {"panels": [right, {"type": "row", "panels": [below]}, left]}
+    sent = [{"panel": panel, "sent": [10, 20]} for panel in (right, below, left)]
+    assert asking.load(board, sent) == (4, 60)
+    assert tables.on_phone(board) == ["left", "right"]
 
 
 def test_rules_are_evaluated_after_what_they_read() -> None:
-    first = Rule("a:b:c", "up", {}, None)
-    second = Rule("d:e:f", "a:b:c / 2", {}, None)
-    alert = Rule("Alert", 'absent({__name__=~"a:.*"})', {}, 60.0)
-    assert [*_rounds([alert, second, first])] == [[first], [alert, second]]
+    first, second = ({"record": name, "expr": expr} for name, expr in (("a:b", "up"), ("c:d", "a:b / 2")))
+    alert = {"alert": "Alert", "expr": 'absent({__name__=~"a:.*"})'}
+    assert [*_rounds([alert, second, first])] == [[first], [second], [alert]]
 
 
 def test_an_alert_fires_once_it_has_held() -> None:
     points = [(at, 1.0) for at in (0.0, 30.0, 60.0, 150.0, 180.0, 210.0)]
-    assert [at for at, _ in _firing(points, 60.0, 30.0)] == [60.0, 210.0]
+    assert [*_firing(points, 60.0, 30.0)] == [60.0, 210.0]
 
 
 def _recorded() -> dict[str, set[str]]:

@@ -144,7 +144,7 @@ def test_siblings_did_not_move_between_the_same_minutes() -> None:
     """What the replicas that stay recovered from was taken off siblings, which then blamed the host."""
     host = Host()
     stay = [host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(2)]
-    disturbed = [
+    contended = [
         Start(
             start.generation,
             [
@@ -156,7 +156,7 @@ def test_siblings_did_not_move_between_the_same_minutes() -> None:
     ]
     siblings = [host.start(f"x{i}", "other", 8000.0 + i, 300, service=f"x{i}") for i in range(3)]
     new = host.start("canary", "new", UPGRADE, 48, slower=0.5)
-    judgement = judge([*disturbed, new], siblings, "c")
+    judgement = judge([*contended, new], siblings, "c")
     assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.5, abs=0.02)
     assert judgement.causes.cause == "image", sentence(judgement)
     assert judgement.baseline_seconds == pytest.approx(0.02, rel=0.02), "of the same minutes"
@@ -329,7 +329,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
 
 def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
     judgement = judged(Host(), 1, later=0.1)
-    assert judgement.state == "confirming" and judgement.confirmed_at is None
+    assert judgement.state == "unconfirmed" and judgement.confirmed_at is None
     assert "against a replica on the old image in the same minutes, which moved +" in sentence(judgement)
     hidden = judged(Host(), 1, slower=0.1, later=0.1)
     assert hidden.state == "inconclusive"  # and not equivalent
@@ -387,7 +387,7 @@ def test_any_number_of_runs_beside_is_judged(every: float) -> None:
     assert states[-1] == "regressed" and set(states) <= {
         "settling",
         "inconclusive",
-        "confirming",
+        "unconfirmed",
         "regressed",
     }
 

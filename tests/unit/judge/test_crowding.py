@@ -83,8 +83,8 @@ def judged(
 
 # Two containers pinned to a core each. Sharing it with one busy loop, the canary takes twice as long and waits for
 # half of that; the loop has half of the core.
-BUSY_INSIDE = {"crowded": OWN, "inside": 0.5, "tags": ("crowded_inside",)}
-BUSY_OUTSIDE = {"waited": OWN, "tags": ("preempted",)}
+BUSY_INSIDE = {"crowded": OWN, "inside": 0.5, "tags": ("cpu_wait_inside",)}
+BUSY_OUTSIDE = {"waited": OWN, "tags": ("cpu_wait_outside",)}
 
 
 @pytest.mark.parametrize("siblings", [None, 1.0, 1.1])
@@ -115,10 +115,10 @@ def test_a_sibling_that_its_own_container_held_back_tells_nothing_of_the_host(si
     """Its quota was lowered in the minutes of the upgrade, or something else began to run in it."""
     slow = {"own": OWN * 1.5}
     assert judged(slow, siblings=siblings).causes.cause == "host"
-    for tag in ("cgroup_throttled", "crowded_inside", "cpuset_changed", "memory_limit"):
+    for tag in ("cgroup_throttled", "cpu_wait_inside", "cpuset_changed", "memory_limit"):
         found = judged(slow, siblings=siblings, felt=(tag,))
         assert (found.causes.cause, found.causes.siblings) == ("image", None), sentence(found)
-    assert judged(slow, siblings=siblings, felt=("preempted",)).causes.cause == "host"
+    assert judged(slow, siblings=siblings, felt=("cpu_wait_outside",)).causes.cause == "host"
 
 
 @pytest.mark.parametrize("unknown", [{"inside": None, "crowded": None}, {}], ids=["sidecar", "container"])

@@ -14,11 +14,11 @@ from infercanary.judge.shift import Comparison, Verdict
         ([], None),
         (["regressed"], "regressed"),
         (["equivalent"], "equivalent"),
-        (["confirming"], "confirming"),
-        (["confirming", "regressed"], "regressed"),
-        (["regressed", "confirming", "confirming"], "regressed"),
+        (["unconfirmed"], "unconfirmed"),
+        (["unconfirmed", "regressed"], "regressed"),
+        (["regressed", "unconfirmed", "unconfirmed"], "regressed"),
         (["regressed", "inconclusive"], "inconclusive"),
-        (["regressed", "inconclusive", "confirming"], "confirming"),
+        (["regressed", "inconclusive", "unconfirmed"], "unconfirmed"),
         (["regressed", "equivalent"], "equivalent"),
         (["regressed", "improved"], "improved"),
     ],
@@ -30,7 +30,7 @@ def test_a_change_that_was_called_stays_while_its_interval_shows_it(
 
 
 def test_what_is_called_slower_is_not_kept_by_what_is_faster() -> None:
-    slower, faster = Comparison("regressed", 0.1, 0.05, 0.15), Comparison("confirming", -0.1, -0.15, -0.05)
-    assert verdict_after([slower, faster]) == "confirming"
+    slower, faster = Comparison("regressed", 0.1, 0.05, 0.15), Comparison("unconfirmed", -0.1, -0.15, -0.05)
+    assert verdict_after([slower, faster]) == "unconfirmed"
     quicker = Comparison("improved", -0.1, -0.15, -0.05)
     assert verdict_after([quicker, faster]) == "improved"

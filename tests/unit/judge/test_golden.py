@@ -69,7 +69,7 @@ class World:
                 phases={"compute": 0.7 * math.exp(y[i]), "launch": 0.3 * math.exp(y[i] - slower)},
                 controls={"cpu_spin": math.exp(spin[i]), "memory_copy": math.exp(copy[i])},
                 sm_clock=float(clock[i]), waited=0.001 * abs(float(rng.normal())),
-                tags=(("preempted",) if rng.random() < 0.1 + host else ()) + (("warming",) if i < 2 else ()),
+                tags=(("cpu_wait_outside",) if rng.random() < 0.1 + host else ()) + (("warming",) if i < 2 else ()),
             )
             for i in range(runs)
         ]  # fmt: skip

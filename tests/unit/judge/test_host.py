@@ -165,7 +165,7 @@ def test_most_are_right_and_none_is_wrong(change: float) -> None:
     )
     right = {0.0: "equivalent", 0.08: "regressed", -0.08: "improved"}[change]
     assert said[right] >= 8, said
-    assert set(said) <= {right, "inconclusive", "confirming"}, said
+    assert set(said) <= {right, "inconclusive", "unconfirmed"}, said
 
 
 def test_siblings_on_a_host_of_their_own_tell_nothing() -> None:

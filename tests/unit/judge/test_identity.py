@@ -259,7 +259,7 @@ def test_containers_with_new_names_have_the_baseline_of_those_with_their_setting
     same, _ = judged(
         *gone, start(4 * HOUR, "file:1", "s1", image="sha256:two", container="new", seconds=0.026)
     )
-    assert same.state in ("regressed", "confirming")
+    assert same.state in ("regressed", "unconfirmed")
     other, _ = judged(
         *gone, start(4 * HOUR, "file:1", "s2", image="sha256:two", container="new", seconds=0.026)
     )

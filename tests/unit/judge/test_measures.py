@@ -95,7 +95,7 @@ def test_less_memory_is_better() -> None:
 def test_what_is_constant_to_the_byte_makes_no_small_shift_certain(earlier: int, more: float) -> None:
     starts = memory([512 * MIB] * earlier, (1 + more) * 512 * MIB)
     for found in (only(judge_measures(starts)), only(compare_measures(starts[:-1], starts[-1:]))):
-        assert found.state not in (*CHANGED, "confirming")
+        assert found.state not in (*CHANGED, "unconfirmed")
         assert found.shift == pytest.approx(more, abs=1e-9)
         assert (
             found.low is not None
@@ -163,7 +163,7 @@ def test_what_replicas_on_the_old_image_felt_too_is_taken_off() -> None:
         at = 1e9 - 48 * 3600.0
         stays.append(Start(one.generation, [_moved(s, at - one.samples[0].started_at) for s in one.samples]))
     found = judge_measures([*before, *stays, start(0, loads(0.8, 0, 48), every=3600.0)])
-    assert found[AT_8].state not in (*CHANGED, "confirming")
+    assert found[AT_8].state not in (*CHANGED, "unconfirmed")
 
 
 def _moved(sample: Sample, by: float) -> Sample:
@@ -182,7 +182,7 @@ def test_a_leak_is_compared_at_the_same_age() -> None:
     before = [leaking(-2, 3000, 0.05), leaking(-1, 9000, 0.05)]
     for runs in (5, 24, 192):
         after = [leaking(0, runs, 0.05)]
-        assert only(judge_measures([*before, *after])).state not in (*CHANGED, "confirming")
+        assert only(judge_measures([*before, *after])).state not in (*CHANGED, "unconfirmed")
         if runs >= LIVE.fewest_runs:
             assert only(compare_measures(before, after)).state not in CHANGED
             assert only(compare_measures(after, before)).state not in CHANGED

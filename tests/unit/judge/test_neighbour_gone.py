@@ -7,8 +7,6 @@ in most of them. Since then a probe knows it where there was next to none (`infe
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 import recorded
@@ -19,8 +17,8 @@ from infercanary.judge.stages import judge
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> dict[str, list[Start]]:
-    return recorded.starts("neighbour_gone", tmp_path)
+def stack() -> dict[str, list[Start]]:
+    return recorded.starts("neighbour_gone")
 
 
 def as_reported_since(start: Start) -> Start:

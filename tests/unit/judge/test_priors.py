@@ -86,7 +86,7 @@ def test_the_starts_teach_without_the_prior() -> None:
 def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
     upgraded = [*starts(3, [0.0]), *(s for s in starts(4, [0.0, 0.12], "new") if s.generation.started_at)]
     assumed = judge(upgraded, [], "c")
-    assert (assumed.state, assumed.prior, assumed.is_assumed) == ("confirming", 0, True)
+    assert (assumed.state, assumed.prior, assumed.is_assumed) == ("unconfirmed", 0, True)
     narrow = judge(upgraded, [], "c", Prior(number=7, sd=0.003, df=4.0).of(LIVE))
     assert (narrow.state, narrow.prior, narrow.is_assumed) == ("regressed", 7, True)
     assert narrow == judge(upgraded, [], "c", Prior(number=7, sd=0.003, df=4.0).of(LIVE))

@@ -6,8 +6,6 @@ the old replica before made the interval reach from -6.8 to +460 %, and the aler
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import recorded
 
@@ -16,8 +14,8 @@ from infercanary.judge.stages import judge
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Judgement:
-    starts = recorded.starts("second_rollout", tmp_path)
+def found() -> Judgement:
+    starts = recorded.starts("second_rollout")
     return judge(starts["classify"], starts["moderate"], "resnet18")
 
 

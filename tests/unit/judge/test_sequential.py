@@ -107,12 +107,12 @@ def test_the_words_are_those_of_the_interval(
     if seen.verdict == "equivalent":
         assert max(-math.log1p(seen.low), math.log1p(seen.high)) < LIVE.log_effect
     else:
-        assert is_clear == (seen.verdict in (*CHANGED, "confirming"))
+        assert is_clear == (seen.verdict in (*CHANGED, "unconfirmed"))
     mirrored = {"regressed": "improved", "improved": "regressed"}
     assert assess_look(between._replace(log=-log), runs, LIVE).verdict == mirrored.get(
         seen.verdict, seen.verdict
     )
-    if seen.verdict == "confirming":
+    if seen.verdict == "unconfirmed":
         later = confirmed_at(between, runs, LIVE)
         assert later is None or later > runs
         assert not is_beyond_doubt(between, runs, LIVE)
@@ -158,20 +158,18 @@ def test_whether_a_width_is_below_a_limit_is_known_without_it(
         assert is_within(between, 12, LIVE.false_calls, limit, LIVE) == (half < limit)
 
 
-def test_a_change_that_is_being_confirmed_says_what_it_waits_for() -> None:
+def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
     assert confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5, LIVE) == 8
     assert confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5, LIVE) is None
     judgement = Judgement(
-        state="confirming", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
+        state="unconfirmed", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
     )
-    assert sentence(judgement) == "confirming +10.0 % [+2.0, +20.0]: slower, being confirmed (11 of 12 runs)"
+    assert sentence(judgement) == "unconfirmed +10.0 % [+2.0, +20.0]: slower, unconfirmed (11 of 12 runs)"
     assert progress(judgement) == "next look at 12 runs"
-    faster = Judgement(state="confirming", shift=-0.1, low=-0.2, high=-0.02, look=192)
-    alone = "faster, being confirmed: more runs alone will not do, "
-    assert f"{alone}more starts or replicas will" in sentence(faster)
-    one, three = (msgspec.structs.replace(faster, starts_needed=number) for number in (1, 3))
-    assert f"{alone}another start or replica will" in sentence(one)
-    assert f"{alone}about 3 more starts or replicas will" in sentence(three)
+    faster = Judgement(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
+    for number, more in {None: "more restarts", 1: "another restart", 3: "about 3 more restarts"}.items():
+        waiting = msgspec.structs.replace(faster, starts_needed=number)
+        assert f"faster, unconfirmed: needs {more} or replica" in sentence(waiting)
 
 
 def test_how_many_starts_a_change_waits_for_is_how_many_call_it() -> None:
@@ -249,7 +247,7 @@ def test_the_order_of_the_baselines_starts_does_not_matter(slower: float) -> Non
 @pytest.mark.parametrize("slower", [0.0, 0.06, 0.3])
 def test_a_replica_that_agrees_makes_it_surer(slower: float) -> None:
     """And so it takes no verdict back."""
-    rank = {"inconclusive": 0, "confirming": 1, "equivalent": 2, "regressed": 2}
+    rank = {"inconclusive": 0, "unconfirmed": 1, "equivalent": 2, "regressed": 2}
     for seed in range(6):
         one = service(20 + seed, 1, 48, slower=slower)
         twin = [

@@ -157,7 +157,7 @@ def test_without_an_upgrade_there_is_no_baseline() -> None:
     assert judgement_of([]).state == "no_baseline"
     assert judgement_of(history("old")).state == "no_baseline"
     assert judgement_of(history("old", "old", "old")).state == "no_baseline"
-    assert "no upgrade to judge yet" in sentence(judgement_of(history("old")))
+    assert "no upgrade yet" in sentence(judgement_of(history("old")))
 
 
 def test_the_same_latency_is_equivalent() -> None:
@@ -185,6 +185,24 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
     assert text.startswith(f"{state} {100 * (factor - 1):+.0f}"[:-1])
     assert ": image; torch 2.7.0 → 2.13.0, intra-op threads none → 1" in text
     assert "compute phase; controls flat" in text
+
+
+@pytest.mark.parametrize(
+    ("runs_of_new", "state", "levels"),
+    [
+        (None, "no_baseline", (None, 0.020, 0.0004)),
+        (2, "settling", (None, None, 0.0004)),
+        (192, "regressed", (0.020, 0.030, 0.0004)),
+    ],
+)
+def test_the_level_before_is_the_old_images_or_the_only_ones(
+    runs_of_new: int | None, state: str, levels: tuple[float | None, ...]
+) -> None:
+    new = [] if runs_of_new is None else [start("a", "new", 3 * HOUR, 0.030, runs_of_new, control=0.0005)]
+    found = judgement_of([*history("old", "old", "old", containers="a"), *new])
+    shown = (found.baseline_seconds, found.current_seconds, *found.control_seconds.values())
+    assert found.state == state and [*found.control_seconds] == ["cpu_spin"]
+    assert shown == tuple(level and pytest.approx(level, rel=0.01) for level in levels)
 
 
 def test_a_verdict_says_where_both_images_came_from() -> None:
@@ -424,14 +442,14 @@ def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
     [*_, good, bad] = stopped()
     assert judgement_of([good, bad]).state == "no_baseline"
     assert judgement_of([good, bad]).candidate_image == "resnet:latest (good)"
-    assert sentence(judgement_of([good, bad])) == "no upgrade to judge: resnet:latest (bad) no longer runs"
-    assert judgement_of([good]).withdrawn_image == ""
+    assert sentence(judgement_of([good, bad])) == "nothing to judge: resnet:latest (bad) was stopped"
+    assert judgement_of([good]).rolled_back_image == ""
     assert judgement_of([good]).until == judgement_of([good, bad]).until == good.samples[-1].started_at
     runs = [judgement_of(each).runs for each in ([good], [good, bad])]
-    assert runs[0] == runs[1] > 0, "what was withdrawn is no part of the next baseline"
+    assert runs[0] == runs[1] > 0, "what was rolled back is no part of the next baseline"
 
 
-def test_an_image_that_fails_or_is_slow_to_run_is_not_withdrawn() -> None:
+def test_an_image_that_fails_or_is_slow_to_run_is_not_rolled_back() -> None:
     assert judgement_of(stopped(last_at=3 * HOUR - 5)).upgraded_at == 2 * HOUR, "its runs fail since then"
     assert judgement_of(stopped(runs=2, every=900.0)).upgraded_at == 2 * HOUR, (
         "half an hour are two of its runs"
@@ -596,12 +614,22 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     assert not judgement_of([old, moved]).causes.cpu_fallback
 
 
-def test_tags_that_appeared_are_named() -> None:
+@pytest.mark.parametrize(
+    ("tag", "reason", "shown"),
+    [
+        ("cgroup_throttled", "", "cgroup_throttled"),
+        ("gpu_clock_limited", "hw_thermal", "gpu_clock_limited (hw_thermal)"),
+    ],
+)
+def test_tags_that_appeared_are_named(tag: str, reason: str, shown: str) -> None:
     found = judgement_of(
-        history("old", "old", "old", "old", "new", seconds=0.026, tags=("cgroup_throttled",))
+        [
+            Start(one.generation, [msgspec.structs.replace(s, clock_reason=reason) for s in one.samples])
+            for one in history("old", "old", "old", "old", "new", seconds=0.026, tags=(tag,))
+        ]
     )
-    assert found.causes.tags == {"cgroup_throttled": (0.0, 1.0)}
-    assert "cgroup_throttled in 0 → 100 % of runs" in sentence(found)
+    assert found.causes.tags == {shown: (0.0, 1.0)}
+    assert f"{shown} in 0 → 100 % of runs" in sentence(found)
 
 
 def beside_of(starts: list[Start], factor: float) -> list[Start]:
@@ -701,7 +729,7 @@ def test_how_far_latency_follows_the_clock_is_seen_within_starts() -> None:
 def test_only_steady_runs_that_ended_well_count() -> None:
     [sample] = start("a", "old", 0, runs=1).samples
     assert sample.is_settled
-    assert msgspec.structs.replace(sample, tags=("preempted",)).is_settled
+    assert msgspec.structs.replace(sample, tags=("cpu_wait_outside",)).is_settled
     wrong: list[dict[str, object]] = [{"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}]
     others = [msgspec.structs.replace(sample, started_at=50.0 + i, **one) for i, one in enumerate(wrong)]
     assert not any(other.is_settled for other in others)

@@ -10,15 +10,13 @@ import pytest
 from infercanary.probe.device_room import (
     CONTEXT,
     CONTROLS,
-    DEVICE_ROOM,
     LEAST_RESERVE,
     RESERVE_SHARE,
     DeviceRoom,
 )
 from infercanary.probe.footprint import DeviceFootprint
-from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load
-from infercanary.probe.openings import HELD, Openings
+from infercanary.probe.openings import Openings
 from infercanary.probe.room import Room
 from infercanary.probe.targets import Failure, Need
 from infercanary.probe.targets.controls import cuda
@@ -49,18 +47,12 @@ def test_what_is_left(total: int, reserve: int | None, kept: int) -> None:
     room = DeviceRoom(reserve, Gpu(GIB, total))
     left = room.left("cuda:1")
     assert left is not None and (left.size, left.reserve) == (total - GIB - kept, kept)
-    room.show(tally := Tally())
-    [family] = tally.families()
-    assert family.name == DEVICE_ROOM.name
-    assert [(p.labels, p.value) for p in family.points] == [(("cuda:1",), total - GIB - kept)]
 
 
 def test_where_it_is_not_known_nothing_is_refused() -> None:
     room = DeviceRoom(None, Gpu(80 * GIB))
     room.require("a", "cuda", [need(1 << 60)])
     assert room.left("cuda:0") is None and room.used("cuda") is None
-    room.show(tally := Tally())
-    assert not list(tally.families())
 
 
 def test_what_does_not_fit_is_one_line() -> None:
@@ -120,9 +112,7 @@ def test_what_it_takes_is_known_and_a_process_of_its_own_is_bound() -> None:
     of = openings(target, gpu)
     with of.of["a"]:
         target.open()
-    of.show(tally := Tally())
-    [held] = [family for family in tally.families() if family.name == HELD.name]
-    assert {p.labels: p.value for p in held.points if "device" in p.labels} == {("a", "device"): 3 * GIB}
+    assert of.on_device == {"a": 3 * GIB}
     left = 80 * GIB - 13 * GIB - int(RESERVE_SHARE * 80 * GIB)
     assert target.device_memory_left() == left
     of.be_a_guest()

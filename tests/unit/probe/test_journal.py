@@ -19,7 +19,7 @@ ENVIRONMENT = {"torch": "2.13.0", "python": "3.11"}
 
 
 def run(sequence: int) -> Run:
-    return Run(sequence, "resnet18", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("late",))
+    return Run(sequence, "resnet18", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("stalled",))
 
 
 def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path: Path) -> None
         (one, None), (one, 1), (one, 2), (one, 3), (two, None), (two, 4),
     ]  # fmt: skip
     assert lines[0]["components"] == ENVIRONMENT
-    assert lines[1]["run"]["tags"] == ["late"]
+    assert lines[1]["run"]["tags"] == ["stalled"]
     assert [entry.run for entry in read(path) if entry.run] == [run(1), run(2), run(3), run(4)]
 
 

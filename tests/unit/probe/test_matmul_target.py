@@ -17,7 +17,6 @@ from infercanary.probe.targets import Need, NoCuda, make
 from infercanary.probe.targets import matmul as module
 from infercanary.probe.targets.engines import torch_profile
 from infercanary.probe.targets.matmul import (
-    BEST,
     FLOPS,
     UNUSED,
     MatmulTarget,
@@ -51,7 +50,7 @@ def test_a_run_on_the_cpu() -> None:
     rates = found(ran.readings)
     measured = environment["matmul_precisions"].split()
     assert measured[0] == environment["matmul_precision"] == "float32"
-    assert rates.keys() == {(metric.name, name) for metric in (FLOPS, BEST) for name in measured}
+    assert rates.keys() == {(FLOPS.name, name) for name in measured}
     seconds = sorted(timing.phases["compute"] for timing in ran.timings)[2]
     assert rates[FLOPS.name, "float32"] == pytest.approx(2 * 64**3 / seconds)
     assert environment["matmul_size"] == "64" and environment["torch"] == torch.__version__
@@ -283,16 +282,6 @@ def test_one_slow_product_of_another_precision_changes_nothing(monkeypatch: pyte
     for _ in range(2):
         rates = run(target)
     assert rates[(UNUSED.name,)] == 1
-
-
-def test_of_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu(A100, (8, 0), "NVIDIA A100")
-    target = on(gpu, monkeypatch)
-    assert run(target)[BEST.name, "bfloat16"] == pytest.approx(1, rel=1e-3)
-    gpu.seconds = {**A100, "bfloat16": 1e-3}
-    rates = run(target)
-    assert rates[BEST.name, "bfloat16"] == pytest.approx(0.5, rel=1e-3)
-    assert rates[BEST.name, "tf32"] == pytest.approx(1, rel=1e-3)
 
 
 @pytest.mark.parametrize(("switch", "single"), [("none", "float32"), ("tf32", "tf32")])

@@ -27,29 +27,18 @@ def run(canary: str, latencies: tuple[float, ...] = (), outcome: Any = "ok", **m
 
 
 def canary(
-    name: str, state: str, *latency: float, cold: tuple[float, float, float, int] | None = None, **more: float
+    name: str, state: str, *latency: float, cold: tuple[float, float, float] | None = None
 ) -> list[Family]:
-    """Median, minimum and IQR; load, first run, warm-up and its repeats."""
+    """Median and IQR; load, first run and warm-up."""
     families = [record.STATE.family({(name, each): each == state for each in CANARY_STATES})]
-    gauges = [record.MEDIAN, record.MINIMUM, record.IQR]
+    gauges = record.MEDIAN, record.IQR
     families += [metric.family({(name,): value}) for metric, value in zip(gauges, latency, strict=False)]
-    gauges = [record.LOAD, record.FIRST_RUN, record.WARM_UP, record.WARM_UP_REPEATS]
-    families += [metric.family({(name,): value}) for metric, value in zip(gauges, cold or (), strict=False)]
-    others = {"batch": record.BATCH, "overhead": record.OVERHEAD}
-    return families + [others[key].family({(name,): value}) for key, value in more.items()]
+    steps = zip(("load", "first_run", "warm_up"), cold or (), strict=False)
+    return [*families, record.COLD_START.family({(name, step): seconds for step, seconds in steps})]
 
 
-def measured(device: str, **found: tuple[float, float, float] | None) -> list[Family]:
-    """Seconds, FLOP/s and bytes/s of each control; None where it was not measured."""
-
-    def labels(name: str) -> tuple[str, ...]:
-        return tuple({"device": device, "control": name}[label] for label in controls.UP.labels)
-
-    families = [controls.UP.family({labels(name): each is not None for name, each in found.items()})]
-    for i, metric in enumerate((controls.SECONDS, controls.FLOPS, controls.BYTES)):
-        points = {labels(name): each[i] for name, each in found.items() if each and each[i]}
-        families.append(metric.family(points))
-    return families
+def measured(device: str, **seconds: float) -> Family:
+    return controls.SECONDS.family({(device, name): value for name, value in seconds.items()})
 
 
 def report(families: list[Family], runs: list[Run], environment: Mapping[str, str] = {}) -> Report:
@@ -72,11 +61,8 @@ HEALTHY = report(
             "resnet18",
             "steady",
             0.02143,
-            0.02091,
             0.00042,
-            cold=(1.824, 0.1432, 0.4021, 18),
-            batch=1,
-            overhead=1e-7,
+            cold=(1.824, 0.1432, 0.4021),
         ),
         record.BOTTLENECK.family(
             {
@@ -84,12 +70,7 @@ HEALTHY = report(
                 for limit, x in {"compute": 0.93, "io": 0.002, "scheduling": 0.068}.items()
             }
         ),
-        *measured(
-            "cpu",
-            cpu_spin=(0.0003124, 10.24e9, 0),
-            memory_copy=(0.001231, 0, 13.63e9),
-            thread_wake=(161e-6, 0, 0),
-        ),
+        measured("cpu", cpu_spin=0.0003124, memory_copy=0.001231, thread_wake=161e-6),
         SUCCESS.family({("threads",): 1, ("cgroup",): 1, ("nvml",): 1}),
         NVML_STATE.family({(each,): each == "no_driver" for each in NVML_STATES}),
         GRANTED.family(2),
@@ -101,7 +82,7 @@ HEALTHY = report(
     [
         run(
             "resnet18",
-            (0.0214,) * 12,
+            (0.02091, *(0.0214,) * 11),
             phases={"compute": 0.0214},
             measures={"throughput": 46.7289, "host_memory": 412e6, "device_memory": 3.5e9, "newer": 1.0},
         )
@@ -123,12 +104,12 @@ HEALTHY = report(
 
 ALL_WRONG = report(
     [
-        *canary("raises", "failing", cold=(0.0002, 0.001, 0.016, 16)),
-        *canary("nan", "failing", 0.0012, 0.0011, cold=(0.0002, 0.001, 0.016, 16)),
+        *canary("raises", "failing", cold=(0.0002, 0.001, 0.016)),
+        *canary("nan", "failing", 0.0012, cold=(0.0002, 0.001, 0.016)),
         *canary("never-open", "failing"),
-        *canary("wheel", "warming", 12.5, 11.25, 2.5, cold=(61.2, 15, 20.3, 1)),
+        *canary("wheel", "warming", 12.5, 2.5, cold=(61.2, 15, 20.3)),
         *canary("closed", "failing"),
-        *measured("cpu", cpu_spin=None, memory_copy=(0.001, 0, 0)),
+        measured("cpu", memory_copy=0.001),
         SUCCESS.family({("threads",): 1, ("cgroup",): 0, ("nvml",): 0}),
         NVML_STATE.family({(each,): each == "lost" for each in NVML_STATES}),
         GRANTED.family(1.5),
@@ -142,7 +123,7 @@ ALL_WRONG = report(
         run("raises", outcome="raised", detail="ValueError: \x1b[31mred\x1b[0m " + "and long " * 12, tags=("failing",)),
         run("nan", (0.0012,), outcome="not_finite", detail="the output holds NaN or infinity", phases={
             "a phase whose name is longer than a column": 0.0002, "com\x07pute": 0.0013}),
-        run("wheel", (12.5,) * 5, tags=("warming", "cgroup_throttled", "of_a_later_version")),
+        run("wheel", (11.25, *(12.5,) * 4), tags=("warming", "cgroup_throttled", "of_a_later_version")),
         run("closed", outcome="raised", detail="cannot be opened: device: `cuda` was asked for"),
     ],
     {"env_LD_PRELOAD": "/very/long/" * 9, "torch_intra_op_threads": "64"},
@@ -150,19 +131,10 @@ ALL_WRONG = report(
 
 CUDA = report(
     [
-        *canary(
-            "bert", "steady", 430e-6, 421e-6, 3.2e-6, cold=(4.2, 1.31, 0.052, 16), batch=1, overhead=1.9e-6
-        ),
-        *canary(
-            "tiny", "steady", 9.1e-6, 9.0e-6, 0.05e-6, cold=(0.1, 0.2, 0.03, 22), batch=20, overhead=2e-6
-        ),
-        *measured("cpu", cpu_spin=(0.0003124, 10.24e9, 0)),
-        *measured(
-            "cuda",
-            gpu_fma=(0.00021, 51234e9, 0),
-            gpu_copy=(0.00012, 0, 2790e9),
-            gpu_launch=(2.2e-6, 0, 0),
-        ),
+        *canary("bert", "steady", 430e-6, 3.2e-6, cold=(4.2, 1.31, 0.052)),
+        *canary("tiny", "steady", 9.1e-6, 0.05e-6, cold=(0.1, 0.2, 0.03)),
+        measured("cpu", cpu_spin=0.0003124),
+        measured("cuda", gpu_fma=0.00021, gpu_copy=0.00012, gpu_launch=2.2e-6),
         SUCCESS.family({("threads",): 1, ("nvml",): 1}),
         NVML_STATE.family({(each,): each == "ok" for each in NVML_STATES}),
         GPU_INFO.family({("0", "NVIDIA H100 80GB HBM3", "GPU-1", "00:1", "550.54.15", "12.4", "96.0"): 1}),
@@ -174,11 +146,12 @@ CUDA = report(
     [
         run(
             "bert",
-            (430e-6,) * 50,
+            (421e-6, *(430e-6,) * 49),
             phases={"h2d": 12e-6, "compute": 310e-6, "d2h": 8e-6, "launch": 345e-6, "queue": 61e-6},
-            tags=("gpu_power_cap",),
+            tags=("gpu_clock_limited",),
+            clock_reason="sw_thermal",
         ),
-        run("tiny", (9.1e-6,) * 50, phases={"compute": 8.1e-6, "launch": 4e-6, "queue": 0.2e-6}),
+        run("tiny", (9.0e-6, *(9.1e-6,) * 49), phases={"compute": 8.1e-6, "launch": 4e-6, "queue": 0.2e-6}),
     ],
     {
         "torch": "2.9.1+cu128",
@@ -198,15 +171,15 @@ InferCanary 0.1.0: one run, 2026-07-27 14:03:11 UTC
 
 canary resnet18: steady
   latency      median 21.43 ms  min 20.91 ms  IQR 420.0 µs  12 repeats
-  cold start   load 1.824 s  first run 143.2 ms  warm-up 402.1 ms (18 repeats)
+  cold start   load 1.824 s  first run 143.2 ms  warm-up 402.1 ms
   phases       compute  21.40 ms   99.9 %  #####################################
   bottleneck   compute 93 %  scheduling 7 %
   throughput   46.73 samples/s
   memory       host 393 MiB  device 3.26 GiB
 
 controls on cpu: the same work in every image
-  cpu_spin     312.4 µs   10.24 GFLOP/s
-  memory_copy  1.231 ms   13.63 GB/s
+  cpu_spin     312.4 µs
+  memory_copy  1.231 ms
   thread_wake  161.0 µs
 
 environment
@@ -232,13 +205,14 @@ canary raises: failing
   raised       ValueError: ?[31mred?[0m and long and long and long and long and
                long and long and long and long and long and long and long and
                long
-  cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms (16 repeats)
-  tag          failing: it failed, as said above; fix that before anything else
+  cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms
+  tag          failing: it failed, or the device had no room for it, as said
+               above; fix that before anything else
 
 canary nan: failing
   not finite   the output holds NaN or infinity
-  latency      median 1.200 ms  min 1.100 ms  1 repeat
-  cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms (16 repeats)
+  latency      median 1.200 ms  min 1.200 ms  1 repeat
+  cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms
   phases       a phase whose name is lo  200.0 µs   16.7 %  ###
                com?pute                  1.300 ms  108.3 %  ####################
 
@@ -247,7 +221,7 @@ canary never-open: failing
 
 canary wheel: warming
   latency      median 12.50 s  min 11.25 s  IQR 2.500 s  5 repeats
-  cold start   load 61.20 s  first run 15.00 s  warm-up 20.30 s (1 repeat)
+  cold start   load 61.20 s  first run 15.00 s  warm-up 20.30 s
   tag          warming: not steady yet, and may become faster still; run it
                again before comparing
   tag          cgroup_throttled: the CPU quota held it back; raise the quota
@@ -258,7 +232,6 @@ canary closed: failing
   raised       cannot be opened: device: `cuda` was asked for
 
 controls on cpu: the same work in every image
-  cpu_spin     not measured; the log says why
   memory_copy  1.000 ms
 
 environment
@@ -294,7 +267,7 @@ InferCanary: one run, 2026-07-27 14:03:11 UTC
 
 canary bert: steady
   latency      median 430.0 µs  min 421.0 µs  IQR 3.200 µs  50 repeats
-  cold start   load 4.200 s  first run 1.310 s  warm-up 52.00 ms (16 repeats)
+  cold start   load 4.200 s  first run 1.310 s  warm-up 52.00 ms
   phases       queue    61.00 µs   14.2 %  #####
                h2d      12.00 µs    2.8 %  #
                compute  310.0 µs   72.1 %  ###########################
@@ -303,27 +276,24 @@ canary bert: steady
   launch       345.0 µs of the host's time, 80.2 % of the wall time, to enqueue
                the work; it overlaps the phases and is no part of their sum;
                longer than compute: the host sets the pace
-  tag          gpu_power_cap: the GPU was at its power limit; compare its clock,
-               or raise the limit
+  tag          gpu_clock_limited (sw_thermal): the GPU's clock was held down;
+               look at the reason: power, heat or a clock lock
 
 canary tiny: steady
   latency      median 9.100 µs  min 9.000 µs  IQR 0.050 µs  50 repeats
-  repeat       20 inferences in each, since one is too short to be timed; times
-               are of one
-  cold start   load 100.0 ms  first run 200.0 ms  warm-up 30.00 ms (22 repeats)
+  cold start   load 100.0 ms  first run 200.0 ms  warm-up 30.00 ms
   phases       queue    0.200 µs    2.2 %  #
                compute  8.100 µs   89.0 %  #################################
                (rest)   0.800 µs    8.8 %  ###
   launch       4.000 µs of the host's time, 44 % of the wall time, to enqueue
                the work; it overlaps the phases and is no part of their sum
-  clock        a phase with nothing in it reads 0.100 µs, 1.1 % of the wall time
 
 controls on cpu: the same work in every image
-  cpu_spin  312.4 µs   10.24 GFLOP/s
+  cpu_spin  312.4 µs
 
 controls on cuda: the same work in every image
-  gpu_fma     210.0 µs   51234 GFLOP/s
-  gpu_copy    120.0 µs    2790 GB/s
+  gpu_fma     210.0 µs
+  gpu_copy    120.0 µs
   gpu_launch  2.200 µs
 
 environment
@@ -402,7 +372,7 @@ def test_a_longer_interval_names_the_cap_that_the_configured_one_needs() -> None
 
 
 def test_a_matrix_product_in_each_precision() -> None:
-    families = canary("product", "steady", 0.0127, 0.0125, 0.0001)
+    families = canary("product", "steady", 0.0127, 0.0001)
     families.append(
         matmul.FLOPS.family(
             {("product", "float32"): 168.9e9, ("product", "bfloat16"): 31.2e9, ("other", "x"): 1}

@@ -22,7 +22,6 @@ from infercanary.probe.openings import Openings
 from infercanary.probe.room import (
     LEAST_RESERVE,
     RESERVE_SHARE,
-    ROOM,
     Bound,
     Left,
     Room,
@@ -30,7 +29,7 @@ from infercanary.probe.room import (
     left,
     refusal,
 )
-from infercanary.probe.sweep import LATENCY, MISSING, Sweep, Sweeping
+from infercanary.probe.sweep import LATENCY, Sweep, Sweeping
 from infercanary.probe.targets import Failure, Need
 from infercanary.probe.targets.engines.needs import of_files, of_input
 from infercanary.probe.timing import HostClock
@@ -130,8 +129,6 @@ def test_where_nothing_can_be_read_nothing_is_refused(tmp_path: Path) -> None:
     room = Room(None, tmp_path, tmp_path)
     assert room.left() is None
     room.require("a", [Need("inputs[0]", 1 << 60, "all", "give less")])
-    room.show(tally := Tally())
-    assert not list(tally.families())
 
 
 def test_this_machine_has_room() -> None:
@@ -253,8 +250,6 @@ def test_a_canary_waits_for_room_and_then_opens(tmp_path: Path, monkeypatch: pyt
         "a",
         "out_of_memory",
     ) and "canaries.a.inputs[0]: [209715200] uint8 needs" in detail
-    room.show(tally)
-    assert points(tally, ROOM) == {(): (1000 - 900 - 64) * MIB}
     (root / "memory.current").write_text(str(600 * MIB))
     canary.open(30)
     assert canary.is_fit and target.opened == 1
@@ -399,7 +394,6 @@ def test_in_a_servers_process_a_point_is_given_up_where_the_server_takes_what_wa
         "canaries.a.sweep: batch 1 was given up, with nothing left of the container's limit of 1000 MiB but the 64 MiB "
         "in reserve; name fewer or smaller loads, or grant more memory"
     )
-    assert points(tally, MISSING)["a", "out_of_memory"] == 1
 
 
 @given(
@@ -480,7 +474,6 @@ def test_a_sweep_stops_before_the_point_that_does_not_fit(
         return points(tally, LATENCY)
 
     assert set(swept()) == {("a", "1", "1"), ("a", "2", "1")}
-    assert points(tally, MISSING)["a", "out_of_memory"] == 2
     [line, *_] = (record.getMessage() for record in caplog.records if "sweep of" in record.getMessage())
     assert (
         "sweep of batch 64: out_of_memory: canaries.a.sweep: batch 64, by what batch 2 took, needs " in line

@@ -55,11 +55,10 @@ def raising(error: BaseException) -> Callable[[], None]:
     return act
 
 
-def reported(tally: Tally) -> tuple[float, float]:
-    found = values(tally.families())
-    success, duration = found["infercanary_sampler_success"], found["infercanary_sampler_duration_seconds"]
-    assert isinstance(success, dict) and isinstance(duration, dict)
-    return success[("scripted",)], duration[("scripted",)]
+def succeeded(tally: Tally) -> float:
+    success = values(tally.families())["infercanary_sampler_success"]
+    assert isinstance(success, dict)
+    return success[("scripted",)]
 
 
 @pytest.mark.parametrize(
@@ -79,19 +78,19 @@ def test_a_sampler_that_raises_costs_only_its_own_families(
     guard = Guard(sampler, tally, deadline=30, patience=30)
     guard.sample()
     assert values(guard.families) == {VALUE.name: 1.0}
-    assert reported(tally)[0] == 1
+    assert succeeded(tally) == 1
     sampler.act = raising(error)
     for _ in range(3):
         guard.sample()
     assert guard.families == (), "stale numbers beside green health are worse than none"
-    assert reported(tally)[0] == 0
+    assert succeeded(tally) == 0
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, text)], (
         "once, not at each sample"
     )
     sampler.act = lambda: None
     guard.sample()
     assert values(guard.families) == {VALUE.name: 5.0}
-    assert reported(tally)[0] == 1
+    assert succeeded(tally) == 1
     assert caplog.records[-1].getMessage() == "sampler scripted: works again"
     assert guard.close(30)
 
@@ -103,11 +102,9 @@ def test_a_sampler_that_hangs_is_given_up_and_comes_back(caplog: pytest.LogCaptu
     sampler.act = lambda: go_on.wait(60)
     guard.sample()
     assert guard.families == ()
-    success, seconds = reported(tally)
-    assert success == 0 and 0.1 <= seconds < 20
+    assert succeeded(tally) == 0
     guard.sample()
     assert sampler.asked == 2, "it is not asked again while it hangs"
-    assert reported(tally) == (0, seconds)
     assert [r.getMessage() for r in caplog.records] == ["sampler scripted: hangs: no answer within 0.1 s"]
     sampler.act = lambda: None
     go_on.set()
@@ -116,7 +113,7 @@ def test_a_sampler_that_hangs_is_given_up_and_comes_back(caplog: pytest.LogCaptu
         assert time.monotonic() < deadline
         time.sleep(0.01)
         guard.sample()
-    assert reported(tally)[0] == 1
+    assert succeeded(tally) == 1
     assert guard.close(30)
 
 
@@ -135,8 +132,7 @@ def test_a_sample_that_is_late_holds_nobody_up_and_is_collected_the_next_time() 
         assert time.monotonic() < deadline
         time.sleep(0.01)
         guard.sample()
-    success, seconds = reported(tally)
-    assert success == 1 and seconds < 30
+    assert succeeded(tally) == 1
     assert guard.close(30)
 
 
@@ -148,10 +144,10 @@ def test_a_sampler_can_say_in_metrics_why_it_fails_or_hangs() -> None:
     guard = Guard(sampler, tally, deadline=0.5, patience=0.5)
     sampler.act = raising(SampleFailed("the cable is out", [VALUE.family(-2)]))
     guard.sample()
-    assert (values(guard.families), reported(tally)[0]) == ({VALUE.name: -2.0}, 0)
+    assert (values(guard.families), succeeded(tally)) == ({VALUE.name: -2.0}, 0)
     sampler.act = lambda: go_on.wait(60)
     guard.sample()
-    assert (values(guard.families), reported(tally)[0]) == ({VALUE.name: -1.0}, 0)
+    assert (values(guard.families), succeeded(tally)) == ({VALUE.name: -1.0}, 0)
     go_on.set()
     assert guard.close(30)
 

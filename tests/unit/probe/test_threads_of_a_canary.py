@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from infercanary.contract.vocabulary import POOLS
 from infercanary.probe import HostClock, Phase, Probe
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
-from infercanary.probe.record import THREAD_POOL
 from infercanary.probe.samplers.threads import Place, ThreadSampler
 from infercanary.probe.tags import values
 
@@ -76,10 +74,10 @@ def reported(canary: Canary, *local: int) -> dict[str, float]:
         places=lambda: places, local_cpus=lambda: {"0": frozenset(local)} if local else {}
     )
     return {
-        family.name.removeprefix("infercanary_canary_"): point.value
+        family.name.removeprefix("infercanary_"): point.value
         for family in sampler.sample()
         for point in family.points
-        if isinstance(point.value, float) and point.labels == ("a",)
+        if isinstance(point.value, float) and point.labels == ("canary", "a")
     }
 
 
@@ -92,11 +90,11 @@ def test_its_place_is_that_of_the_thread_that_lives_for_the_round(opened: Make) 
         target.cpu = cpu
         canary.round(5)
         assert canary.place == Place(frozenset({cpu}), cpu)
-        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node": cpu != NEAR}
+        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": cpu != NEAR}
     assert reported(canary) == {"allowed_cpus": 1}, "no GPU is known"
     target.cpu = None
     canary.round(5)
-    assert reported(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node": 0}
+    assert reported(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node_threads": 0}
 
 
 @two_cpus
@@ -104,37 +102,31 @@ def test_in_the_servers_pool_it_is_that_of_its_thread(opened: Make) -> None:
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
         canary, _ = opened(Target(), Pool(executor, None))
         canary.round(5)
-        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node": 1}
+        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}
 
 
 def test_after_a_run_that_failed_its_place_is_not_known(opened: Make) -> None:
     target = Target()
     canary, _ = opened(target)
     canary.round(5)
-    assert reported(canary, *CPUS).keys() == {"allowed_cpus", "off_node"}
+    assert reported(canary, *CPUS).keys() == {"allowed_cpus", "off_node_threads"}
     target.breaks = True
     canary.round(5)
     assert reported(canary, *CPUS) == {}
 
 
 @pytest.mark.parametrize(
-    ("environment", "pools"),
+    ("environment", "threads"),
     [
-        ({"torch_intra_op_threads": "4", "torch_inter_op_threads": "32"}, {"intra_op": 4, "inter_op": 32}),
-        ({"onnx_intra_op_threads": "2", "onnx_inter_op_threads": "1"}, {"intra_op": 2, "inter_op": 1}),
-        ({"torch_inter_op_threads": "8"}, {"inter_op": 8}),
-        ({"torch_intra_op_threads": "many", "torch_inter_op_threads": "0"}, {}),
-        ({"torch": "2.13.0"}, {}),
+        ({"torch_intra_op_threads": "4", "torch_inter_op_threads": "32"}, 4),
+        ({"onnx_intra_op_threads": "2", "onnx_inter_op_threads": "1"}, 2),
+        ({"torch_inter_op_threads": "8"}, 0),
+        ({"torch_intra_op_threads": "many"}, 0),
     ],
 )
-def test_the_pools_of_its_engine(opened: Make, environment: dict[str, str], pools: dict[str, float]) -> None:
-    canary, tally = opened(Target(**environment))
-    found = [family for family in tally.families() if family.name == THREAD_POOL.name]
-    assert {point.labels: point.value for family in found for point in family.points} == {
-        ("a", pool): threads for pool, threads in pools.items()
-    }
-    assert canary.compute_threads == pools.get("intra_op", 0), "the oversubscription is without inter_op"
-    assert pools.keys() <= set(POOLS)
+def test_the_computing_threads_of_its_engine(opened: Make, environment: dict[str, str], threads: int) -> None:
+    canary, _ = opened(Target(**environment))
+    assert canary.compute_threads == threads, "without inter_op"
 
 
 def test_a_probe_reports_them() -> None:
@@ -143,6 +135,14 @@ def test_a_probe_reports_them() -> None:
     report = probe.once()
     assert probe.close() and report is not None
     found = values(report.families)
-    assert found["infercanary_canary_allowed_cpus"] == {("a",): len(CPUS)}
-    assert found["infercanary_thread_pool_size"] == {("a", "intra_op"): 4}
+    assert found["infercanary_allowed_cpus"] == {("process", ""): len(CPUS), ("canary", "a"): len(CPUS)}
+    # The process's come from a sampler, the canary's from its runs.
+    for name in (
+        "cpu_seconds_total",
+        "context_switches_total",
+        "run_queue_seconds_total",
+        "migrations_total",
+    ):
+        scopes = {labels[:2] for labels in found.get(f"infercanary_{name}", {})}
+        assert not scopes or {("process", ""), ("canary", "a")} <= scopes, name
     assert found["infercanary_thread_oversubscription_ratio"].keys() == {()}

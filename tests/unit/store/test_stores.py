@@ -163,7 +163,7 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     )
     whole = Sample(
         7, "resnet18", T + 0.25, "ok", 0.0101, 9, {"compute": 0.009, "launch": 0.001}, {"cpu_spin": 0.002},
-        1.41e9, ("late", "throttled"), 1e-7,
+        1.41e9, ("stalled", "throttled"), 1e-7,
     )  # fmt: skip
     failed = Sample(8, "resnet18", T + 10.0, "timed_out", None)
     other = Sample(9, "bert", T + 11.0, "ok", 0.02)
@@ -298,13 +298,15 @@ def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store:
     assert len(store.generations(SEARCH, "resnet18")) == 261, "all for who compares stored starts"
 
 
-def test_a_probe_that_invents_canaries_and_phases_costs_little(store: AnyStore) -> None:
+def test_a_probe_that_invents_canaries_and_phases_costs_little(
+    store: AnyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     many = [sample(number, canary=f"canary-{number}") for number in range(100)]
     assert store.take(generation(), many) == 32
-    assert store.refused == 68
+    assert capsys.readouterr().out.count("give the container fewer canaries") == 68
     assert store.take(generation(), many) == 0
     phases = {f"phase-{number}-{'x' * 200}": 0.1 for number in range(100)}
-    assert len(encode(sample(1, phases=phases, tags=("late",)))) < 200
+    assert len(encode(sample(1, phases=phases, tags=("stalled",)))) < 200
     assert decode([encode(sample(1, phases=phases))]) == [sample(1, phases={})]
 
 
@@ -428,29 +430,44 @@ def check_counts(store: AnyStore) -> None:
 def test_a_block_is_the_median_of_its_runs() -> None:
     runs = [
         sample(
-            1, median=0.010, phases={"compute": 0.009}, controls={"spin": 1.0}, sm_clock=1.4e9, tags=("late",)
+            1,
+            median=0.010,
+            phases={"compute": 0.009},
+            controls={"spin": 1.0},
+            sm_clock=1.4e9,
+            tags=("stalled",),
+            clock_reason="hw_thermal",
         ),
-        sample(2, median=0.012, phases={"compute": 0.010, "queue": 0.2}, tags=("gc",), output_error=1e-7),
-        sample(3, median=0.050, phases={"compute": 0.040}, sm_clock=1.2e9, tags=("late",), output_error=1e-3),
-        sample(4, median=0.011, phases={}, repeats=9),
+        sample(
+            2,
+            median=0.012,
+            phases={"compute": 0.010, "queue": 0.2},
+            tags=("gc",),
+            output_error=1e-7,
+            clock_reason="sw_thermal",
+        ),
+        sample(
+            3, median=0.050, phases={"compute": 0.040}, sm_clock=1.2e9, tags=("stalled",), output_error=1e-3
+        ),
+        sample(4, median=0.011, phases={}, repeats=9, clock_reason="sw_thermal"),
     ]
     assert merge(runs) == Sample(
         4, "resnet18", T + 10, "ok", pytest.approx(0.0115), 0, {"compute": 0.010, "queue": 0.2}, {"spin": 1.0},  # type: ignore[arg-type]
-        1.3e9, ("late",), 1e-3, 4,
+        1.3e9, ("stalled",), 1e-3, 4, clock_reason="sw_thermal",
     )  # fmt: skip
     of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])
     assert of_blocks.runs == 8
-    assert of_blocks.tags == ("late",)
+    assert of_blocks.tags == ("stalled",)
 
 
 def test_a_block_is_of_the_runs_that_count() -> None:
     """The judge leaves out those beside a sweep: a block must be able to stand for the others."""
-    beside = [sample(n, median=0.030, tags=("beside_sweep",)) for n in (1, 2, 3)]
-    steady = [sample(n, median=0.010, tags=("late",)) for n in (4, 5)]
+    beside = [sample(n, median=0.030, tags=("beside_canary",)) for n in (1, 2, 3)]
+    steady = [sample(n, median=0.010, tags=("stalled",)) for n in (4, 5)]
     block = merge([*beside, *steady])
-    assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("late",), 5, 5)
+    assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("stalled",), 5, 5)
     assert block.started_at == beside[0].started_at
-    assert merge(beside).tags == ("beside_sweep",)
+    assert merge(beside).tags == ("beside_canary",)
 
 
 def simulate(
@@ -1020,7 +1037,9 @@ def test_two_namespaces_share_nothing(tmp_path: Path) -> None:
 # Rows that a failing disk made unreadable ------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_is_left_out_and_counted(store: AnyStore) -> None:
+def test_what_cannot_be_read_is_left_out_and_said(
+    store: AnyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     store.take(generation(), samples(1, 3_000))
     store.take(generation("other", started_at=T + 1), samples(1, 5))
     rng = random.Random(5)
@@ -1035,7 +1054,8 @@ def test_what_cannot_be_read_is_left_out_and_counted(store: AnyStore) -> None:
         query(store, statement.format(change))
     assert len(kept(store)) == 2_499
     assert [g.boot_id for g in store.starts(SEARCH)] == ["boot"]
-    assert store.unreadable == 502
+    said = capsys.readouterr().out
+    assert "runs=500" in said and "a stored start cannot be read" in said
     store.thin(T)
     assert sum(s.runs for s in kept(store)) == 2_499
     check_counts(store)

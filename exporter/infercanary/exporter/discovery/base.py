@@ -28,21 +28,18 @@ Key = tuple[str, str, str]
 UP = Metric(
     "infercanary_discovery_up",
     "gauge",
-    "1 if Docker, the Kubernetes API server or the kubelet answered the last request for the containers, else 0.",
-    reading="`infercanary_discovery_up == 0` is an alert: the exporter still polls the containers that it knows, but "
-    "does not find new ones. Check the access to Docker's socket or its proxy, or the service account and the "
-    "network. Missing if neither is enabled.",
+    "1 if Docker, the Kubernetes API server or the kubelet answered the last request for containers, else 0.",
+    reading="0 is an alert: new containers are not found. Check the access to Docker's socket, or the service account "
+    "and the network.",
 )
 FOUND = Metric(
     "infercanary_discovered_containers",
     "gauge",
     "Containers with a probe that Docker or Kubernetes last reported as running.",
-    reading="If it is 0 while `infercanary_discovery_up` is 1, no running container has the label "
-    '`infercanary.enable=true`, no pod of the node has `infercanary.io/enable: "true"`, or this is another daemon. '
-    "If it falls without a deployment, containers crashed.",
+    reading="0 while `infercanary_discovery_up` is 1: no running container or pod of this host is enabled by a label "
+    "or annotation.",
 )
 METRICS = (UP, FOUND)
-"""Of the one discovery that finds all containers of its host."""
 
 
 def as_port(text: str) -> int | None:
@@ -188,8 +185,6 @@ class DiscoveryKind(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     check: Callable[[S, Limits, str], None] = lambda _settings, _limits, _place: None
     """From the section, the limits and the section's place in the file; it raises :class:`UsageError` for what the type
     does not exclude."""
-    metrics: tuple[Metric, ...] = ()
-    """What :meth:`Discovery.families` may show; no probe may use these names."""
     finds_all: Callable[[S], bool] = lambda _settings: False
     """Whether, with this section, it finds all containers of its host: two that do would find each of them twice."""
     precedence: int = 0

@@ -18,16 +18,14 @@ from infercanary.exporter.discovery.base import Container, Discovery, Key
 ENDED = Metric(
     "infercanary_container_oom_kills_total",
     "counter",
-    "Times that the kernel ended a container with a probe, or the server that a sidecar watches, because of memory, "
-    "as its discovery reports.",
+    "Times that the kernel ended the container, or the server that a sidecar watches, for lack of memory.",
     ("service", "container", "image", "image_id"),
-    reading="`increase(infercanary_container_oom_kills_total[1h]) > 0` is an alert. It counts from 0 since the "
-    "exporter's start, and stays for an hour if the container is gone, because the probe in the container cannot "
-    "report it. If only a worker or a child is killed, `infercanary_cgroup_oom_kills_total` counts it.",
+    reading="An increase is an alert. Of a single worker or child, see `infercanary_cgroup_oom_kills_total`.",
 )
 METRICS = (ENDED,)
 
-_KEPT_SECONDS = 3600.0  # of a container that is gone: longer than an alert on its last end looks back
+KEPT_SECONDS = 3600.0
+"""A kill counts as recent for so long; a container that is gone is kept as long, for alerts on its last end."""
 _OF_PODS = ("namespace", "pod", *ENDED.labels)
 
 
@@ -84,7 +82,7 @@ class KillCounts:
         self._ended = {
             key: each
             for key, each in self._ended.items()
-            if each.seen_at == now or (each.times and now - each.last_at <= _KEPT_SECONDS)
+            if each.seen_at == now or (each.times and now - each.last_at <= KEPT_SECONDS)
         }
 
     def count(self, kill: MemoryKill) -> None:

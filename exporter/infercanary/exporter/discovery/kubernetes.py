@@ -11,7 +11,6 @@ import math
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, NoReturn
 
@@ -35,15 +34,6 @@ from infercanary.exporter.discovery.base import (
 )
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.discovery.kubernetes_api import CONNECT_SECONDS, PodServer, TooLargeError, reason_of
-from infercanary.exporter.discovery.kubernetes_metrics import (
-    ENDED,
-    EVENTS,
-    LEFT_OUT,
-    LISTS,
-    METRICS,
-    PODS,
-    Reason,
-)
 from infercanary.exporter.discovery.kubernetes_watch import LineSplitter, NodePods
 from infercanary.exporter.watch import WATCH
 
@@ -127,9 +117,6 @@ class KubernetesDiscovery:
         self._changed = changed
         self._pods = NodePods(time.time())
         self._kills: list[MemoryKill] = []
-        self._lists = 0
-        self._ended: Counter[Reason] = Counter()
-        self._too_large = 0
         self._answered_at = math.inf
         self._publishing: asyncio.TimerHandle | None = None
 
@@ -145,16 +132,10 @@ class KubernetesDiscovery:
             self._publishing.cancel()
 
     def families(self) -> list[Family]:
-        """Whether it answers, how many containers there are, and what happened."""
-        left_out = self._pods.left_out + Counter(too_large=self._too_large)
+        """Whether it answers, and how many containers there are."""
         return [
             UP.family(float(self.up)),
             FOUND.family(sum(container.is_asked for container in self.containers)),
-            PODS.family({(): self._pods.count} if self._lists else {}),
-            EVENTS.family({(kind,): float(n) for kind, n in sorted(self._pods.events.items())}),
-            LISTS.family(float(self._lists)),
-            ENDED.family({(reason,): float(n) for reason, n in sorted(self._ended.items())}),
-            LEFT_OUT.family({(reason,): float(n) for reason, n in sorted(left_out.items())}),
         ]
 
     def new_kills(self) -> list[MemoryKill]:
@@ -232,12 +213,9 @@ class KubernetesDiscovery:
                         self._pods.take_event(line)
                     self._settle()
         finally:
-            self._too_large += lines.skipped
             self._settle()
-        self._ended["in_time"] += 1
 
     def _listed(self) -> None:
-        self._lists += 1
         self._answered()
         self._publish()
 
@@ -249,10 +227,10 @@ class KubernetesDiscovery:
     def _lost(self, error: Exception) -> None:
         """Note why a request ended. A version that expired and an answer that was cut are no outage yet."""
         reason = reason_of(error)
-        self._ended[reason] += 1
         if reason == "internal":
             log.exception("the search for pods failed by a fault of the exporter")
         if reason == "expired":
+            log.info("kubernetes no longer knows the version; the pods are listed again", reason=reason)
             self._pods.version = ""
             return
         detail = printable(str(error) or type(error).__name__, 300, " ")
@@ -379,7 +357,6 @@ register(
         default=KubernetesSettings(),
         create=create,
         check=check,
-        metrics=METRICS,
         finds_all=lambda settings: settings.enabled,
     )
 )

@@ -10,14 +10,27 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import aiohttp
 import msgspec
 
-from infercanary.exporter.discovery.kubernetes_metrics import Reason
 from infercanary.exporter.discovery.kubernetes_watch import ExpiredError, WatchError
 
 CONNECT_SECONDS = 10.0
+Reason = Literal[
+    "expired",
+    "silent",
+    "closed",
+    "unreachable",
+    "refused",
+    "no_credentials",
+    "untrusted",
+    "error",
+    "malformed",
+    "internal",
+]
+"""Why a request to the API server, or to the kubelet, failed."""
 
 
 class RefusedError(Exception):

@@ -6,10 +6,8 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Literal
 
 import msgspec
 import structlog
@@ -31,10 +29,9 @@ MAX_LINE_BYTES = 4 << 20
 """Of one event: a pod has 1.5 MiB in etcd at most (--max-request-bytes), and less than twice that as JSON."""
 MAX_PODS = 10_000
 """With a probe, on one node: a kubelet has 110 by default, and 500 are the most that anyone runs."""
+_TOO_MANY = f"more than {MAX_PODS} pods of this node ask for it"
 _GONE = 410
 _NAME = re.compile(rb'"name"\s*:\s*"([^"\\]{1,253})"')  # the first one is the pod's, or its owner's
-
-LeftOut = Literal["too_large", "malformed", "too_many"]
 
 
 class ExpiredError(Exception):
@@ -55,8 +52,6 @@ class LineSplitter:
     """
 
     def __init__(self, most: int = MAX_LINE_BYTES) -> None:
-        self.skipped = 0
-        """LineSplitter over the bound."""
         self._most = most
         self._rest = bytearray()
         self._skipping = False
@@ -73,7 +68,7 @@ class LineSplitter:
         *ended, rest = piece.split(b"\n")
         for part in ended:
             if self._skipping or len(self._rest) + len(part) > self._most:
-                self.skipped += 1
+                log.warning("an event of a pod is left out: it is too large", most_bytes=self._most)
             elif line := bytes(self._rest + part):
                 yield line
             self._rest.clear()
@@ -143,12 +138,10 @@ class NodePods:
         """Up to where changes are known; empty before the first list."""
         self.changed = False
         """Whether the containers are others than when that was last set to False."""
-        self.events: Counter[str] = Counter()
-        self.left_out: Counter[LeftOut] = Counter()
         self.kills: list[MemoryKill] = []
         """Those that are new; who reads them empties the list."""
         self._odd: set[str] = set()
-        """Names of pods that could not be read, of which the log says so."""
+        """Names of pods that are left out, of which the log says so."""
         self._since = since
         self._pods: dict[tuple[str, str], _Known] = {}
         self._listed: dict[tuple[str, str], _Known] = {}
@@ -188,7 +181,7 @@ class NodePods:
                 if len(self._listed) < MAX_PODS:
                     self._listed[pod.key] = self._known(pod, self._pods.get(pod.key))
                 else:
-                    self.left_out["too_many"] += 1
+                    self._leave_out(pod.metadata.name, _TOO_MANY)
         if page.metadata.continue_:
             return page.metadata.continue_
         before = {key: known.containers for key, known in self._pods.items()}
@@ -211,18 +204,14 @@ class NodePods:
         """
         event = _event.decode(line)
         if event.type == "ERROR":
-            self.events["error"] += 1
             failure = _failure.decode(event.object)
             if failure.code == _GONE:
                 raise ExpiredError(failure.message)
             raise WatchError(f"{failure.code}: {failure.message}")
         pod = None
-        if event.type in ("ADDED", "MODIFIED", "DELETED"):
-            self.events[event.type.lower()] += 1
-            if (pod := self._decoded(event.object)) is not None:
-                self._take(pod, is_gone=event.type == "DELETED")
-        else:
-            self.events["bookmark" if event.type == "BOOKMARK" else "unknown"] += 1
+        is_of_pod = event.type in ("ADDED", "MODIFIED", "DELETED")
+        if is_of_pod and (pod := self._decoded(event.object)) is not None:
+            self._take(pod, is_gone=event.type == "DELETED")
         with suppress(msgspec.DecodeError):  # what cannot be read must not come again and again
             metadata = pod.metadata if pod is not None else _versioned.decode(event.object).metadata
             self.version = metadata.resource_version or self.version
@@ -234,7 +223,7 @@ class NodePods:
                 del self._pods[pod.key]
                 self.changed = self.changed or bool(before.containers)
         elif before is None and len(self._pods) >= MAX_PODS:
-            self.left_out["too_many"] += 1
+            self._leave_out(pod.metadata.name, _TOO_MANY)
         else:
             after = self._pods[pod.key] = self._known(pod, before)
             self.changed = self.changed or after.containers != (before.containers if before else ())
@@ -244,8 +233,8 @@ class NodePods:
         try:
             found = containers(pod)
             ends = memory_kills(pod, [*(before.containers if before else ()), *found])
-        except Exception:  # a fault of ours must cost this pod only
-            self.left_out["malformed"] += 1
+        except Exception as error:  # a fault of ours must cost this pod only
+            self._leave_out(pod.metadata.name, repr(error))
             return _Known(pod.created, ())
         ended = before.ended if before else frozenset()
         new = {kill.id: kill for kill in ends if kill.id not in ended and kill.at >= self._since}
@@ -256,13 +245,11 @@ class NodePods:
         try:
             return _pod.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.left_out["malformed"] += 1
             name = match[1].decode(errors="replace") if (match := _NAME.search(raw)) else "without a name"
-            if name not in self._odd and len(self._odd) < MAX_PODS:
-                self._odd.add(name)
-                log.warning(
-                    "a pod cannot be read, and is left out",
-                    pod=label_text(name),
-                    error=label_text(str(error)),
-                )
+            self._leave_out(name, str(error))
             return None
+
+    def _leave_out(self, name: str, why: str) -> None:
+        if name not in self._odd and len(self._odd) < MAX_PODS:
+            self._odd.add(name)
+            log.warning("a pod is left out", pod=label_text(name), error=label_text(why))

@@ -26,7 +26,7 @@ class NextAction(Enum):
     JUDGE = auto()
     """The upgrade is to be judged, and the drift with it."""
     DRIFT = auto()
-    """The drift alone: the verdict stands, unless the new image was withdrawn meanwhile."""
+    """The drift alone: the verdict stands, unless the new image was rolled back meanwhile."""
     COUNT = auto()
     """How many runs a new image has before its first look: people watch it, and it costs no judging."""
     NOTHING = auto()
@@ -80,7 +80,7 @@ def next_action(view: View, policy: Policy) -> NextAction:
     new_facts = any(
         view.seen[boot].reported != now for boot, now in view.reported.items() if boot in view.seen
     )
-    # It was late, not gone: its image may have been taken for withdrawn.
+    # It was late, not gone: its image may have been taken for rolled back.
     is_back = any(was.had_stopped and count > was.taken for was, count in known)
     if new_start or new_look or new_facts or is_back:
         return NextAction.JUDGE

@@ -35,8 +35,8 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the prior of the restart variance that it used; 0 for the policy's own."""
     measure: str = ""
     """What it is on; empty for the latency."""
-    withdrawn: bool = False
-    """Whether all containers of the new image are gone, and others of the service go on."""
+    rolled_back: bool = False
+    """True if all containers of the new image are gone, and others of the service go on."""
 
 
 _decoder = msgspec.json.Decoder(PastVerdict)
@@ -84,12 +84,14 @@ def record(
     last = max(of_latency, key=lambda answer: answer.upgraded_at, default=None)
     if (
         last is not None
-        and judgement.withdrawn_image
-        and last.candidate_image == judgement.withdrawn_image
+        and judgement.rolled_back_image
+        and last.candidate_image == judgement.rolled_back_image
         and last.upgraded_at != judgement.upgraded_at
-        and not last.withdrawn
+        and not last.rolled_back
     ):
-        _keep(store, service, canary, answers, msgspec.structs.replace(last, answered_at=now, withdrawn=True))
+        _keep(
+            store, service, canary, answers, msgspec.structs.replace(last, answered_at=now, rolled_back=True)
+        )
     if judgement.upgraded_at is None:
         return _in_order(answers)
     new = {"": (judgement.state, sentence)} | {
@@ -100,7 +102,7 @@ def record(
     }
     for measure, (state, words) in new.items():
         known = answers.get((judgement.upgraded_at, measure))
-        if state not in _OPEN and (known is None or known.state != state or known.withdrawn):
+        if state not in _OPEN and (known is None or known.state != state or known.rolled_back):
             _keep(store, service, canary, answers, _answer(judgement, state, words, now, measure))
     return _in_order(answers)
 

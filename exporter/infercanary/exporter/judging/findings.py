@@ -56,7 +56,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             siblings: Starts of other services, on the hosts of these.
             policy: The numbers that decide.
             drift_alone: The last verdict on the latency stands, unless it is about another upgrade than the last one is
-                now: an image may have been withdrawn.
+                now: an image may have been rolled back.
 
         Returns:
             Findings that differ in this canary alone.

@@ -26,9 +26,7 @@ class Holding:
         self._most = most_bytes // _IN_MEMORY
         self._sizes: dict[ServiceKey, dict[str, int]] = {}
         self._total = 0
-        self._left_out: dict[ServiceKey, set[str]] = {}
-        self.left_out = 0
-        """Canaries whose findings did not fit when they were judged last; may be read from any thread."""
+        self._warned: set[ServiceKey] = set()
 
     def hold(self, one: Canary, size: int) -> list[Canary]:
         """Note what is known of a canary now.
@@ -44,7 +42,6 @@ class Holding:
         sizes = self._sizes.setdefault(service, {})
         self._total += size - sizes.get(canary, 0)
         sizes[canary] = size
-        self._note(service, self._left_out.get(service, set()) - {canary})
         if self._total <= self._most:
             return []
         totals = {name: sum(each.values()) for name, each in self._sizes.items()}
@@ -57,13 +54,13 @@ class Holding:
                 self._total -= last_size
                 gone.append((name, last))
         for name, last in gone:
-            if name not in self._left_out:
+            if name not in self._warned:
+                self._warned.add(name)
                 log.warning(
                     "not all verdicts of a service are kept: they take more than its share of the memory; give the "
                     "exporter more, or the service fewer canaries",
                     service=str(name), canary=last,
                 )  # fmt: skip
-            self._note(name, self._left_out.get(name, set()) | {last})
         return gone
 
     def forget(self, service: ServiceKey, but: Collection[str] = ()) -> None:
@@ -78,11 +75,5 @@ class Holding:
             self._total -= sizes.pop(canary)
         if not sizes:
             self._sizes.pop(service, None)
-        self._note(service, self._left_out.get(service, set()) & {*but})
-
-    def _note(self, service: ServiceKey, left_out: set[str]) -> None:
-        """These canaries of a service are left out now."""
-        before = self._left_out.pop(service, set())
-        if left_out:
-            self._left_out[service] = left_out
-        self.left_out += len(left_out) - len(before)
+        if not but:
+            self._warned.discard(service)

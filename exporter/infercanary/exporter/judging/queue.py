@@ -10,7 +10,7 @@ from itertools import chain, count
 from typing import NamedTuple
 
 from infercanary.contract.report import Family, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS
+from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 from infercanary.judge.model import Generation, ServiceKey
 
 
@@ -119,7 +119,7 @@ def _size_of_run(run: Run) -> int:
         600
         + 32 * (len(run.latencies) + sum(len(row.seconds) for row in rows))
         + 72 * (sum(map(len, named)) + 3 * len(rows))
-        + sum(map(sys.getsizeof, texts), sys.getsizeof(run.detail))
+        + sum(map(sys.getsizeof, texts), sys.getsizeof(run.detail) + sys.getsizeof(run.clock_reason))
     )
 
 
@@ -134,9 +134,11 @@ def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
     """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for family in families:
-        step = COLD_START_METRICS.get(family.name)
-        if step is not None and family.labels == ("canary",):
+        if family.name == COLD_START_METRIC and family.labels == ("canary", "step"):
             for point in family.points:
-                if isinstance(point.value, float) and point.value > 0:  # it is a divisor later
-                    found[point.labels[0]][step] = point.value
+                canary, step = point.labels
+                if (
+                    step in COLD_START and isinstance(point.value, float) and point.value > 0
+                ):  # a divisor later
+                    found[canary][step] = point.value
     return dict(found)

@@ -29,7 +29,7 @@ def sides(starts: Sequence[Start], policy: Policy) -> Sides:
 
     Args:
         starts: Of one service and canary, identified, in order of time.
-        policy: When a start counts, and when an image was withdrawn.
+        policy: When a start counts, and when an image was rolled back.
 
     Returns:
         At most one start a container.

@@ -46,7 +46,7 @@ from infercanary.judge.identity import identified
 from infercanary.judge.measures import measure_words
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.priors import Prior, taught_by
+from infercanary.judge.priors import taught_by
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import last_upgrade
 from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
@@ -94,12 +94,12 @@ class Judging:
         self._silence = Silence()
         self._learning = Learning()
         self._fairness = Fairness()
-        self._prior = Prior()  # the newest one
         self._stopping = threading.Event()
         self._store: Store | None = None
-        self._up, self._complaint = True, ""
+        self.up = True
+        """Whether the store took what it was last given."""
+        self._complaint = ""
         self._errors = self._stored = 0
-        self._stored_at: float | None = None
         self._seconds = 0.0
         self._bytes: int | None = None
         self._due: dict[Canary, set[str]] = {}  # to be looked at, and whose runs made it so
@@ -197,19 +197,15 @@ class Judging:
         Returns:
             Families without labels of a container.
         """
-        judged = len(self.ownership.held - {PRIORS})
+        set_aside_at = self._store.set_aside_at if self._store is not None else None
         return [
-            store_metrics.STORE_UP.family(float(self._up)),
-            store_metrics.STORE_TOOK.family({} if self._stored_at is None else self._stored_at),
-            store_metrics.JUDGED_SERVICES.family({} if self.ownership.is_alone else float(judged)),
+            store_metrics.STORE_UP.family(float(self.up)),
             store_metrics.STORE_ERRORS.family(float(self._errors)),
             store_metrics.STORE_BYTES.family({} if self._bytes is None else float(self._bytes)),
-            *store_metrics.of_store(self._store),
+            store_metrics.STORE_SET_ASIDE.family({} if set_aside_at is None else set_aside_at),
             store_metrics.STORED.family(float(self._stored)),
             store_metrics.DROPPED.family(float(self._queue.dropped)),
             store_metrics.SECONDS.family(self._seconds),
-            store_metrics.LEFT_OUT.family(float(self._holding.left_out)),
-            *store_metrics.of_prior(self._prior),
         ]
 
     # In the thread -----------------------------------------------------------------------------------------------
@@ -247,7 +243,7 @@ class Judging:
             ran = self._take(store)
             if fleet is not None and not self._stopping.is_set():
                 ran = {canary: ran.get(canary, set()) for canary in self._share(store, fleet)}
-            self._up, self._complaint, self._stored_at = True, "", time.time()
+            self.up, self._complaint = True, ""
             if not self._stopping.is_set():
                 ran = {canary: set() for canary in self._apply_policy(store)} | ran
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
@@ -255,12 +251,12 @@ class Judging:
                 self._thin(store)
             self._bytes = store.size_bytes
         except StoreError as error:
-            self._up = False
+            self.up = False
             self.ownership.away()
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
             # A fault of ours: until it is fixed verdicts are not updated, and scrapes go on.
-            self._up = False
+            self.up = False
             self._failed(error, repr(error), "judging failed by a fault of the exporter")
         self._seconds += time.thread_time() - begin
 
@@ -471,7 +467,6 @@ class Judging:
                 self._learning.learn(store, self._policy, time.time())
             else:
                 self._learning.read_again()
-            self._prior = self._learning.prior(store, None)
 
     def _forget(self, store: Store) -> None:
         """Forget what the store no longer has, and canaries that were removed from their service.

@@ -28,6 +28,7 @@ from infercanary.store.postgres.rows import PostgresRows
 from infercanary.store.postgres.session import PostgresSession
 from infercanary.store.reading import StartSummary, fair, first_that_fits, runs_until, to_judge
 from infercanary.store.records import (
+    MAX_CANARIES,
     ContainerKey,
     began,
     by_canary,
@@ -36,6 +37,7 @@ from infercanary.store.records import (
     encode,
     encode_environment,
     key_of,
+    refuse,
     tier_of,
     with_known,
 )
@@ -43,7 +45,6 @@ from infercanary.store.retention import Retention, StartRecord
 
 _SWEEP_SECONDS = 3600.0
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
-_MAX_CANARIES = 32  # of one start
 _DROPPED = 20  # starts in a transaction: each may have thousands of rows, and a statement has seconds
 _MOST_READ_BYTES = 64 << 20  # of runs that are held between two judgements
 
@@ -66,8 +67,6 @@ class PostgresStore:
     """
 
     def __init__(self, location: Location, keep: Retention | None = None, holder: str | None = None) -> None:
-        self.unreadable = 0
-        self.refused = 0
         self.session = PostgresSession(location, self._rolled_back)
         self._keep = keep or Retention()
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
@@ -111,8 +110,9 @@ class PostgresStore:
         with self.transaction():
             written = self._write_start(service, start, generation)
             for canary in [*several]:
-                if canary not in written.canaries and len(written.canaries) >= _MAX_CANARIES:
-                    self.refused += len(several.pop(canary))
+                if canary not in written.canaries and len(written.canaries) >= MAX_CANARIES:
+                    refuse(generation, canary)
+                    del several[canary]
                     continue
                 written.canaries.add(canary)
             new = self._insert(service, start, several) if several else 0
@@ -144,11 +144,11 @@ class PostgresStore:
         mirror = Mirror(service_id(service), container)
         mirror.refresh(self.session)
         seen = mirror.starts.get(start_id(container, boot_id))
-        return None if seen is None else self._readable(seen.generation)
+        return None if seen is None else seen.generation
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Each start of the service's containers, also without runs, in order of time."""
-        found = (self._readable(start.generation) for start in self._mirror(service).in_order())
+        found = (start.generation for start in self._mirror(service).in_order())
         return [generation for generation in found if generation is not None]
 
     def generations(
@@ -175,14 +175,8 @@ class PostgresStore:
             several = several[first_that_fits([start.size for start, _ in several], most_bytes) :]
         share = None if most_bytes is None else fair((series.read_bytes for _, series in several), most_bytes)
         for start, series in several:
-            generation = self._readable(start.generation)
-            if generation is None:
-                continue
-            bodies = series.within(share)
-            samples = decode(bodies)
-            self.unreadable += len(bodies) - len(samples)
-            if samples:
-                found.append((generation, samples))
+            if start.generation is not None and (samples := decode(series.within(share))):
+                found.append((start.generation, samples))
         self._fleet.forget_runs(_MOST_READ_BYTES, service, canary)
         return found
 
@@ -239,10 +233,6 @@ class PostgresStore:
             known = Mirror(service_id(service), container)
             known.refresh(self.session)
         return known
-
-    def _readable(self, generation: Generation | None) -> Generation | None:
-        self.unreadable += generation is None
-        return generation
 
     def _write_start(self, service: UUID, start: UUID, generation: Generation) -> _Written:
         """Add the start, or bring it up to date."""

@@ -9,7 +9,7 @@ A sampler is one module of this package, which registers it by name::
         def sample(self) -> Iterable[Family]:
             yield LOAD.family(os.getloadavg()[0])
 
-It then has its switch in ``probe.yaml`` (``samplers: {load: false}``), its success and duration metrics and a deadline,
+It then has its switch in ``probe.yaml`` (``samplers: {load: false}``), its metric of success and a deadline,
 and its failures touch no other sampler (:mod:`infercanary.probe.sampling`).
 """
 

@@ -12,18 +12,9 @@ from infercanary.probe.samplers import register
 PAUSE = Metric(
     "infercanary_gc_pause_seconds_total",
     "counter",
-    "Time in Python's garbage collector in the process that the probe runs in. No other thread runs during that "
-    "time.",
-    reading="`rate(…[5m])` is a share of the time. A run with more than 5 % (and 2 ms) is tagged `gc`. If there are "
-    "many long-lived objects, `gc.freeze()` after loading helps.",
-)
-COLLECTIONS = Metric(
-    "infercanary_gc_collections_total",
-    "counter",
-    "Garbage collections by generation; 2 is a full one.",
-    ("generation",),
-    reading="A collection of generation 2 visits all objects and takes most of the time. Divide the `rate` of "
-    "`infercanary_gc_pause_seconds_total` by its `rate` to get the length of a pause.",
+    "Time in which Python's garbage collector stopped the process that the probe runs in.",
+    reading="A run with more than 5 % (and 2 ms) is tagged `gc`. With many long-lived objects, "
+    "`gc.freeze()` after loading helps.",
 )
 
 
@@ -55,6 +46,3 @@ class GarbageSampler:
         if _pauses not in gc.callbacks:
             gc.callbacks.append(_pauses)
         yield PAUSE.family(_pauses.seconds)
-        yield COLLECTIONS.family(
-            {(str(number),): stats["collections"] for number, stats in enumerate(gc.get_stats())}
-        )

@@ -11,10 +11,9 @@ from infercanary.probe.samplers import Unavailable, register
 RECEIVED = Metric(
     "infercanary_tcp_received_segments_total",
     "counter",
-    "TCP segments that the container received, including segments between its own processes. Missing if the "
-    "container has the host's network, because it counts the segments of all.",
-    reading="`rate(…[5m])` follows the server's requests; the exporter's polls and health checks add about one a "
-    "second. If it is higher since an upgrade, there is more load. The image does not cause that.",
+    "TCP segments that the container received; missing if it has the network of the host.",
+    reading="`rate(…[5m])` follows the server's requests. A rise since an upgrade is more load, not the "
+    "image.",
 )
 
 

@@ -15,43 +15,11 @@ from typing import NamedTuple
 
 import psutil
 
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import Family
 from infercanary.contract.text import printable
+from infercanary.probe import scopes
 from infercanary.probe.samplers import register
 from infercanary.probe.start import in_container
-
-RESIDENT = Metric(
-    "infercanary_process_resident_memory_bytes",
-    "gauge",
-    "Memory of the process that the probe runs in, shared libraries included.",
-    reading="If it grows without end, there is a leak. If it has another level since an upgrade, the image is the "
-    "cause: other weights or precision, or another allocator (`MALLOC_ARENA_MAX`, `LD_PRELOAD`).",
-)
-PROCESSES = Metric(
-    "infercanary_beside_processes",
-    "gauge",
-    "Other processes in the container; missing if the probe sees the processes of the whole host.",
-    reading="The server's workers are included. If the number changed with an upgrade, the image's server has "
-    "another default. Each worker has a model and threads of its own.",
-)
-CPU = Metric(
-    "infercanary_beside_cpu_seconds_total",
-    "counter",
-    "CPU time of the other processes in the container, by command. A process that starts and ends between two "
-    "samples is not included. Missing if their number is missing.",
-    ("command",),
-    reading="`topk(3, rate(…[5m]))` names the commands that take the CPU if runs are tagged `crowded_inside`. The "
-    "first eight commands have a series each. All later commands share `others`.",
-)
-MEMORY = Metric(
-    "infercanary_beside_resident_memory_bytes",
-    "gauge",
-    "Memory of the other processes in the container, by command. Shared memory counts for each process. Missing if "
-    "their number is missing.",
-    ("command",),
-    reading="If the container is near `infercanary_cgroup_memory_limit_bytes`, the largest series name the commands "
-    "that take the memory.",
-)
 
 MOST = 64
 COMMANDS = 8
@@ -89,8 +57,9 @@ class ProcessSampler:
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""
         # Not kept: a server may fork, and the probe then runs in the child.
-        yield RESIDENT.family(psutil.Process().memory_info().rss)
+        own: dict[tuple[str, ...], float] = {(scopes.PROCESS, ""): psutil.Process().memory_info().rss}
         if not self._is_contained():
+            yield scopes.RESIDENT.family(own)
             return
         alive, memory = {*psutil.pids()}, defaultdict[str, float](float)
         for pid, command, seconds, resident in islice(_others(), self._most):
@@ -102,9 +71,8 @@ class ProcessSampler:
             self._last[pid] = seconds
             memory[command] += resident
         self._last = {pid: seconds for pid, seconds in self._last.items() if pid in alive}
-        yield PROCESSES.family(len(alive - {os.getpid()}))
-        yield CPU.family({(command,): seconds for command, seconds in self._seconds.items()})
-        yield MEMORY.family({(command,): resident for command, resident in memory.items()})
+        yield scopes.CPU.family({(scopes.BESIDE, "", command): s for command, s in self._seconds.items()})
+        yield scopes.RESIDENT.family(own | {(scopes.BESIDE, command): m for command, m in memory.items()})
 
 
 def _others() -> Iterator[_Read]:

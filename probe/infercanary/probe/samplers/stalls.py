@@ -17,10 +17,8 @@ from infercanary.probe.samplers import register
 STALLED = Metric(
     "infercanary_stalled_seconds_total",
     "counter",
-    "Time in which the process stood still: it was stopped or frozen, or one thread held the interpreter. A gap of "
-    "0.75 s or more is always seen, a gap below 0.5 s is never seen; up to 0.25 s of each gap is not counted.",
-    reading="Healthy is no increase at all. If it grows, a container or a machine was paused, or a library holds the "
-    "GIL for seconds. The run is tagged `stalled`.",
+    "Time in which the process stood still: stopped, frozen, or one thread held the interpreter for 0.5 s or more.",
+    reading="Healthy is no increase. Growth: a paused container or machine, or a library that holds the GIL.",
 )
 
 _TICK_SECONDS = 0.25

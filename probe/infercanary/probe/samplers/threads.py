@@ -25,110 +25,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.contract.report import Family, Metric
+from infercanary.probe import scopes
 from infercanary.probe.samplers import SamplerContext, Unavailable, register
 from infercanary.probe.samplers.cgroup import granted_cpus
 
 log = logging.getLogger("infercanary.probe")
 
-THREADS = Metric(
-    "infercanary_process_threads",
-    "gauge",
-    "Threads of the process that the probe runs in.",
-    reading="It is steady in a healthy server. If it grows without end, there is a leak of pools or of calls that "
-    "hang. If it jumps with an image, the default size of a pool changed.",
-)
-ALLOWED = Metric(
-    "infercanary_process_allowed_cpus",
-    "gauge",
-    "CPUs on which at least one thread of the process may run, by the threads' affinity masks.",
-    reading="If it is below `infercanary_cgroup_cpuset_cpus`, something in the image pins threads (`taskset`, "
-    '`OMP_PROC_BIND`, `GOMP_CPU_AFFINITY`): see `infercanary_environment_info{component=~"env_.*"}`.',
-)
 PINNED = Metric(
     "infercanary_process_pinned_threads",
     "gauge",
     "Threads that may run only on some of the process's allowed CPUs.",
-    reading="It should be 0, unless pinning is intended. If two containers pin to the same CPUs, they wait for each "
-    "other while other CPUs are idle.",
-)
-OFF_NODE_ALLOWED = Metric(
-    "infercanary_process_off_node_allowed_threads",
-    "gauge",
-    "Threads that may run on CPUs outside the NUMA nodes of the container's GPUs; missing if those nodes are not "
-    "known.",
-    reading="It is 0 if a cpuset or pinning keeps the process near its GPU. Above 0, the place of a thread is "
-    "random, and so is the latency after each restart.",
-)
-OFF_NODE = Metric(
-    "infercanary_process_off_node_threads",
-    "gauge",
-    "Threads that last ran outside the NUMA nodes of the container's GPUs; missing if those nodes are not known.",
-    reading="If it changes together with `launch`, `h2d` or `d2h`, the place of the threads is the reason: give the "
-    "container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
-)
-CANARY_ALLOWED = Metric(
-    "infercanary_canary_allowed_cpus",
-    "gauge",
-    "CPUs on which the thread of the last run may run, by its affinity mask; missing after a run that failed.",
-    ("canary",),
-    reading="If it is below `infercanary_process_allowed_cpus`, that thread is pinned: its latency depends on those "
-    "CPUs, and on all others that want them. If it changes with an image, the image pins its threads in another way.",
-)
-CANARY_OFF_NODE = Metric(
-    "infercanary_canary_off_node",
-    "gauge",
-    "1 if the thread of the last run was last on a CPU outside the NUMA node of the canary's GPU, else 0. Missing if "
-    "this is not known, for a canary on the CPU, and after a run that failed.",
-    ("canary",),
-    reading="`avg_over_time(…[1h])` is the share of such runs. If `launch`, `h2d` or `d2h` take longer in these "
-    "runs, give the container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
+    reading="0, unless pinning is intended. Two containers that pin to the same CPUs wait for each other.",
 )
 GRANTED = Metric(
     "infercanary_process_granted_cpus",
     "gauge",
     "Most cores that the process can use: the lowest of CPU quota, cpuset and affinity masks.",
-    reading="An engine should not have more threads than this: compare `infercanary_thread_pool_size`. If it changed "
-    "with a redeployment, the limits changed, not the image.",
+    reading="An engine should not have more threads. If it changed, the limits changed, not the image.",
 )
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
     "gauge",
-    "The engine's computing (intra-op) threads divided by the granted CPUs (at least one). Above 1, the threads wait "
-    "for each other.",
-    reading="1 or less is healthy; missing if unknown. If it is above 1 (typically because an engine counts the "
-    "host's CPUs under a quota), set `OMP_NUM_THREADS`, or raise the quota. It also leads to throttling. Inter-op "
-    "threads are not included, because they are idle in ordinary inference: see `infercanary_thread_pool_size`.",
-)
-SWITCHES = Metric(
-    "infercanary_process_context_switches_total",
-    "counter",
-    "Context switches of the process: voluntary (it waited) and involuntary (it was pushed off its CPU).",
-    ("kind",),
-    reading="`involuntary` divided by `infercanary_process_cpu_seconds_total` is the number of switches per CPU "
-    "second. If it rises, threads compete for CPUs, inside the process or outside.",
-)
-MIGRATIONS = Metric(
-    "infercanary_process_migrations_total",
-    "counter",
-    "Moves of the process's threads from one CPU to another; missing if the kernel does not count them "
-    "(CONFIG_SCHED_DEBUG).",
-    reading="Compare it with its own earlier values. If it rises with an image, the number of threads changed. If it "
-    "rises without one, the neighbours changed.",
-)
-RUN_QUEUE = Metric(
-    "infercanary_process_run_queue_seconds_total",
-    "counter",
-    "Time in which the process's threads could run and waited for a CPU, summed over the threads; missing if the "
-    "kernel does not count it.",
-    reading="`rate(…[5m])` is the number of its threads that wait for a CPU on average; near 0 is healthy. Time of "
-    "throttling by a quota is included: see `infercanary_cgroup_cpu_throttled_seconds_total`.",
-)
-CPU = Metric(
-    "infercanary_process_cpu_seconds_total",
-    "counter",
-    "CPU time of the process that the probe runs in.",
-    reading="`rate(…[5m])` is the number of cores in use, including the server's own work. Near "
-    "`infercanary_process_granted_cpus`, the container has no more.",
+    "The engine's computing (intra-op) threads divided by the granted CPUs; missing if unknown.",
+    reading="Above 1 threads wait for each other: set `OMP_NUM_THREADS`, or raise the quota.",
 )
 
 DETAILED = 128
@@ -316,33 +235,30 @@ class ThreadSampler:
         allowed = frozenset[int]().union(*masks)
         # Of the whole process, ended threads included; /proc/self/status has the main thread's switches only.
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        yield THREADS.family(len(tids))
-        yield ALLOWED.family(len(allowed))
-        yield PINNED.family(sum(threads for mask, threads in masks.items() if mask < allowed))
-        if local:
-            yield OFF_NODE_ALLOWED.family(sum(threads for mask, threads in masks.items() if mask - local))
-            yield OFF_NODE.family(sum(t.last_cpu is not None and t.last_cpu not in local for t in seen))
-        yield from self._canaries(by_gpu)
-        yield from self._grant(len(allowed))
-        yield SWITCHES.family({("voluntary",): usage.ru_nvcsw, ("involuntary",): usage.ru_nivcsw})
-        yield CPU.family(usage.ru_utime + usage.ru_stime)
-        if any(thread.queued_ns is not None for thread in seen):
-            yield RUN_QUEUE.family(self._queued_ns / 1e9)
-        if any(thread.moves is not None for thread in seen):
-            yield MIGRATIONS.family(self._moves)
-
-    def _canaries(self, by_gpu: Mapping[str, frozenset[int]]) -> Iterable[Family]:
-        allowed: dict[tuple[str, ...], float] = {}
         off_node: dict[tuple[str, ...], float] = {}
+        if local:
+            off_node[scopes.OF_PROCESS] = sum(
+                t.last_cpu is not None and t.last_cpu not in local for t in seen
+            )
+        allowed_cpus: dict[tuple[str, ...], float] = {scopes.OF_PROCESS: len(allowed)}
         for name, at in self._places().items():
-            own = [cpus for gpu, cpus in by_gpu.items() if at.gpus is None or gpu in at.gpus]
+            near = [cpus for gpu, cpus in by_gpu.items() if at.gpus is None or gpu in at.gpus]
             if at.cpus is not None:
-                allowed[(name,)] = len(at.cpus)
-            if at.last_cpu is not None and own:
-                off_node[(name,)] = at.last_cpu not in frozenset[int]().union(*own)
-        yield CANARY_ALLOWED.family(allowed)
+                allowed_cpus[scopes.CANARY, name] = len(at.cpus)
+            if at.last_cpu is not None and near:
+                off_node[scopes.CANARY, name] = at.last_cpu not in frozenset[int]().union(*near)
+        yield scopes.ALLOWED.family(allowed_cpus)
+        yield PINNED.family(sum(threads for mask, threads in masks.items() if mask < allowed))
         if off_node:
-            yield CANARY_OFF_NODE.family(off_node)
+            yield scopes.OFF_NODE.family(off_node)
+        yield from self._grant(len(allowed))
+        switches = {"voluntary": usage.ru_nvcsw, "involuntary": usage.ru_nivcsw}
+        yield scopes.SWITCHES.family({(*scopes.OF_PROCESS, kind): count for kind, count in switches.items()})
+        yield scopes.CPU.family({(*scopes.OF_PROCESS, ""): usage.ru_utime + usage.ru_stime})
+        if any(thread.queued_ns is not None for thread in seen):
+            yield scopes.RUN_QUEUE.family({scopes.OF_PROCESS: self._queued_ns / 1e9})
+        if any(thread.moves is not None for thread in seen):
+            yield scopes.MIGRATIONS.family({scopes.OF_PROCESS: self._moves})
 
     def _grant(self, allowed: int) -> Iterable[Family]:
         granted = min(filter(None, (self._cgroup_cpus(), allowed)), default=None)

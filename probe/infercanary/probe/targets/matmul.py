@@ -29,32 +29,16 @@ T = TypeVar("T")
 FLOPS = Metric(
     "infercanary_matmul_flops_per_second",
     "gauge",
-    "Floating-point operations per second of a matrix product by torch: 2 n³ divided by its time, measured by the "
-    "device's clock on a GPU. For the precision that the canary times, it is the last run's median. For the other "
-    "precisions, it is the median of the last five.",
+    "Floating-point operations per second of torch's matrix product, by precision, in the last runs.",
     ("canary", "precision"),
-    reading="There is `float32`. If the device has them, there are also `tf32` (a GPU with compute capability 8.0 or "
-    "higher) and `bfloat16` or, on an older GPU, `float16`. A precision that the device can only emulate has no "
-    "series.",
-)
-BEST = Metric(
-    "infercanary_matmul_best_ratio",
-    "gauge",
-    "The rate of infercanary_matmul_flops_per_second, divided by the best rate that this probe saw on this device "
-    "since it started.",
-    ("canary", "precision"),
-    reading="Near 1 is healthy. If it is lower, something slows the device now that did not slow it before: its "
-    "clock, its power limit, or a neighbour. The peak in a data sheet needs a clock that a device may never hold, so "
-    "the peak is not the reference here.",
+    reading="Compare it with its own earlier values. A precision that the device can only emulate has no series.",
 )
 UNUSED = Metric(
     "infercanary_matmul_tensorcores_unused",
     "gauge",
-    "1 if a half-precision product is no faster than a float32 product on a GPU with Tensor Cores, else 0. Missing "
-    "if the GPU has no Tensor Cores, or if float32 was not measured.",
+    "1 if half precision is less than 1.2 times as fast as float32 on a GPU with Tensor Cores, else 0.",
     ("canary",),
-    reading='It compares the medians of several runs; "no faster" means below 1.2 times as fast. Healthy GPUs reach '
-    "2 to 16 times. 1 means that the image's torch or cuBLAS has no kernel for this GPU.",
+    reading="1 is an alert: the image's torch or cuBLAS has no kernel for this GPU. Install a build for it.",
 )
 
 ADVICE = "half precision is no faster than float32: Tensor Cores are not in use; install a torch built for this GPU"
@@ -151,7 +135,6 @@ class MatmulTarget:
         self._own_process = own_process
         self._operands: dict[str, tuple[Any, Any, Any]] = {}
         self._seconds: dict[str, deque[float]] = {}
-        self._best: dict[str, float] = {}
         self._has_tensor_cores = False
 
     def open(self) -> None:
@@ -229,12 +212,10 @@ class MatmulTarget:
         seconds = {name: median(recent) for name, recent in self._seconds.items()}
         if self.clock.seconds:
             seconds[self.precision] = median(self.clock.seconds)
-        found = []
-        for name in self.precisions:
-            if seconds.get(name):
-                rate = 2.0 * self.size**3 / seconds[name]
-                self._best[name] = best = max(rate, self._best.get(name, 0.0))
-                found += [Reading(FLOPS, rate, (name,)), Reading(BEST, rate / best, (name,))]
+        flops = 2.0 * self.size**3
+        found = [
+            Reading(FLOPS, flops / seconds[name], (name,)) for name in self.precisions if seconds.get(name)
+        ]
         half = next((seconds[name] for name in ("bfloat16", "float16") if seconds.get(name)), None)
         single = seconds.get("float32")
         if self._has_tensor_cores and single and half:

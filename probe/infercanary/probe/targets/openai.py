@@ -35,34 +35,19 @@ from infercanary.probe.timing import Phase
 BETWEEN_TOKENS = Metric(
     "infercanary_between_tokens_seconds",
     "gauge",
-    "Time between two tokens of a streamed completion: the time from its first to its last token, divided by the "
-    "number of tokens after the first. Median of the last run's repeats.",
+    "Time between two tokens of a streamed completion. Median of the last run's repeats.",
     ("canary",),
-    reading="This is the reader's pace. It grows with the number of requests that the server decodes in one batch, "
-    "and with slower memory or clocks. The time to the first token consists of the phases `connect`, `send` and "
-    "`first_token` of `infercanary_phase_seconds`.",
-)
-TOKENS = Metric(
-    "infercanary_output_tokens",
-    "gauge",
-    "Tokens in the last streamed completion: the number that the server reports in `usage`, or else the number of "
-    "pieces that arrived.",
-    ("canary",),
-    reading="It should be the same in each run. If it changes, the time changes too, and latencies are no longer "
-    "comparable. The run is then tagged `output_changed`.",
+    reading="It grows with the requests that the server decodes in one batch, and with slower memory or clocks.",
 )
 
 
 FIRST_TOKEN = Metric(
     "infercanary_first_token_seconds",
     "gauge",
-    "Time from a request to the first text of a streamed completion, in the last run. With a prompt that is new to "
-    "the server: `salted`, the median of the repeats. With the prompt from the settings: `plain`.",
+    "Time to the first token of the last run: `salted` with a new prompt, `plain` with the prompt of the settings.",
     ("canary", "prompt"),
-    reading="`salted` is the cost of a new prompt: queue and prefill. `plain` is the part of this cost that remains "
-    "with the server's prefix cache. If both are about the same, the server has no prefix cache, the cache is off, "
-    "or other prompts pushed this prompt out of it. With `salt: false` there is only `plain`, the median of the "
-    "repeats.",
+    reading="`salted` is queue and prefill. `plain` is what the prefix cache leaves of it; without a cache both are "
+    "equal.",
 )
 
 
@@ -277,9 +262,14 @@ class OpenaiTarget(ServerTarget):
         result = result if self._plain is None else self._plain
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
 
+    @property
+    def output_tokens(self) -> int | None:
+        """Tokens of the last completion."""
+        return self._seen[-1].tokens if self._seen else None
+
     def readings(self) -> list[Reading]:
-        """Return the time between tokens, how many there are, and the time to the first, salted and plain."""
-        found = [Reading(TOKENS, self._seen[-1].tokens)] if self._seen else []
+        """Return the time between tokens, and the time to the first, salted and plain."""
+        found = []
         if self._seen:
             first = statistics.median(seen.first for seen in self._seen)
             found.append(Reading(FIRST_TOKEN, first, ("plain" if self._salted is None else "salted",)))

@@ -217,6 +217,16 @@ class CountsSamples(Protocol):
 
 
 @runtime_checkable
+class CountsOutput(Protocol):
+    """A target whose answers have a length: a longer one takes more time, whatever the image."""
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Tokens of the last answer; None before there is one."""
+        ...
+
+
+@runtime_checkable
 class CallsServer(Protocol):
     """A target whose work another process does."""
 

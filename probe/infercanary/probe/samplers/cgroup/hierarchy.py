@@ -12,29 +12,21 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.files import integer, number, summed, table, text
 from infercanary.probe.samplers.cgroup.metrics import (
-    CPU,
     LIMIT_HITS,
     MAJOR_FAULTS,
-    MEMORY,
     MEMORY_LIMIT,
-    MEMORY_PEAK,
     OOM_KILLS,
     PERIODS,
-    PIDS,
-    PIDS_LIMIT,
-    QUOTA,
     RESOURCES,
     STALLED,
-    SWAP,
     THROTTLED,
     THROTTLED_SECONDS,
     WAITING,
-    WEIGHT,
     WORKING_SET,
 )
 
 _V1_UNLIMITED = 1 << 60  # v1 says "no limit" with a page-rounded 2^63
-_V1_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "cpuacct")
+_V1_CONTROLLERS = ("cpu", "cpuset", "memory", "cpuacct")
 
 Facts = Mapping[Metric, "float | None"]
 Lineage = list[Path]
@@ -68,34 +60,26 @@ class V2(NamedTuple):
         return True, True
 
     def facts(self) -> Facts:
-        """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
+        """What the container is granted and has used. Times are in seconds, memory is in bytes.
 
         Returns:
             Metric → value; None where the kernel does not say it, or there is no limit.
         """
-        cpu, memory, pids = map(self._controlled, ("cpu.max", "memory.current", "pids.current"))
+        memory = self._controlled("memory.current")
         time = summed(folder / "cpu.stat" for folder in self.lineage)
         events, pages = table(memory / "memory.events"), table(memory / "memory.stat")
         used = number(memory / "memory.current")
         # The own file counts what is below too; an ancestor's would count us again, and all beside us. Since Linux 5.2.
         above = (folder / "memory.events.local" for folder in self.lineage[self.lineage.index(memory) + 1 :])
         return {
-            QUOTA: self.quota(),
-            WEIGHT: _over(number(cpu / "cpu.weight"), 100),
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get("throttled_usec"), 1e6),
-            CPU: self.cpu_seconds(),
-            MEMORY: used,
             WORKING_SET: _less(used, pages.get("inactive_file")),
-            MEMORY_PEAK: number(memory / "memory.peak"),
             MEMORY_LIMIT: _least(number(folder / "memory.max") for folder in self.lineage),
             LIMIT_HITS: _plus(events.get("max"), (table(file).get("max") for file in above)),
             OOM_KILLS: events.get("oom_kill"),
             MAJOR_FAULTS: pages.get("pgmajfault"),
-            SWAP: number(memory / "memory.swap.current"),
-            PIDS: number(pids / "pids.current"),
-            PIDS_LIMIT: _least(number(folder / "pids.max") for folder in self.lineage),
         }
 
     def quota(self) -> float | None:
@@ -159,7 +143,6 @@ class V1(NamedTuple):
     cpu: Lineage
     cpusets: Lineage
     memory: Lineage
-    pids: Lineage
     cpuacct: Lineage
 
     def knows_limits(self) -> tuple[bool, bool]:
@@ -171,12 +154,12 @@ class V1(NamedTuple):
         return os.path.isdir(self.cpu[-1]), os.path.isdir(self.memory[-1])
 
     def facts(self) -> Facts:
-        """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
+        """What the container is granted and has used. Times are in seconds, memory is in bytes.
 
         Returns:
             Metric → value; None where the kernel does not say it, or there is no limit.
         """
-        cpu, memory = self.cpu[0], self.memory[0]
+        memory = self.memory[0]
         time = summed(folder / "cpu.stat" for folder in self.cpu)
         pages = table(memory / "memory.stat")
         used = number(memory / "memory.usage_in_bytes")
@@ -184,24 +167,16 @@ class V1(NamedTuple):
         limits = (number(memory / "memory.limit_in_bytes"), pages.get("hierarchical_memory_limit"))
         binding = (above for above in self.memory[1:] if number(above / "memory.use_hierarchy") == 1)
         return {
-            QUOTA: self.quota(),
-            WEIGHT: _over(number(cpu / "cpu.shares"), 1024),
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get("throttled_time"), 1e9),
-            CPU: self.cpu_seconds(),
-            MEMORY: used,
             WORKING_SET: _less(used, pages.get("total_inactive_file")),
-            MEMORY_PEAK: number(memory / "memory.max_usage_in_bytes"),
             MEMORY_LIMIT: _least(limit for limit in limits if limit is not None and limit < _V1_UNLIMITED),
             LIMIT_HITS: _plus(
                 number(memory / "memory.failcnt"), (number(above / "memory.failcnt") for above in binding)
             ),
             OOM_KILLS: table(memory / "memory.oom_control").get("oom_kill"),
             MAJOR_FAULTS: pages.get("total_pgmajfault"),
-            SWAP: pages.get("total_swap"),
-            PIDS: number(self.pids[0] / "pids.current"),
-            PIDS_LIMIT: _least(number(folder / "pids.max") for folder in self.pids),
         }
 
     def quota(self) -> float | None:

@@ -27,24 +27,16 @@ from infercanary.probe.samplers.nvml.gpus import Gpu, gpus, local_cpus
 from infercanary.probe.samplers.nvml.totals import Totals
 from infercanary.probe.samplers.nvml.xids import Xids
 
-__all__ = ["DEVICES", "STATE", "UP", "NvmlSampler", "local_cpus", "memory_of", "visible_gpus"]
+__all__ = ["STATE", "UP", "NvmlSampler", "local_cpus", "memory_of", "visible_gpus"]
 
 log = logging.getLogger("infercanary.probe")
 
-DEVICES = Metric(
-    "infercanary_gpu_devices",
-    "gauge",
-    "GPUs that NVML shows to the container.",
-    reading="It should equal the number of GPUs that the container was given. If it is 0 together with "
-    '`infercanary_nvml_state{state="no_driver"}`, the host has no GPUs, or the container was started without them.',
-)
 UP = Metric(
     "infercanary_gpu_up",
     "gauge",
     "1 if NVML answers for the GPU, else 0 (lost, off the bus, no permission).",
     ("gpu",),
-    reading="`infercanary_gpu_up == 0` is an alert. `infercanary_nvml_state` has the kind of trouble, and "
-    "`infercanary_gpu_xid_errors_total` often has the cause.",
+    reading="0 is an alert: `infercanary_nvml_state` has the kind of trouble, and the XIDs often the cause.",
 )
 
 _SLOW_SECONDS = 60.0
@@ -93,7 +85,6 @@ class NvmlSampler:
 
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""
-        self._nvml.begin()
         opening = not self._open
         try:
             if opening:
@@ -107,7 +98,7 @@ class NvmlSampler:
                 if self._seen_driver is None:
                     log.info("sampler nvml: %s", why)
                 self._seen_driver = False
-                return [DEVICES.family(0), state(now)]
+                return [state(now)]
             raise SampleFailed(why, [state(now), *_families(self._xids.counts())]) from None
         except SampleFailed:
             self.close()
@@ -124,7 +115,7 @@ class NvmlSampler:
 
     def _sample(self) -> list[Family]:
         self._refresh()
-        values: Found = {DEVICES: {(): self._count}, UP: {}}
+        values: Found = {UP: {}}
         failures: dict[str, pynvml.NVMLError] = {}
         for index in range(self._count):
             self._read(index, values, failures)
@@ -135,7 +126,7 @@ class NvmlSampler:
         if first is not None and not any(values[UP].values()):
             raise SampleFailed(advice(first), [now, *_families(values)])
         self._log({label: advice(error) for label, error in failures.items()})
-        return [now, *_families(values | self._nvml.cost())]
+        return [now, *_families(values)]
 
     def _refresh(self) -> None:
         """Forget once a minute what hardly changes, and the handles, since MIG devices come and go."""

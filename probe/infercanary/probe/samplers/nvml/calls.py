@@ -1,9 +1,8 @@
-"""Calls of pynvml, timed; and how to read its answers: not offered, not available, gone."""
+"""Calls of pynvml, and how to read its answers: not offered, not available, gone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from time import perf_counter
 from typing import Any, TypeAlias
 
 import pynvml
@@ -13,21 +12,6 @@ from infercanary.contract.report import Metric
 Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
 """What was read: metric → label values → value."""
 
-CALL_SECONDS = Metric(
-    "infercanary_nvml_call_seconds",
-    "gauge",
-    "Time that this NVML call took in the last sample that made it, over all GPUs.",
-    ("call",),
-    reading="Healthy is below a few milliseconds. A call that takes much longer waits for a lock in the driver: "
-    "another process asks too often, or the GPU will soon be lost.",
-)
-FIELD_SECONDS = Metric(
-    "infercanary_nvml_field_seconds",
-    "gauge",
-    "Time to read the field values of the last sample, as the driver reports it, over all GPUs.",
-    reading='Compare it with `infercanary_nvml_call_seconds{call="nvmlDeviceGetFieldValues"}`. If that is far more, '
-    "most of the time was waiting for the driver.",
-)
 
 LIBRARY_GONE = frozenset(
     {
@@ -64,37 +48,28 @@ _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
 
 
 class Nvml:
-    """Every function of pynvml by its own name; the time of each is kept until the next sample that calls it."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-        self._spent: dict[str, float] = {}
-        self._field_microseconds = 0
+    """Every function of pynvml by its own name; one that this pynvml lacks, or that has no answer, is not supported."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not name.startswith("nvml"):
             raise AttributeError(name)
         function = getattr(pynvml, name, None)
 
-        def timed(*arguments: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             if function is None:  # an older pynvml, which is treated as an older driver
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-            begin = perf_counter()
-            try:
-                answer = function(*arguments)
-            finally:
-                self._spent[name] = self._spent.get(name, 0.0) + perf_counter() - begin
+            answer = function(*arguments)
             if type(answer) is int and answer in _NOT_AVAILABLE:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
             return answer
 
-        setattr(self, name, timed)
-        return timed
+        setattr(self, name, call)
+        return call
 
     def field_values(self, handle: Any, fields: Collection[int]) -> dict[int, float]:
         """Read fields in one call; those that the GPU does not offer are missing.
 
-        The call may succeed and a field in it fail: each has its own code, and its own time.
+        The call may succeed and a field in it fail: each has its own code.
 
         Args:
             handle: Of the GPU, from NVML.
@@ -112,28 +87,10 @@ class Nvml:
                 raise pynvml.NVMLError(each.nvmlReturn)
             if each.nvmlReturn != pynvml.NVML_SUCCESS or each.valueType not in _MEMBERS:
                 continue
-            self._field_microseconds += max(0, each.latencyUsec)
             value = getattr(each.value, _MEMBERS[each.valueType])
             if value not in _NOT_AVAILABLE:
                 found[each.fieldId] = value
         return found
-
-    def begin(self) -> None:
-        """Begin a sample."""
-        self._spent = {}
-        self._field_microseconds = 0
-
-    def cost(self) -> Found:
-        """What the calls of this sample took so far, and what those took last that it did not make.
-
-        Returns:
-            ``CALL_SECONDS`` by function, and ``FIELD_SECONDS``, which only grows.
-        """
-        self._seconds |= self._spent
-        return {
-            CALL_SECONDS: {(call,): seconds for call, seconds in self._seconds.items()},
-            FIELD_SECONDS: {(): self._field_microseconds / 1e6},
-        }
 
 
 def read(readings: Iterable[Callable[[], Found]]) -> Found:
@@ -143,7 +100,7 @@ def read(readings: Iterable[Callable[[], Found]]) -> Found:
         readings: Each takes one or a few metrics of the GPU.
 
     Returns:
-        All that was read; of a metric in two readings, the later one.
+        All that was read; a metric in two readings has the points of both.
 
     Raises:
         pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
@@ -152,7 +109,8 @@ def read(readings: Iterable[Callable[[], Found]]) -> Found:
     refusals = []
     for reading in readings:
         try:
-            found |= reading()
+            for metric, points in reading().items():
+                found.setdefault(metric, {}).update(points)
         except pynvml.NVMLError as error:
             if error.value in GPU_GONE:
                 raise

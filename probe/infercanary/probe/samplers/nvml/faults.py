@@ -9,12 +9,10 @@ from infercanary.contract.report import Family, Metric
 STATE = Metric(
     "infercanary_nvml_state",
     "gauge",
-    "1 for the current state of NVML, else 0. If only some GPUs are in trouble, it is the state of the first of "
-    "these.",
+    "1 for the current state of NVML, else 0; of several GPUs, the first one in trouble.",
     ("state",),
-    reading='`infercanary_nvml_state{state!~"ok|no_driver"} == 1` is an alert. `no_permission`: recreate the '
-    "container (it lost its device files). `version_mismatch`: restart the container after a driver upgrade. `lost`: "
-    "the GPU needs a reset. `hanging`: the driver does not answer, see the kernel's log.",
+    reading="`no_permission`: recreate the container. `version_mismatch`: restart it. `lost`: reset the "
+    "GPU. `hanging`: see the kernel's log.",
 )
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
 

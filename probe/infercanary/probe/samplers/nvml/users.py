@@ -19,21 +19,17 @@ from infercanary.probe.samplers.nvml.gpus import Gpu
 PROCESSES = Metric(
     "infercanary_gpu_processes",
     "gauge",
-    "Processes with a CUDA context on the GPU, as NVML lists them to the container.",
+    "Processes with a CUDA context on the GPU, as NVML lists them to the container once a minute.",
     ("gpu",),
-    reading="It is read once a minute. It is too low if the driver hides the processes of other containers, which it "
-    "may do. The exporter compares it with `infercanary_gpu_own_processes` of all containers on the GPU: "
+    reading="Too low if the driver hides other containers' processes. See "
     "`infercanary_gpu_unknown_processes`.",
-    experimental=True,
 )
 OWN = Metric(
     "infercanary_gpu_own_processes",
     "gauge",
     "Processes of the container that have the device files of the GPU and of CUDA open.",
     ("gpu",),
-    reading="Missing if the probe may not read a process's files (the process runs as another user), or if there are "
-    "too many files.",
-    experimental=True,
+    reading="Missing if the probe may not read the files of a process that runs as another user.",
 )
 
 _MOST_FILES = 4096  # of all processes together: to look them up holds the interpreter for milliseconds

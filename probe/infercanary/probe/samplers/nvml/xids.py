@@ -14,20 +14,17 @@ from infercanary.probe.samplers.nvml.calls import Found, Nvml
 XIDS = Metric(
     "infercanary_gpu_xid_errors_total",
     "counter",
-    "XIDs (GPU errors) that the driver reported since the probe started, by number. Each series starts with its "
-    "first error.",
+    "XIDs (GPU errors) that the driver reported since the probe started, by number.",
     ("gpu", "xid"),
-    reading="13, 31 and 43 are mostly errors of the application; 48, 63, 64, 94 and 95 are errors of the memory; 74 "
-    "is NVLink; 79 is a GPU off the bus ([all of them](https://docs.nvidia.com/deploy/xid-errors/)). A series starts "
-    "with its first error, so alert on `infercanary_gpu_xid_events_total`.",
+    reading="13, 31, 43: the application. 48, 63, 64, 94, 95: memory. 74: NVLink. 79: off the bus "
+    "([all](https://docs.nvidia.com/deploy/xid-errors/)).",
 )
 EVENTS = Metric(
     "infercanary_gpu_xid_events_total",
     "counter",
-    "XIDs of any number since the probe started; missing if the driver does not report them to the container.",
+    "XIDs of any number since the probe started; missing if the driver does not report them here.",
     ("gpu",),
-    reading="`increase(infercanary_gpu_xid_events_total[1h]) > 0` is an alert; `infercanary_gpu_xid_errors_total` "
-    "has the numbers. Runs during that time are tagged `gpu_xid`.",
+    reading="Any increase is an alert; `infercanary_gpu_xid_errors_total` has the number.",
 )
 
 _MOST_EVENTS = 100  # in one sample: an error storm must not delay it, and the rest waits for the next

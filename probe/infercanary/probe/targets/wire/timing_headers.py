@@ -22,12 +22,8 @@ SERVER = Metric(
     "gauge",
     "Time of one inference during the last run as the server itself measured it, by part.",
     ("canary", "part"),
-    reading="The parts are within `wait` of `infercanary_phase_seconds`. The rest of `wait` is the network and the "
-    "server's front end. If only `queue` grows, the cause is load. `compute_infer` or `inference` is the model; "
-    "`compute_input` and `compute_output` are copies. If the values come from the statistics extension (Triton), "
-    "they are the mean over all requests for the model in that time, including those of other clients. If they come "
-    "from the headers of an answer (`Server-Timing`, `x-queue-time` and similar headers), they are the median over "
-    "the run's own requests.",
+    reading="Within the phase `wait`. If only `queue` grows, the cause is load; `compute_infer` or "
+    "`inference` is the model.",
 )
 
 _PLAIN = {

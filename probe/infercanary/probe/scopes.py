@@ -1,0 +1,76 @@
+"""Metrics that the probe's process, the thread of a canary in it and the other processes of the container share.
+
+The label ``scope`` says whose value it is; a label that does not apply is empty. A canary's thread is part of the
+process, so a maximum over scopes means something, and a sum does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infercanary.contract.report import Metric
+
+PROCESS: Final = "process"
+CANARY: Final = "canary"
+BESIDE: Final = "beside"
+SCOPES: Final = (PROCESS, CANARY, BESIDE)
+
+OF_PROCESS: Final = (PROCESS, "")
+"""Labels ``scope`` and ``canary`` of the process."""
+
+_LABELS = ("scope", "canary")
+CPU = Metric(
+    "infercanary_cpu_seconds_total",
+    "counter",
+    "CPU time of the probe's process, of a canary's thread during repeats, and of the container's other commands.",
+    (*_LABELS, "command"),
+    reading="`rate(…[5m])` is in cores. If `beside` or `process` rises with an image, the image does more work beside "
+    "the canary.",
+)
+SWITCHES = Metric(
+    "infercanary_context_switches_total",
+    "counter",
+    "Context switches: voluntary (the thread waited) and involuntary (it lost its CPU). A canary's: during repeats.",
+    (*_LABELS, "kind"),
+    reading="If `involuntary` rises, other threads want the CPU. If `voluntary` rises, locks, helper threads or the "
+    "device are slower.",
+)
+MIGRATIONS = Metric(
+    "infercanary_migrations_total",
+    "counter",
+    "Moves of threads from one CPU to another; missing if the kernel does not count them. A canary's: during repeats.",
+    _LABELS,
+    reading="A few per run are normal without pinning. A rise means more runnable threads than CPUs, and cold caches.",
+)
+RUN_QUEUE = Metric(
+    "infercanary_run_queue_seconds_total",
+    "counter",
+    "CPU wait: time in which threads could run and had no CPU, throttling included. A canary's: during repeats.",
+    _LABELS,
+    reading="Near 0 is healthy. Otherwise see `infercanary_thread_oversubscription_ratio` and "
+    "`infercanary_container_shared_cpus`.",
+)
+ALLOWED = Metric(
+    "infercanary_allowed_cpus",
+    "gauge",
+    "CPUs on which the process, or the thread of the canary's last run, may run, by affinity masks.",
+    _LABELS,
+    reading="A canary below `process` is pinned. A process below its cpuset is pinned by the image (`taskset`, "
+    "`OMP_PROC_BIND`).",
+)
+OFF_NODE = Metric(
+    "infercanary_off_node_threads",
+    "gauge",
+    "Threads that last ran off the GPU's NUMA node; of a canary 0 or 1. Missing if the node is unknown.",
+    _LABELS,
+    reading="If `launch`, `h2d` or `d2h` grow with it, give the container the CPUs of the GPU's node "
+    "(`--cpuset-cpus`).",
+)
+RESIDENT = Metric(
+    "infercanary_resident_memory_bytes",
+    "gauge",
+    "Resident memory of the probe's process and, by command, of the container's other processes.",
+    ("scope", "command"),
+    reading="Endless growth is a leak. Another level since an upgrade comes from the image. The largest `command` "
+    "takes the container's memory.",
+)

@@ -1,0 +1,59 @@
+"""Tags of 0.1.0 have today's names, wherever its runs are read: a journal, a report, a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from infercanary.contract import journal, report
+from infercanary.contract.report import Report, Run
+from infercanary.contract.vocabulary import TAGS
+from infercanary.judge.model import Sample, kept
+from infercanary.store import records
+
+LINES = (Path(__file__).parents[2] / "golden" / "journal_0.1.0.jsonl").read_bytes().splitlines()
+# As 0.1.0 listed them, each of which one run of the journal has.
+NOW = {
+    "warming": "warming", "failing": "failing", "busy": "failing", "beside_opening": "beside_canary",
+    "beside_sweep": "beside_canary", "late": "stalled", "stalled": "stalled", "preempted": "cpu_wait_outside",
+    "crowded_inside": "cpu_wait_inside", "cgroup_throttled": "cgroup_throttled", "cpuset_changed": "cpuset_changed",
+    "memory_limit": "memory_limit", "oom_kill": "memory_limit", "io_pressure": "io_pressure", "gc": "gc",
+    "gpu_power_cap": "gpu_clock_limited (sw_power_cap)", "gpu_sync_boost": "gpu_clock_limited (sync_boost)",
+    "gpu_sw_thermal": "gpu_clock_limited (sw_thermal)", "gpu_hw_thermal": "gpu_clock_limited (hw_thermal)",
+    "gpu_power_brake": "gpu_clock_limited (hw_power_brake)", "gpu_clock_low": "gpu_clock_limited (low_clock)",
+    "gpu_busy": "gpu_busy", "gpu_xid": "", "output_changed": "output_changed",
+}  # fmt: skip
+
+
+def of_journal(line: bytes) -> Sample | None:
+    run = journal.decode(line).run
+    return None if run is None else kept(run)
+
+
+def of_report(line: bytes) -> Sample | None:
+    run = msgspec.json.decode(line, type=journal.JournalEntry).run
+    if run is None:
+        return None
+    [read] = report.decode(report.encode(Report(1, "boot", 0.0, "", 0, (), {}, (run,)))).runs
+    return kept(read)
+
+
+def of_store(line: bytes) -> Sample | None:
+    run: Run | None = msgspec.json.decode(line, type=journal.JournalEntry).run
+    return None if run is None else records.decode([msgspec.msgpack.encode(kept(run))])[0]
+
+
+@pytest.mark.parametrize("door", [of_journal, of_report, of_store])
+def test_runs_of_0_1_0_have_todays_tags(door: Callable[[bytes], Sample | None]) -> None:
+    samples = [sample for line in LINES if (sample := door(line)) is not None]
+    *single, every, late, unknown, none = [sample.labelled_tags for sample in samples]
+    assert single == [(now,) if now else () for now in NOW.values()]
+    # Of several reasons the first one stays.
+    limited = "gpu_clock_limited (sw_power_cap)"
+    assert every == tuple(limited if tag == "gpu_clock_limited" else tag for tag in TAGS)
+    assert (late, unknown, none) == (("stalled",), ("of_a_later_version",), ())
+    not_judged = [old for old, sample in zip(NOW, samples, strict=False) if not sample.is_settled]
+    assert not_judged == ["warming", "failing", "busy", "beside_opening", "beside_sweep"]
