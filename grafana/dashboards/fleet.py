@@ -169,7 +169,7 @@ def _alerts() -> Panel:
             "The runbook of an alert says what it means and what to do.",
             "none",
             width=24,
-            height=16,
+            height=18,
             empty=NONE,
         ),
         [

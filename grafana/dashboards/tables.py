@@ -36,7 +36,6 @@ from grafana.dashboards.panels import (
     option,
 )
 
-
 YES_OR_NO = {"1": ("yes", colours.WELL), "0": ("no", colours.TROUBLE)}
 """Value → word and colour, where yes is what one wants."""
 
