@@ -60,7 +60,6 @@ def lines(
     calm: float | None = None,
     centred: bool = False,
     named: Mapping[str, str] | None = None,
-    known: Sequence[str] = (),
     steps: bool = False,
     right: bool = False,
     words: Mapping[str, tuple[str, str]] | None = None,
@@ -74,7 +73,6 @@ def lines(
         calm: How far the axis goes at least, in the unit; None for what the unit says.
         centred: Whether values lie on both sides of 0, as changes do.
         named: Series → colour, where it is not the one that its name gives.
-        known: Names of series that are too many for a colour each: hue and strokes by their place.
         steps: Whether a value holds until the next one.
         right: Whether the legend is beside the lines: for many short names.
         words: Value → word and colour, where numbers stand for states.
@@ -120,8 +118,6 @@ def lines(
     if words:
         panel.mappings([mapping(words)])
     _styles(panel, queries, named or {}, dashes=not stacked)
-    for name, look in names.each(known):
-        panel.override_by_name(name, look)
     return finished(panel.build(), about, [_of_replicas(query) for query in queries])
 
 

@@ -195,7 +195,6 @@ def _cost() -> list[Panel]:
     exporter = 'process_{}{{job="infercanary", HOST}}'.format
     cpu = f"rate({exporter('cpu_seconds_total')}[$__rate_interval])"
     memory = exporter("resident_memory_bytes")
-    scrapes = 'scrape_duration_seconds{job="infercanary", HOST}'
     return [
         plot(
             "Probe time against its cap",

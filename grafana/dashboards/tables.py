@@ -12,13 +12,11 @@ Returns:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from grafana_foundation_sdk.builders import common, stat, table
 from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as model
 from grafana_foundation_sdk.models import dashboard
 
@@ -153,11 +151,7 @@ def rows(about: About, columns: Sequence[Column], *queries: Query, sort: Sequenc
     panel.with_override(none, [_HIDDEN])
     for column in columns:
         panel.override_by_name(column.heading, [*_looks(column)])
-    built = panel.build()
-    # Since Grafana 12.2 pages are an option of the table, which the SDK does not know; it writes a footer's.
-    known = json.loads(json.dumps(built.options, cls=JSONEncoder))
-    built.options = {k: v for k, v in known.items() if k != "footer"}
-    return finished(built, about, queries, TABLE, instant=True)
+    return finished(panel.build(), about, queries, TABLE, instant=True)
 
 
 def _looks(column: Column) -> Iterable[dashboard.DynamicConfigValue]:
