@@ -1,91 +1,62 @@
-"""Queries that may give nothing, and why. Whatever else gives none has a mistake in it.
+"""Queries that may give nothing, and why. Any other query that gives nothing has a mistake in it.
 
-The list is that of a machine without a GPU on which nothing is in trouble: a check against the running stack fails for
-a query that gives nothing and is not here.
+The list is that of a machine without a GPU on which nothing is wrong but the last upgrade: a check against the running
+stack fails for an empty query that is not here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infercanary.judge.policy import LIVE
-
 NO_GPU = "this machine has no GPU"
 WELL = "as it should be"
-NO_ALERT = "what it warns of did not happen"
+NO_ALERT = "no alert fires"
 
 EMPTY: Mapping[str, Sequence[str]] = {
     NO_GPU: (
-        "gpu-host: variable gpu",
-        "gpu-host: panel SM clock",
-        "gpu-host: panel Clocks held back, by reason",
-        "gpu-host: panel Power",
-        "gpu-host: panel Temperature",
-        "gpu-host: panel GPU in use",
-        "gpu-host: panel Others on the GPU",
-        "gpu-host: panel Device memory in use",
-        "gpu-host: panel PCIe",
-        "gpu-host: panel PCIe link, share of its maximum",
-        "gpu-host: panel Errors of the GPU in this time range",
-        "gpu-host: panel Threads far from the GPU",
-        "recording instance_service_container_gpu_reason:infercanary_gpu_clock_event_seconds:rate5m",
-        "recording instance_service_container_gpu:infercanary_gpu_recovery_action:max",
+        "host: panel Thread affinity D",
+        "host: panel Thread affinity E",
+        "host: panel Driver state B",
+        "host: panel GPU errors",
+        "host: panel Clock",
+        "host: panel Throttling by reason",
+        "host: panel Power and temperature",
+        "host: panel GPU use and memory",
+        "host: panel PCIe",
+        "host: panel Neighbours on the GPU",
     ),
     WELL: (
-        "fleet: panel Containers in trouble",
-        "fleet: panel Alerts that fire",
-        "fleet: panel Tags with more than one image",
-        "self: panel Samplers B",
-        "self: panel Polls that failed, by reason",
-        "self: panel Input that was refused",
-        "self: panel Budgets that were exceeded",
-        "service: panel Where replicas differ now",
-        "service: panel Shift of the last upgrade D",
-        "service: panel Shift of the last upgrade E",
-        "upgrade: panel Tags: share of the runs",
-        "upgrade: panel Shift of the last upgrade D",
-        "upgrade: panel Shift of the last upgrade E",
-        "recording instance_service_canary_step:infercanary_cold_start_shift_ratio:max",
-        "recording instance_service_canary_measure:infercanary_measure_shift_ratio:regressed",
-        "recording instance:infercanary_store_set_aside_timestamp_seconds:max",
-        "recording instance:infercanary_unjudged_runs:increase15m",
-        "recording instance:alertmanager_notifications_failed:increase15m",
-        "recording instance_service_container_gpu:infercanary_gpu_uncorrected_errors:increase1h",
-        "recording instance_service_container_gpu:infercanary_gpu_xid_events:increase15m",
+        "fleet: panel Firing alerts",
+        "fleet: panel Inventory D",
+        "self: panel Errors by kind",
+        "self: panel Probes F",
+        "service: panel Cold start A",
+        "service: panel Cold start C",
+        "service: panel Contended runs, by cause",
+        "service: panel Where replicas differ",
     ),
     "none is configured": (
-        "self: panel Journals that fail",
-        "service: panel Throughput against latency",
-        "service: panel Points of the last sweep",
+        "service: panel Last sweep",
+        "service: panel Memory, energy and throughput",
+        "service: panel Time per phase B",
         "service: panel Time to the first token",
         "service: panel Time between tokens",
-        "upgrade: panel Memory, energy and throughput G",
-        "upgrade: panel Memory, energy and throughput H",
     ),
-    f"no baseline for a drift yet: it takes {LIVE.drift_baseline_blocks} blocks of {LIVE.block_runs} runs, and "
-    f"{LIVE.drift_recent_blocks} since": (
-        "fleet: panel What the last upgrade did G",
-        "recording instance_service_container_canary:infercanary_drift_ratio:max",
-        "recording instance_service_container_canary:infercanary_drift_host_ratio:max",
-        "recording instance_service_container_canary:infercanary_drift_age_seconds:min",
-        "recording instance_service_canary:infercanary_drift_ratio:max",
-        "recording service_canary:infercanary_drift_ratio:max",
-    ),
-    "in a server's own process nothing is profiled unless it asks for it": (
-        "upgrade: panel Operators that changed",
-    ),
-    "no restart of an unchanged image yet": ("self: panel False alarms in the judge's own trial C",),
-    "cgroup v1, or a kernel that does not report pressure": ("gpu-host: panel Pressure",),
+    "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
+    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
     "too few repeats": (
-        "service: panel Quantiles B",
-        "service: panel Quantiles C",
+        "service: panel All measured latencies B",
+        "service: panel All measured latencies C",
         "recording service_canary:infercanary_latency_seconds:p90_rate5m",
         "recording service_canary:infercanary_latency_seconds:p99_rate1h",
     ),
+    "no drift": (
+        "recording instance_service_container_canary:infercanary_drift_ratio:recent",
+        "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
+    ),
 }
 """Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
-`recording NAME` of a rule. Alerts are not here, nor what is recorded where it holds: they give nothing while all is
-well."""
+`recording NAME` of a rule. Alerts and records that hold only while something is wrong are not here."""
 
 _WHY = {place: why for why, places in EMPTY.items() for place in places}
 

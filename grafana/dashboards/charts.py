@@ -60,7 +60,6 @@ def lines(
     calm: float | None = None,
     centred: bool = False,
     named: Mapping[str, str] | None = None,
-    known: Sequence[str] = (),
     steps: bool = False,
     right: bool = False,
     words: Mapping[str, tuple[str, str]] | None = None,
@@ -74,7 +73,6 @@ def lines(
         calm: How far the axis goes at least, in the unit; None for what the unit says.
         centred: Whether values lie on both sides of 0, as changes do.
         named: Series → colour, where it is not the one that its name gives.
-        known: Names of series that are too many for a colour each: hue and strokes by their place.
         steps: Whether a value holds until the next one.
         right: Whether the legend is beside the lines: for many short names.
         words: Value → word and colour, where numbers stand for states.
@@ -120,8 +118,6 @@ def lines(
     if words:
         panel.mappings([mapping(words)])
     _styles(panel, queries, named or {}, dashes=not stacked)
-    for name, look in names.each(known):
-        panel.override_by_name(name, look)
     return finished(panel.build(), about, [_of_replicas(query) for query in queries])
 
 
@@ -175,6 +171,7 @@ def on_right(panel: Panel, reference: str, unit: str) -> Panel:
         option("unit", unit),
         option("decimals", DECIMALS.get(unit, 0)),
         option("custom.axisPlacement", "right"),
+        option("custom.axisSoftMax", CALM.get(unit, 1.0)),
     ]
     matcher = dashboard.MatcherConfig(id_val="byFrameRefID", options=reference)
     assert built.field_config is not None
@@ -191,7 +188,7 @@ _Line = tuple[str, str] | tuple[str, str, str]
 def plot(
     title: str, text: str, act: str, unit: str, *queries: _Line, empty: str = NO_DATA, **looks: Any
 ) -> Panel:
-    """Draw lines: :func:`lines` as one declaration.
+    """Draw lines with their legend beside them: :func:`lines` as one declaration.
 
     Args:
         title: As `text`, `act`, `unit` and `empty` of :class:`About`.
@@ -199,4 +196,4 @@ def plot(
         looks: As of :func:`lines`.
     """
     about = About(title, text, act, unit, empty=empty)
-    return lines(about, *(Query(*query) for query in queries), **looks)
+    return lines(about, *(Query(*query) for query in queries), right=True, **looks)

@@ -65,14 +65,6 @@ CONTROLS = {
     "gpu_launch": GREY,
 }
 
-CLOCK_EVENTS = {
-    "sw_power_cap": OLIVE,
-    "sync_boost": GREY,
-    "sw_thermal": ORANGE,
-    "hw_thermal": VERMILLION,
-    "hw_power_brake": PURPLE,
-}
-
 CANARY_STATES = {
     "opening": GREY,
     "warming": YELLOW,

@@ -8,7 +8,6 @@ regular expression can say of a name, and names that differ in one digit differ.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 from grafana_foundation_sdk.models import dashboard
@@ -31,7 +30,7 @@ _HUES = (
     colours.GREY,
 )
 _HUE_SIGNS = ("13579a-m", "2367a-gn-t", "4567a-dh-kn-qu-x")
-_STROKE_SIGNS = ("1368acegikmoqsuwy", "23789abefijmnqruvyz")
+_STROKE_SIGNS = ("1368acdegikmoqsuwy", "23789abefijmnqruvyz")
 """What counts for each bit of the number of a hue, and of strokes: no two letters for the same, nor two digits."""
 
 
@@ -45,19 +44,6 @@ def looks() -> Iterator[tuple[str, list[dashboard.DynamicConfigValue]]]:
         yield f"/^{_lookaheads(number, _HUE_SIGNS, '', '$')}/", [colour(hue)]
     for number, strokes in enumerate(STROKES):
         yield f"/^{_lookaheads(number, _STROKE_SIGNS, ' /', '([ /]|$)')}/", [_strokes(strokes)]
-
-
-def each(names: Sequence[str]) -> Iterator[tuple[str, list[dashboard.DynamicConfigValue]]]:
-    """Names that are known beforehand: by their place, and so no two of them alike.
-
-    Args:
-        names: In an order that only grows at its end, at most 32.
-
-    Yields:
-        A name, and what its line has.
-    """
-    for (style, hue), name in zip(itertools.product(STROKES, _HUES), names, strict=False):
-        yield name, [colour(hue), _strokes(style)]
 
 
 def _strokes(strokes: Strokes) -> dashboard.DynamicConfigValue:

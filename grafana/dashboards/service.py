@@ -23,7 +23,7 @@ from grafana.dashboards.promql import (
     worst_gauges,
 )
 from grafana.dashboards.tables import Column, rows
-from infercanary.contract.vocabulary import CAUSES, TAGS
+from infercanary.contract.vocabulary import CAUSES
 
 _OLD = "service_canary:infercanary_baseline_seconds:max{CANARY}"
 _NEW = "service_canary:infercanary_current_seconds:max{CANARY}"
@@ -31,6 +31,7 @@ _LATENCY = 'CANARY, measure="latency"'
 _JUDGE = "instance, BY"
 _SAID = f"max by (instance, BY, named, sentence) ({services(newest('infercanary_verdict_info', _LATENCY, by=_JUDGE))})"
 _OF_SHIFT = f" / max by (BY) (infercanary_shift_ratio{{{_LATENCY}}} OF_JUDGE)"
+_OF_SLOWDOWN = f" / on (BY) group_left () ({_NEW} - {_OLD})"
 _STARTS = "quantile by (namespace, step) (0.5, infercanary_cold_start_seconds{CANARY})"
 _SLOWER = (
     'max by (namespace, step) (label_replace(infercanary_shift_ratio{CANARY, measure=~"cold_start_.*"} OF_JUDGE, '
@@ -237,7 +238,12 @@ _VERDICT = [
             height=13,
             empty=NO_CHANGE,
         ),
-        [_NAMESPACE, Column("component", "Component", width=209), Column("old", "Old"), Column("new", "New")],
+        [
+            Column("component", "Component", width=209),
+            Column("old", "Old", least=65),
+            Column("new", "New", least=65),
+            _NAMESPACE,
+        ],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
         sort=("Component", "Namespace"),
     ),
@@ -262,20 +268,15 @@ _VERDICT = [
         ],
         Query(
             " or ".join(
-                f"label_replace(label_replace(max by (BY, {label}) (infercanary_shift_{name}{{CANARY}} OF_JUDGE)"
-                f'{share}, "what", "{what}", "{label}", "(.*)"), "by", "{by}", "", "")'
+                f"(label_replace(label_replace(max by (BY, {label}) (infercanary_shift_{name}{{CANARY}} OF_JUDGE)"
+                f'{share}, "what", "{what}", "{label}", "(.*)"), "by", "{by}", "", "") and on (BY) '
+                "service_canary_cause:infercanary_shift_cause:max{CANARY})"
                 for by, what, label, name, share in (
                     ("due to", "image", "canary", "image_ratio", _OF_SHIFT),
                     ("due to", "host", "canary", "host_ratio", _OF_SHIFT),
                     ("resource", "$1", "bottleneck", "bottleneck_ratio", " != 0"),
                     ("phase", "$1", "phase", "phase_ratio", ""),
-                    (
-                        "operator",
-                        "$1",
-                        "operator",
-                        "operator_seconds",
-                        f" / on (BY) group_left () ({_NEW} - {_OLD})",
-                    ),
+                    ("operator", "$1", "operator", "operator_seconds", _OF_SLOWDOWN),
                 )
             )
         ),
@@ -431,6 +432,7 @@ _LATENCY_IN_DETAIL = [
             "A tag that came with an image: see the image. A tag on all services of a host: see *Host*. "
             "docs/signals.md explains each tag.",
             "percentunit",
+            width=24,
             empty=NONE,
         ),
         Query(
@@ -440,7 +442,6 @@ _LATENCY_IN_DETAIL = [
         ),
         minimum=0,
         maximum=1,
-        known=[*TAGS],
         right=True,
     ),
     lines(
@@ -593,6 +594,7 @@ _STREAMED = [
             "salted rises: the queue, or prefill. Both are the same: the prefix cache is off, or other prompts push "
             "it out.",
             "s",
+            height=13,
         ),
         Query(
             "avg by (namespace, prompt) (infercanary_first_token_seconds{CANARY})", "{{prompt}} {{namespace}}"

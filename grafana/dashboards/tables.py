@@ -12,13 +12,11 @@ Returns:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from grafana_foundation_sdk.builders import common, stat, table
 from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as model
 from grafana_foundation_sdk.models import dashboard
 
@@ -36,7 +34,6 @@ from grafana.dashboards.panels import (
     option,
 )
 
-
 YES_OR_NO = {"1": ("yes", colours.WELL), "0": ("no", colours.TROUBLE)}
 """Value → word and colour, where yes is what one wants."""
 
@@ -45,7 +42,6 @@ def tiles(
     about: About,
     *queries: Query,
     named: Mapping[str, str] | None = None,
-    words: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
     units: Mapping[str, str] | None = None,
     links: Mapping[str, str] | None = None,
     bad_from: float | None = None,
@@ -54,12 +50,12 @@ def tiles(
 
     Args:
         named: Series → colour, where no bound gives it.
-        words: Series → value → word and colour, where a word says more than a number.
         units: Series → unit, where it is not the panel's.
         links: Series → address that a click leads to.
         bad_from: Vermillion from there on, and blue below it; grey without it.
     """
-    steps = [dashboard.Threshold(value=None, color=colours.NEUTRAL if bad_from is None else colours.WELL)]
+    usual = colours.CELLS[colours.NEUTRAL] if bad_from is None else colours.WELL
+    steps = [dashboard.Threshold(value=None, color=usual)]
     if bad_from is not None:
         steps.append(dashboard.Threshold(value=bad_from, color=colours.TROUBLE))
     panel = (
@@ -74,9 +70,7 @@ def tiles(
         .decimals(DECIMALS.get(about.unit, 0))
     )
     for name, hue in (named or {}).items():
-        panel.override_by_name(name, [colour(hue)])
-    for name, shown in (words or {}).items():
-        panel.override_by_name(name, [option("mappings", [mapping(shown)])])
+        panel.override_by_name(name, [colour(colours.CELLS.get(hue, hue))])
     for name, unit in (units or {}).items():
         panel.override_by_name(name, [option("unit", unit), option("decimals", DECIMALS.get(unit, 0))])
     for name, address in (links or {}).items():
@@ -157,11 +151,7 @@ def rows(about: About, columns: Sequence[Column], *queries: Query, sort: Sequenc
     panel.with_override(none, [_HIDDEN])
     for column in columns:
         panel.override_by_name(column.heading, [*_looks(column)])
-    built = panel.build()
-    # Since Grafana 12.2 pages are an option of the table, which the SDK does not know; it writes a footer's.
-    known = json.loads(json.dumps(built.options, cls=JSONEncoder))
-    built.options = {k: v for k, v in known.items() if k != "footer"}
-    return finished(built, about, queries, TABLE, instant=True)
+    return finished(panel.build(), about, queries, TABLE, instant=True)
 
 
 def _looks(column: Column) -> Iterable[dashboard.DynamicConfigValue]:

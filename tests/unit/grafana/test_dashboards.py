@@ -28,7 +28,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafana import generate
 from grafana.dashboards import colours, names
 from grafana.queries import Query, dashboards, panels, queries
-from infercanary.contract.vocabulary import TAGS
+from infercanary.contract.vocabulary import CAUSES, TAGS
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
@@ -109,6 +109,7 @@ def _recorded() -> set[str]:
 
 
 METRICS, RECORDED = _declared(), _recorded()
+FLEETS_OWN = {"ALERTS", "ALERTS_FOR_STATE", "infercanary_upgrade_info", "infercanary_cuda_missing"}
 
 _SELECTOR = re.compile(r'(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<matchers>(?:"[^"]*"|[^}"])*)\})?')
 _WORDS = {
@@ -181,18 +182,14 @@ def _read(query: Query) -> list[str]:
 def test_the_board_of_the_fleet_reads_what_is_recorded() -> None:
     """A Mimir or a Thanos of many clusters has nothing else."""
     read = {name for query in QUERIES if query.dashboard == "fleet" for name in _read(query)}
-    assert read - RECORDED == {"ALERTS"} and len(read) > 20
+    assert read - RECORDED == FLEETS_OWN and len(read) > 10
 
 
 @every_query
 def test_what_is_about_a_service_is_of_all_its_hosts(query: Query) -> None:
     """What each host's exporter says of it would be several rows and lines of one service."""
     of_a_host = [name for name in _read(query) if name.startswith("instance_service_canary")]
-    # Beside a service are the others on its hosts.
-    if (
-        query.dashboard in ("fleet", "service", "upgrade")
-        and "Controls, and other services" not in query.place
-    ):
+    if query.dashboard in ("fleet", "service"):
         assert not of_a_host or "and on (instance, namespace, service, canary)" in query.raw
 
 
@@ -205,7 +202,7 @@ def test_legends_and_columns_are_labels(at: tuple[str, Mapping[str, Any]]) -> No
         known |= set(re.findall(r'[)}], "(\w+)", "', expression))  # of label_replace
         for metric, *_ in selectors(expression):
             if metric in RECORDED:
-                known |= set(metric.partition(":")[0].split("_"))
+                known |= {"namespace", *metric.partition(":")[0].split("_")}
             elif " by (" not in expression:
                 known |= METRICS.get(metric, {"instance"})
         labels = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
@@ -238,7 +235,7 @@ def test_the_data_source_is_a_variable(board: Mapping[str, Any]) -> None:
 def test_what_is_chosen_is_selected(query: Query) -> None:
     """target-job-rule and target-instance-rule, for a target of many containers: by service or exporter."""
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
-        if query.raw.startswith("label_values") or name.startswith("infercanary:threshold:"):
+        if query.raw.startswith("label_values") or name.startswith("infercanary:"):
             continue
         joined = re.search(r"group_left\s*$", re.sub(r"\([^()]*\)\s*$", "", before.rstrip()))
         by_join = name == "infercanary_probe_start_timestamp_seconds"
@@ -289,7 +286,7 @@ OF_TEXT = ("table", "xychart")
 """Kinds that show names beside numbers."""
 # https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts: those used here.
 UNITS = {"none", "short", "percentunit", "s", "bytes", "Bps", "hertz", "watt", "celsius", "ops", "flops"}
-UNITS |= {"dateTimeAsIso", "dateTimeFromNow"}
+UNITS |= {"dateTimeAsIso", "dateTimeFromNow", "runs/min", "/min"}
 
 
 @every_query
@@ -298,16 +295,16 @@ def test_counters_and_windows(query: Query) -> None:
     for function, window in re.findall(
         r"\b(i?rate|increase|changes|i?delta|deriv)\([^[]*\[([^]]*)\]", query.raw
     ):
-        # Changes too are between two samples, of which a window as long as a step may have but one.
-        allowed = {"increase": {"$__rate_interval", "$__range", "1m"}, "changes": {"1h"}}
-        assert window in allowed.get(function, {"$__rate_interval"}), f"{function} over {window}"
-    if "1m]" in query.raw and "increase(" in query.raw:
-        assert "[$__range:1m]" in query.raw, (
-            "a fixed window is for the steps of a subquery of the same length"
-        )
+        allowed = {"$__rate_interval"} if query.over_time else {"$__rate_interval", "$__range", "5m", "1h"}
+        assert window in allowed, f"{function} over {window}"
     for name, _, before in selectors(query.raw):
-        if re.search(r"_(total|bucket|sum|count)$", name):
+        if query.over_time and re.search(r"_(total|bucket|sum|count)$", name):
             assert re.search(r"(rate|increase)\($", before), f"{name} is a counter"
+
+
+@every_query
+def test_lines_do_not_depend_on_the_time_range(query: Query) -> None:
+    assert not query.over_time or not re.search(r"\$__range|@ (start|end)\(\)", query.raw)
 
 
 @every_query
@@ -325,20 +322,25 @@ def test_the_dashboard_itself(board: Mapping[str, Any]) -> None:
     """uneditable-rule, and what readers rely on: time zone, refresh, one crosshair, links that keep what is chosen."""
     assert board["editable"] is False
     assert board["timezone"] == "browser"
-    assert board["refresh"] == "30s"
+    assert board["refresh"] == ("5m" if board["uid"] == "infercanary-self" else "1m")
     assert board["graphTooltip"] == 1
     assert board["time"]["to"] == "now"
     assert board["description"].endswith(".")
     assert board["schemaVersion"] >= 40
     assert not board.get("id"), "a number of one Grafana's own"
     [link] = board["links"]
-    assert link["includeVars"] and link["keepTime"] and link["tags"] == board["tags"] == ["infercanary"]
+    assert (
+        link["includeVars"]
+        and link["keepTime"]
+        and link["asDropdown"]
+        and link["tags"] == board["tags"] == ["infercanary"]
+    )
 
 
 def test_addresses_stay() -> None:
     """Alerts, runbooks and people's bookmarks lead here."""
     assert {name: board["uid"] for name, board in BOARDS.items()} == {
-        name: f"infercanary-{name}" for name in ("fleet", "service", "upgrade", "gpu-host", "self")
+        name: f"infercanary-{name}" for name in ("fleet", "service", "host", "self")
     }
     rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "prometheus/rules").glob("*.y*ml"))
     for uid, parameters in re.findall(r"/d/([\w-]+)\??([^'\"\s]*)", rules):
@@ -349,22 +351,26 @@ def test_addresses_stay() -> None:
 
 @every_board
 def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
-    for uid, rest in re.findall(r'"/d/([\w-]+)\?([^"]*)"', json.dumps(board)):
+    for uid, rest in re.findall(r'"/d/([\w-]+)\?((?:[^"\\]|\\.)*)"', json.dumps(board)):
         [there] = [other for other in BOARDS.values() if other["uid"] == uid]
         names = {variable["name"] for variable in there["templating"]["list"]}
         carried = set(re.findall(r"(?:var-(?=\w+=)|\$\{)(\w+)(?==|:queryparam)", rest)) - {"datasource"}
         assert carried <= names
-        if uid in ("infercanary-service", "infercanary-upgrade"):
-            # On any number of hosts; a link of one host would leave the others out.
-            assert carried == {"namespace", "service", "canary"}
-        if uid == "infercanary-gpu-host":
-            assert carried >= {"instance", "container"}
-        assert "${__url_time_range}" in rest and "${datasource:queryparam}" in rest
+        if uid == "infercanary-service":
+            # Of any number of hosts: a link of one host would leave the others out.
+            # Alerts and inventory know no canary.
+            assert carried - {"canary"} == {"namespace", "service"}
+            # The row's own namespace: what is chosen on this board may be all of them.
+            assert re.search(r"var-namespace=\$\{__(data\.fields|field\.labels)\.namespace\}", rest)
+        if uid == "infercanary-host":
+            assert carried >= {"namespace", "service"}
+        assert "${__url_time_range}" in rest or "&from=${__data.fields[" in rest
+        assert "${datasource:queryparam}" in rest
 
 
 @every_board
 def test_places(board: Mapping[str, Any]) -> None:
-    """Ids are unique; panels lie within the 24 columns, on nobody else, and fill their lines."""
+    """Ids are unique; panels lie within the 24 columns, on no other, and beside panels of their height."""
     items = [item for panel in board["panels"] for item in (panel, *(panel.get("panels") or ()))]
     ids = [item["id"] for item in items]
     assert len(ids) == len(set(ids))
@@ -375,18 +381,19 @@ def test_places(board: Mapping[str, Any]) -> None:
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, f"{item['title']} lies on another"
         taken |= cells
-    lines = {y: sum(x_y[1] == y for x_y in taken) for y in {y for _, y in taken}}
-    assert set(lines.values()) == {24}, "a gap, or panels of unequal height side by side"
+    heights: dict[int, set[int]] = {}
+    for item in items:
+        heights.setdefault(item["gridPos"]["y"], set()).add(item["gridPos"]["h"])
+    assert all(len(side_by_side) == 1 for side_by_side in heights.values())
 
 
 @every_board
 def test_upgrades_are_marked(board: Mapping[str, Any]) -> None:
     marks = {annotation["name"]: annotation for annotation in board["annotations"]["list"]}
-    assert {"Upgrades", "Images"} <= marks.keys()
-    assert "infercanary_upgrade_timestamp_seconds" in marks["Upgrades"]["expr"]
-    assert marks["Upgrades"]["useValueForTime"]
-    assert "infercanary_container_info" in marks["Images"]["expr"]
-    assert all(mark["enable"] and mark["expr"] == mark["target"]["expr"] for mark in marks.values())
+    assert [*marks] == (["Upgrades"] if board["uid"] != "infercanary-self" else [])
+    for mark in marks.values():
+        assert "infercanary_upgrade_timestamp_seconds" in mark["target"]["expr"]
+        assert mark["enable"] and mark["useValueForTime"]
 
 
 @every_board
@@ -396,7 +403,7 @@ def test_everybody_can_distinguish_the_colours(board: Mapping[str, Any]) -> None
         getattr(colours, name)
         for name in ["BLUE", "SKY", "GREEN", "YELLOW", "ORANGE", "VERMILLION", "PURPLE", "GREY", "OLIVE"]
     }
-    assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette
+    assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette | {*colours.CELLS.values()}
     assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), "a colour of Grafana's own"
 
 
@@ -436,10 +443,12 @@ def test_a_name_has_one_hue(at: tuple[str, Mapping[str, Any]]) -> None:
         for override in panel["fieldConfig"]["overrides"]
         if any(item["id"] == "color" for item in override["properties"])
     ]
-    known = {matcher["options"] for matcher in hues if matcher["id"] == "byName"}
     own = {legends[matcher["options"]] for matcher in hues if matcher["id"] == "byFrameRefID"}
-    by_name = sum(matcher["id"] == "byRegexp" for matcher in hues)
-    assert by_name == 8 or {*legends.values()} <= known | own
+    patterns = [matcher["options"] for matcher in hues if matcher["id"] == "byRegexp"]
+    assert {pattern for pattern, (look,) in names.looks() if look.id_val == "color"} <= {*patterns} or all(
+        legend in own or any(re.search(pattern.strip("/"), legend) for pattern in patterns)
+        for legend in legends.values()
+    )
 
 
 def _look(name: str) -> tuple[str, ...]:
@@ -466,16 +475,7 @@ def test_a_name_of_any_kind_has_one_look() -> None:
 
 
 def test_no_two_tags_look_alike() -> None:
-    """By their letters alone `cgroup_throttled` and `crowded_inside` do."""
-    assert _look("cgroup_throttled") == _look("crowded_inside")
-    [panel] = [panel for name, panel in PANELS if name == "service" and panel["title"].startswith("Tags:")]
-    looks = {
-        override["matcher"]["options"]: tuple(json.dumps(item) for item in override["properties"])
-        for override in panel["fieldConfig"]["overrides"]
-        if override["matcher"]["id"] == "byName"
-    }
-    assert [*looks] == [*TAGS]
-    assert all(len(look) == 2 for look in looks.values()) and len({*looks.values()}) == len(TAGS)
+    assert len({*map(_look, TAGS)}) == len(TAGS)
 
 
 @every_panel
@@ -490,19 +490,19 @@ def test_no_unit_is_a_names(at: tuple[str, Mapping[str, Any]]) -> None:
 def test_the_text_of_an_empty_panel_is_not_in_a_cell(at: tuple[str, Mapping[str, Any]]) -> None:
     _, panel = at
     text = panel["fieldConfig"]["defaults"]["noValue"]
-    if panel["type"] in ("table", "state-timeline"):
-        # Of a time line Grafana takes an empty text for the number 0, and draws gaps as that state.
-        assert _options(panel, "byRegexp", "/.*/")["noValue"] == ("" if panel["type"] == "table" else "–")
-    if panel["type"] == "stat":
-        assert len(text) <= 3, "it is as large as a number"
-    if panel["type"] == "state-timeline":
-        [states] = [m["options"] for m in panel["fieldConfig"]["defaults"]["mappings"]]
-        assert states["0"]["text"] == text, "its query gives a 0 where there is no state"
-        assert panel["options"]["legend"]["showLegend"] is False
-        for target in panel["targets"]:
-            assert "label_replace(vector(0)" in target["expr"], (
-                "Grafana reports an error where there is no series"
-            )
+    assert text in ("No data", "None", "No change found", "Nothing to compare yet"), "it says that, not why"
+    if panel["type"] == "table":
+        assert _options(panel, "byRegexp", "/.*/")["noValue"] == ""
+
+
+@every_panel
+def test_lines_have_a_legend_with_values(at: tuple[str, Mapping[str, Any]]) -> None:
+    _, panel = at
+    if panel["type"] == "timeseries":
+        legend = panel["options"]["legend"]
+        assert (legend["displayMode"], legend["calcs"]) == ("table", ["lastNotNull", "max"])
+        width = panel["fieldConfig"]["defaults"]["custom"]["lineWidth"]
+        assert width >= 2 or panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
 
 
 @every_panel
@@ -533,52 +533,42 @@ def test_a_table_shows_whole_names_and_no_empty_column(at: tuple[str, Mapping[st
     for heading in headings:
         looks = _options(panel, "byName", heading)
         assert "unit" in looks or looks["custom.wrapText"], heading
-    widths = [_options(panel, "byName", heading) for heading in headings[:3]]
-    width = sum(looks.get("custom.width") or looks["custom.minWidth"] for looks in widths)
-    assert width <= 340, "a phone shows the first three columns"
 
 
-def test_old_is_left_and_grey_new_is_right_and_blue() -> None:
-    sides = {"old": colours.OLD, "new": colours.NEW}
-    seen = set()
-    for _, panel in PANELS:
-        headings = _headings(panel) if panel["type"] == "table" else []
-        if {"old", "new"} & {*headings}:
-            assert headings.index("new") == headings.index("old") + 1, panel["title"]
-            seen.add(panel["title"])
-        legends = {
-            t["refId"]: t["legendFormat"].split(" ")[0] for t in panel["targets"] if t.get("legendFormat")
-        }
-        if {"old", "new"} <= {*legends.values()}:
-            assert [*legends.values()][:2] == ["old", "new"], panel["title"]
-            looks = [_options(panel, "byFrameRefID", reference) for reference in "AB"]
-            assert [look["color"]["fixedColor"] for look in looks] == [*sides.values()]
-            if panel["type"] == "timeseries":
-                assert [bool(look.get("custom.lineStyle")) for look in looks] == [True, False]
-            seen.add(panel["title"])
-    assert seen >= {
-        "Latency over time, by image",
-        "Distribution of latencies, by image",
-        "Old and new latency",
-        "Medians of runs",
-        "Phases",
-        "Tags: share of the runs",
-        "Components that changed",
-        "Cold start",
-    }
+def test_old_is_left_of_new() -> None:
+    seen = [heading for _, panel in PANELS if panel["type"] == "table" for heading in _headings(panel)]
+    places = [place for place, heading in enumerate(seen) if heading == "Old"]
+    assert len(places) == 3 and all(seen[place + 1] == "New" for place in places)
 
 
 def test_the_answer_comes_first() -> None:
-    for board in ("service", "upgrade"):
-        first, second, *_ = panels(BOARDS[board])
-        assert "infercanary_verdict_info" in first["targets"][1]["expr"]
-        assert first["gridPos"]["w"] == 24
-        assert "infercanary_shift_ratio" in second["targets"][0]["expr"]
-    counts = next(panels(BOARDS["fleet"]))
-    assert [t["legendFormat"].replace(" ", "_") for t in counts["targets"]] == [*reversed(colours.VERDICTS)]
-    for verdict in colours.VERDICTS:
-        [link] = _options(counts, "byName", verdict.replace("_", " "))["links"]
-        assert f"&var-verdict={verdict}&" in link["url"]
+    """On a screen, and in the first three panels on a phone."""
+    verdict, words, evidence, *_ = panels(BOARDS["service"])
+    assert _headings(verdict) == ["Service", "Verdict", "Latency", "Change", "Cause: what to do"]
+    assert "infercanary_verdict_info" in words["targets"][0]["expr"]
+    assert "infercanary_upgrade_info" in words["targets"][0]["expr"]
+    assert {"Answers", "Device", "Runs"} <= {*_headings(evidence)}
+
+
+def test_each_verdict_and_cause_says_what_to_do() -> None:
+    verdict, *_ = panels(BOARDS["service"])
+    [known] = _options(verdict, "byName", "Cause: what to do")["mappings"]
+    wanted = {*colours.VERDICTS, "answers", "device"}
+    wanted |= {f"{verdict}{cause}" for verdict in ("regressed", "improved") for cause in CAUSES}
+    assert known["options"].keys() == wanted
+
+
+def test_the_first_board_to_open_asks_little() -> None:
+    """At each refresh: of the panels that are open, with the values that the variables have."""
+    for name, board in BOARDS.items():
+        titles = {panel["title"] for panel in board["panels"] if panel["type"] != "row"}
+        asked = [
+            query.expression
+            for query in queries(namespace="prod", service="search", canary="resnet18")
+            if query.dashboard == name and re.sub(r"^panel | [A-Z]$", "", query.place) in titles
+        ]
+        assert len(asked) <= 30, name
+        assert name != "service" or sum(len(text.encode()) for text in asked) <= 20_000
 
 
 def test_rows_for_what_few_have_are_folded() -> None:
@@ -590,12 +580,12 @@ def test_rows_for_what_few_have_are_folded() -> None:
     }
     assert all(folded.values())
     open_ = [panel for board in BOARDS.values() for panel in board["panels"] if panel["type"] != "row"]
-    rare = re.compile(
-        r"infercanary_(?:gpu_|nvml_|sweep_|first_token|between_tokens)\w*seconds|infercanary_gpu_|infercanary_sweep_"
-    )
+    rare = re.compile(r"infercanary_(gpu_|nvml_|sweep_|first_token|between_tokens)")
     for panel in open_:
-        if panel["title"] != "Containers in trouble":
-            assert not rare.search(json.dumps(panel["targets"])), panel["title"]
+        assert not rare.search(json.dumps(panel["targets"])) or panel["title"] in (
+            "Thread affinity",
+            "Broken now",
+        ), panel["title"]
 
 
 def test_the_rule_counts_verdicts_as_the_boards_do() -> None:

@@ -42,13 +42,13 @@ def test_each_is_listed_once() -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("gpu-host: panel SM clock B", empty.NO_GPU),
-        ("self: panel Samplers B", empty.WELL),
-        ("self: panel Samplers A", None),
-        ("fleet: panel What the last upgrade did A", None),
+        ("host: panel Clock B", empty.NO_GPU),
+        ("self: panel Probes F", empty.WELL),
+        ("self: panel Probes A", None),
+        ("fleet: panel Services: last upgrade A", None),
         ("alert InferCanaryProbeDown", empty.NO_ALERT),
         ("recording service_canary:infercanary_cpu_fallback:holds", empty.NO_ALERT),
-        ("recording fleet:infercanary_up:avg", None),
+        ("recording instance_job:up:max", None),
     ],
 )
 def test_why(place: str, why: str | None) -> None:
