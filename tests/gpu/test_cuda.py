@@ -16,7 +16,6 @@ import pytest
 from gpu import GOAL, MODES, WORKLOADS, Mode, compare, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Phase, Probe, TorchTarget
-from infercanary.probe.timing import overhead
 
 torch = pytest.importorskip("torch")
 
@@ -189,7 +188,6 @@ def test_short_work_is_batched_to_100_us() -> None:
     assert target.clock.batch > 1
     compute = statistics.median(target.clock.measure(target.run)[0].phases["compute"] for _ in range(20))
     assert compute * target.clock.batch > 50e-6
-    assert overhead(target.clock) < 50e-6
 
 
 def test_work_on_the_default_stream_is_seen() -> None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from statistics import median
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
-_OVERHEAD_TRIES = 101
 _BATCH_SECONDS = 100e-6
 _BATCH_TRIES = 5
 _MAX_BATCH = 1000
@@ -230,21 +228,3 @@ def _timing(wall: float, phases: dict[str, float], batch: int) -> Timing:
     if batch == 1:
         return Timing(wall, phases)
     return Timing(wall / batch, {name: seconds / batch for name, seconds in phases.items()})
-
-
-def overhead(clock: Clock) -> float:
-    """Median seconds that ``clock`` finds in a phase with nothing in it: part of every phase, and never subtracted.
-
-    Args:
-        clock: A target's, once it is open.
-
-    Returns:
-        Seconds of a whole repeat, for all of its inferences.
-    """
-
-    def empty(phase: Phase) -> None:
-        with phase("empty"):
-            pass
-
-    found = median(clock.measure(empty)[0].phases["empty"] for _ in range(_OVERHEAD_TRIES))
-    return found * inferences(clock)

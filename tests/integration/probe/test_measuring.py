@@ -21,7 +21,6 @@ from watching import MODULES, Seen, fetch, until
 from infercanary.contract.report import Family, Run, decode
 from infercanary.notebook.function import FunctionTarget
 from infercanary.probe import HostClock, Phase
-from infercanary.probe.timing import overhead
 
 CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}
 
@@ -74,7 +73,6 @@ def test_a_batch_is_timed_per_inference() -> None:
 
     timing = min((clock.measure(run)[0] for _ in range(5)), key=lambda each: each.wall)
     assert 0.002 <= timing.phases["compute"] <= timing.wall < 0.02
-    assert 0 <= overhead(HostClock()) < 0.001
 
 
 def test_controls_follow_each_run(started: Any) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from infercanary.probe import timing
-from infercanary.probe.timing import CudaClock, HostClock, Phase, overhead
+from infercanary.probe.timing import CudaClock, HostClock, Phase
 
 
 def test_host_clock_measures_wall_and_phases() -> None:
@@ -251,15 +251,3 @@ def test_a_batch_is_timed_per_inference(line: Timeline) -> None:
     measured = clock.measure(run)[0]
     assert measured.phases["compute"] == pytest.approx(30e-6, rel=0.02)
     assert measured.wall == pytest.approx(30e-6, rel=0.2)
-
-
-def test_the_overhead_is_what_an_empty_pair_of_events_reads(line: Timeline) -> None:
-    """Recording an event takes 1 µs here, and the stream is idle: so far apart are two of them."""
-    clock = CudaClock(FakeCuda(line), "cuda:0")
-    assert overhead(clock) == pytest.approx(1e-6)
-    clock.batch = 8
-    assert overhead(clock) == pytest.approx(1e-6), "a pair is a pair, whatever a repeat's work is divided by"
-
-
-def test_the_host_clock_has_little_overhead() -> None:
-    assert 0 <= overhead(HostClock()) < 1e-3

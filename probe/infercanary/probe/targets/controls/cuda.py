@@ -21,7 +21,7 @@ from infercanary.contract.vocabulary import Bottleneck
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.controls.control import Work
 from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
-from infercanary.probe.timing import Clock, HostClock, Phase, Timing, overhead
+from infercanary.probe.timing import Clock, HostClock, Phase, Timing
 
 T = TypeVar("T")
 
@@ -141,8 +141,6 @@ class CudaControl:
         self.bottleneck: Bottleneck = bottleneck
         self.work = Work()
         self.clock: Clock = HostClock()
-        self.event_overhead = 0.0
-        """Seconds between two events with nothing between them, in all its phases."""
         self._ordinal = ordinal
         self._prepare = prepare
         self._device: Device | None = None
@@ -159,7 +157,6 @@ class CudaControl:
             with device.current():
                 step = self._prepare(device)
                 clock = device.clock()
-                self.event_overhead = overhead(clock)
             batches = _BatchClock(device, clock, step)
             batches.calibrate()
         except BaseException:
