@@ -171,6 +171,7 @@ def on_right(panel: Panel, reference: str, unit: str) -> Panel:
         option("unit", unit),
         option("decimals", DECIMALS.get(unit, 0)),
         option("custom.axisPlacement", "right"),
+        option("custom.axisSoftMax", CALM.get(unit, 1.0)),
     ]
     matcher = dashboard.MatcherConfig(id_val="byFrameRefID", options=reference)
     assert built.field_config is not None
@@ -187,7 +188,7 @@ _Line = tuple[str, str] | tuple[str, str, str]
 def plot(
     title: str, text: str, act: str, unit: str, *queries: _Line, empty: str = NO_DATA, **looks: Any
 ) -> Panel:
-    """Draw lines: :func:`lines` as one declaration.
+    """Draw lines with their legend beside them: :func:`lines` as one declaration.
 
     Args:
         title: As `text`, `act`, `unit` and `empty` of :class:`About`.
@@ -195,4 +196,4 @@ def plot(
         looks: As of :func:`lines`.
     """
     about = About(title, text, act, unit, empty=empty)
-    return lines(about, *(Query(*query) for query in queries), **looks)
+    return lines(about, *(Query(*query) for query in queries), right=True, **looks)

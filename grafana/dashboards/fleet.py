@@ -13,7 +13,6 @@ from grafana.dashboards.promql import (
     change,
     how_many,
     level,
-    on_hosts,
     services,
     signed,
 )
@@ -113,13 +112,11 @@ def _services() -> Panel:
         signed(recorded("shift_ratio:max"), "change"),
         recorded("baseline_seconds:max"),
         recorded("current_seconds:max"),
-        "max by (BY, cause) (service_canary_cause:infercanary_shift_cause:max{SERVICE} == 1)",
+        "service_canary_cause:infercanary_shift_cause:max{SERVICE} == 1",
         f"1000 * {upgraded}",
         f"1000 * ({upgraded} - 3600 or 0 * service_canary:infercanary_verdict:number{{SERVICE}} + time() - 21600)",
-        # Without registry and digest; the image's id follows.
-        "max by (BY, image) (label_replace(infercanary_upgrade_info{SERVICE} and on (instance, BY) "
-        'instance_service_canary:infercanary_verdict:worst{SERVICE}, "image", "$1$2", "candidate_image", '
-        '"(?:.*/)?([^/@]+)(?:@[^ ]*)?( .*)?"))',
+        "label_replace(infercanary_upgrade_info{SERVICE} and on (instance, BY) "
+        'instance_service_canary:infercanary_verdict:worst{SERVICE}, "image", "$1$2", "candidate_image", "IMAGE_NAME")',
     ]
     words = {str(i): (colours.word(name), hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
     return rows(
@@ -146,7 +143,10 @@ def _services() -> Panel:
             Column("canary", "Canary", width=120),
             Column("Value #G", "From", hidden=True),
         ],
-        *(Query(f"{query} and on (BY) {_VERDICT.format('$verdict')}") for query in queries),
+        *(
+            Query(f"max by (BY, change, cause, image) ({query} and on (BY) {_VERDICT.format('$verdict')})")
+            for query in queries
+        ),
         sort=("-Verdict", "-Change"),
     )
 
@@ -169,14 +169,19 @@ def _alerts() -> Panel:
             "The runbook of an alert says what it means and what to do.",
             "none",
             width=24,
-            height=10,
+            height=18,
             empty=NONE,
         ),
         [
-            Column("alert", "Alert"),
-            Column("severity", "Severity", named=colours.SEVERITIES, width=90),
-            Column("service", "Service", link=_TO_SERVICE),
-            Column("replica", "Replica", link=link("host", "instance", "namespace", "service", "container")),
+            Column("alert", "Alert", least=175),
+            Column("severity", "Severity", named=colours.SEVERITIES, width=80),
+            Column("service", "Service", link=_TO_SERVICE, least=85),
+            Column(
+                "replica",
+                "Replica",
+                link=link("host", "instance", "namespace", "service", "container"),
+                least=170,
+            ),
             Column("canary", "Canary", width=120),
             Column("instance", "Host", link=link("self", "instance"), width=140),
             Column("Value", "Since", "dateTimeFromNow", width=140),
@@ -192,15 +197,15 @@ def _alerts() -> Panel:
 
 
 def _latency() -> Panel:
-    now = "service_canary:infercanary_run_median_seconds:p50{SERVICE}"
-    last = change(f"{now} @ end()", level(SERVICES))
-    worst = f"topk(10, {on_hosts(f'abs({last})')} @ end())"
-    query = services(f"({change(now, level(SERVICES))}) and on (BY) {worst}")
+    latency = change("service_canary:infercanary_run_median_seconds:p50{SERVICE}", level(SERVICES))
+    # In steps of 10 %, so that noise does not exchange the lines at each moment.
+    worst = f"topk(10, round(abs({latency}), 0.1) HERE)"
+    query = services(f"({latency}) and on (BY) {worst}")
     return lines(
         About(
             "Latency against before the upgrade",
             "Change from the level before the last upgrade: 0 is as before. A service with one image is compared with "
-            "the judged level of that image. Shown are the ten services that are furthest from 0 at the end.",
+            "the judged level of that image. Shown are the ten services that are furthest from 0 at each moment.",
             "If several changed at one moment, see *Host*. If one changed, see *Service*.",
             "percentunit",
             width=24,
@@ -208,6 +213,7 @@ def _latency() -> Panel:
         Query(query, "{{named}} {{canary}}"),
         centred=True,
         calm=0.1,
+        right=True,
     )
 
 
@@ -242,7 +248,7 @@ def _inventory() -> Panel:
             Column("Value #B", "Up", "none", width=80),
             Column("Value #C", "Hosts", "none", width=80),
             Column("hardware", "Hardware"),
-            Column("image", "Unpinned image tag"),
+            Column("image", "Unpinned image tag", least=180),
         ],
         *(Query(f"{each} {query}") for query in queries),
         sort=("Service",),

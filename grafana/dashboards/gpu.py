@@ -10,7 +10,7 @@ from grafana.dashboards.tables import YES_OR_NO, Column, rows
 from grafana.dashboards.variables import CONTAINERS
 
 _INFO = newest("infercanary_gpu_info", CONTAINERS, by=f"{CONTAINER}, gpu")
-_NAMED = f'label_replace({_INFO}, "id", "$1", "uuid", "([^-]*-[^-]*).*")'
+_NAMED = f'label_replace({_INFO}, "id", "$1", "uuid", "(.{{1,12}}).*")'
 """A GPU by the begin of its uuid: its index is another one in each container."""
 _ACTIONS = "none, reset the GPU, reboot the node, drain peer-to-peer, drain and reset, recover IMEX, reset bus, reboot"
 """By the number that the driver gives."""
@@ -23,6 +23,7 @@ def _of_gpu(text: str, by: str = "id", function: str = "max") -> str:
 def panels() -> list[Panel]:
     """Driver, errors, clocks, power, use, bus, and neighbours."""
     rate = "rate(infercanary_gpu_{}_total{{CONTAINERS}}[$__rate_interval])"
+    traffic = 'rate(infercanary_gpu_pcie_bytes_total{{CONTAINERS, direction="{}"}}[$__rate_interval])'
     return [
         _driver(),
         _errors(),
@@ -88,11 +89,12 @@ def panels() -> list[Panel]:
                 "greatest one. An idle GPU lowers it.",
                 "Little bandwidth under load: check seat, riser and slot. Traffic near it: move a neighbour.",
                 "Bps",
-                (_of_gpu(rate.format("pcie_bytes"), "id, direction"), "{{id}} {{direction}}"),
+                (_of_gpu(traffic.format("tx")), "{{id}} tx"),
+                (_of_gpu(traffic.format("rx")), "{{id}} rx"),
                 (_of_gpu("infercanary_gpu_pcie_link_ratio{CONTAINERS}"), "{{id}} link"),
                 minimum=0,
             ),
-            "B",
+            "C",
             "percentunit",
         ),
         plot(
@@ -148,7 +150,10 @@ def _errors() -> Panel:
         "Remap failed": 'row_remap{CONTAINERS, state="failed"}',
         "PCIe replays": "pcie_replays_total{CONTAINERS}",
     }
-    actions = {str(i): (word, colours.VERMILLION if i else "") for i, word in enumerate(_ACTIONS.split(", "))}
+    actions = {
+        str(i): (word, colours.VERMILLION if i else colours.BLUE)
+        for i, word in enumerate(_ACTIONS.split(", "))
+    }
     return rows(
         About(
             "GPU errors",

@@ -49,10 +49,8 @@ def board() -> Board:
 def _first_screen() -> list[Panel]:
     now = "quantile_over_time(0.5, infercanary_run_median_seconds{CONTAINERS}[$__rate_interval])"
     # By this host's exporter; by another one where they share a store.
-    own = " or ".join(
-        f"infercanary_{side}_seconds{{HOST, SERVICE}} @ end()" for side in ("baseline", "current")
-    )
-    canaries = change(now, f"(max by (BY) ({own}) or {level(SERVICES)})")
+    own = "max by (BY) (infercanary_baseline_seconds{HOST, SERVICE} or infercanary_current_seconds{HOST, SERVICE})"
+    canaries = change(now, f"({own} or {level(SERVICES)})")
     work = reference_work(f"{CONTAINER}, control", CONTAINERS, 'control!~".*_python"')
     throttled = worst_rates("infercanary_cgroup_cpu_throttled_periods_total", CONTAINERS)
     used = worst_rates("infercanary_cpu_seconds_total", CONTAINERS, 'scope="process"')

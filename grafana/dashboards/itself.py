@@ -87,7 +87,7 @@ def _exporters() -> Panel:
             "If fewer answer than were found, see the probes beside. If versions differ, finish the rollout.",
             "none",
             width=10,
-            height=12,
+            height=14,
         ),
         [
             Column("instance", "Host"),
@@ -122,10 +122,15 @@ def _probes() -> Panel:
             "raise duty_cap, or use a smaller input. A failing sampler: the probe's log.",
             "none",
             width=14,
-            height=12,
+            height=14,
         ),
         [
-            Column("replica", "Probe", link=link("host", "instance", "namespace", "service", "container")),
+            Column(
+                "replica",
+                "Probe",
+                link=link("host", "instance", "namespace", "service", "container"),
+                least=150,
+            ),
             Column("Value #A", "State", words=_STATES, width=120),
             Column("Value #B", "Last report", "s", width=90),
             Column("Value #C", "Late", "s", width=90),
@@ -231,12 +236,16 @@ def _cost() -> list[Panel]:
         ),
         plot(
             "Loop lag and scrape time",
-            "The highest of all exporters: longest delay of the event loop over 30 s (healthy is below 0.1 s), and the "
-            "time that Prometheus takes for a scrape.",
+            "The highest of the exporters that are up: longest delay of the event loop over 30 s (healthy is below "
+            "0.1 s), and the time that Prometheus takes for a scrape.",
             "Lag near the time-out of polls: give the exporter more CPU. A slow scrape: raise its time-out.",
             "s",
             ("max(infercanary_event_loop_lag_seconds{HOST})", "loop lag", colours.BLUE),
-            ('max(scrape_duration_seconds{job="infercanary", HOST})', "scrape", colours.ORANGE),
+            (
+                'max(scrape_duration_seconds{job="infercanary", HOST} and on (instance) SCRAPED == 1)',
+                "scrape",
+                colours.ORANGE,
+            ),
             minimum=0,
         ),
     ]

@@ -54,7 +54,8 @@ def tiles(
         links: Series → address that a click leads to.
         bad_from: Vermillion from there on, and blue below it; grey without it.
     """
-    steps = [dashboard.Threshold(value=None, color=colours.NEUTRAL if bad_from is None else colours.WELL)]
+    usual = colours.CELLS[colours.NEUTRAL] if bad_from is None else colours.WELL
+    steps = [dashboard.Threshold(value=None, color=usual)]
     if bad_from is not None:
         steps.append(dashboard.Threshold(value=bad_from, color=colours.TROUBLE))
     panel = (
@@ -69,7 +70,7 @@ def tiles(
         .decimals(DECIMALS.get(about.unit, 0))
     )
     for name, hue in (named or {}).items():
-        panel.override_by_name(name, [colour(hue)])
+        panel.override_by_name(name, [colour(colours.CELLS.get(hue, hue))])
     for name, unit in (units or {}).items():
         panel.override_by_name(name, [option("unit", unit), option("decimals", DECIMALS.get(unit, 0))])
     for name, address in (links or {}).items():

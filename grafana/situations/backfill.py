@@ -95,22 +95,31 @@ def _evaluated(rule: Rule, situation: Situation, asked: Prometheus) -> Iterator[
     for series in asked.data("query_range", query=rule["expr"], start=start, end=END, step=step)["result"]:
         labels = {**series["metric"], **(rule.get("labels") or {})}
         labels.pop("__name__", None)
-        points = series["values"]
-        if "alert" in rule:
-            labels |= {"alertname": rule["alert"], "alertstate": "firing"}
-            wait = rule.get("for", "0s")
-            points = [(at, "1") for at in _firing(points, int(wait[:-1]) * UNITS[wait[-1]], step)]
-        inner = ",".join(f"{name}={json.dumps(text, ensure_ascii=False)}" for name, text in labels.items())
-        yield from (f"{rule.get('record', 'ALERTS')}{{{inner}}} {text} {at}\n" for at, text in points)
+        if "alert" not in rule:
+            yield from _lines(rule["record"], labels, series["values"])
+            continue
+        wait = rule.get("for", "0s")
+        labels |= {"alertname": rule["alert"]}
+        firing = [*_firing(series["values"], int(wait[:-1]) * UNITS[wait[-1]], step)]
+        yield from _lines("ALERTS", {**labels, "alertstate": "firing"}, [(at, 1) for at, _ in firing])
+        yield from _lines("ALERTS_FOR_STATE", labels, firing)
 
 
-def _firing(points: Iterable[tuple[float, object]], wait: float, step: float) -> Iterator[float]:
-    since = before = -1.0
+def _lines(name: str, labels: Mapping[str, str], points: Iterable[tuple[float, object]]) -> Iterator[str]:
+    inner = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
+    yield from (f"{name}{{{inner}}} {value} {at}\n" for at, value in points)
+
+
+def _firing(
+    points: Iterable[tuple[float, object]], wait: float, step: float
+) -> Iterator[tuple[float, float]]:
+    """When it fires, and since when the alert holds."""
+    since = before = float("-inf")
     for at, _ in points:
         since = at if at - before > step else since
         before = at
         if at - since >= wait:
-            yield at
+            yield at, since
 
 
 def _add_blocks(file: Path, folder: Path) -> None:

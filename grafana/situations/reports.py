@@ -131,6 +131,7 @@ def _labels(now: Moment, metric: Metric, stem: str) -> Iterator[tuple[str, ...]]
         "device": ["cpu", "cuda:0"] if "gpu" in now.words else ["cpu"],
         "cpus": ["0-3"],
         "xid": ["79"],
+        "uuid": ["GPU-5a6f1a2b-0c1d-2e3f-4a5b-6c7d8e9fa0b1"],
         "detail": [_ERROR],
         "phase": [*now.phases],
         "batch": ["1", "4", "16"],

@@ -69,9 +69,9 @@ def test_rules_are_evaluated_after_what_they_read() -> None:
     assert [*_rounds([alert, second, first])] == [[first], [second], [alert]]
 
 
-def test_an_alert_fires_once_it_has_held() -> None:
+def test_an_alert_fires_once_it_has_held_and_keeps_its_begin() -> None:
     points = [(at, 1.0) for at in (0.0, 30.0, 60.0, 150.0, 180.0, 210.0)]
-    assert [*_firing(points, 60.0, 30.0)] == [60.0, 210.0]
+    assert [*_firing(points, 60.0, 30.0)] == [(60.0, 0.0), (210.0, 150.0)]
 
 
 def _recorded() -> dict[str, set[str]]:
