@@ -42,12 +42,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Time to the first token",
         "service: panel Time between tokens",
     ),
-    f"no drift: its baseline takes {LIVE.drift_baseline_blocks} blocks of {LIVE.block_runs} runs": (
-        "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
-        "recording instance_service_container_canary:infercanary_drift_ratio:recent",
-    ),
     "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
-    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
     "too few repeats": (
         "service: panel All measured latencies B",
         "service: panel All measured latencies C",

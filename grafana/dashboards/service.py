@@ -158,7 +158,7 @@ _VERDICT = [
             "If the new image is not the one that was to be deployed, its tag was moved.",
             "none",
             width=14,
-            height=8,
+            height=9,
             empty=NOTHING_YET,
         ),
         [Column("said", "Images and finding")],
@@ -182,7 +182,7 @@ _VERDICT = [
             "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
             "none",
             width=10,
-            height=8,
+            height=9,
             empty=NOTHING_YET,
         ),
         [
@@ -240,8 +240,8 @@ _VERDICT = [
         ),
         [
             Column("component", "Component", width=209),
-            Column("old", "Old", least=65),
-            Column("new", "New", least=65),
+            Column("old", "Old", least=96),
+            Column("new", "New", least=96),
             _NAMESPACE,
         ],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
