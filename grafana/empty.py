@@ -1,18 +1,16 @@
-"""Queries that may give nothing, and why. Whatever else gives none has a mistake in it.
+"""Queries that may give nothing, and why. Any other query that gives nothing has a mistake in it.
 
-The list is that of a machine without a GPU on which nothing is in trouble: a check against the running stack fails for
-a query that gives nothing and is not here.
+The list is that of a machine without a GPU on which nothing is wrong but the last upgrade: a check against the running
+stack fails for an empty query that is not here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infercanary.judge.policy import LIVE
-
 NO_GPU = "this machine has no GPU"
 WELL = "as it should be"
-NO_ALERT = "what it warns of did not happen"
+NO_ALERT = "no alert fires"
 
 EMPTY: Mapping[str, Sequence[str]] = {
     NO_GPU: (
@@ -30,35 +28,35 @@ EMPTY: Mapping[str, Sequence[str]] = {
     WELL: (
         "fleet: panel Firing alerts",
         "fleet: panel Inventory D",
-        "self: panel Errors by kind",
         "self: panel Probes F",
+        "self: panel Errors by kind",
+        "service: panel Contended runs, by cause",
         "service: panel Cold start A",
         "service: panel Cold start C",
-        "service: panel Contended runs, by cause",
         "service: panel Where replicas differ",
     ),
-    "none is configured": (
+    "the canary has none": (
         "service: panel Last sweep",
+        "service: panel Memory, energy and throughput",
         "service: panel Time per phase B",
         "service: panel Time to the first token",
         "service: panel Time between tokens",
     ),
-    f"no drift: its baseline takes {LIVE.drift_baseline_blocks} blocks of {LIVE.block_runs} runs": (
-        "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
-        "recording instance_service_container_canary:infercanary_drift_ratio:recent",
-    ),
-    "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
-    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
     "too few repeats": (
         "service: panel All measured latencies B",
         "service: panel All measured latencies C",
         "recording service_canary:infercanary_latency_seconds:p90_rate5m",
         "recording service_canary:infercanary_latency_seconds:p99_rate1h",
     ),
+    "no drift": (
+        "recording instance_service_container_canary:infercanary_drift_ratio:recent",
+        "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
+    ),
+    "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
+    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
 }
 """Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
-`recording NAME` of a rule. Alerts are not here, nor what is recorded where it holds: they give nothing while all is
-well."""
+`recording NAME` of a rule. Alerts and records that hold only while something is wrong are not here."""
 
 _WHY = {place: why for why, places in EMPTY.items() for place in places}
 

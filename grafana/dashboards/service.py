@@ -238,7 +238,12 @@ _VERDICT = [
             height=13,
             empty=NO_CHANGE,
         ),
-        [_NAMESPACE, Column("component", "Component", width=209), Column("old", "Old"), Column("new", "New")],
+        [
+            Column("component", "Component", width=209),
+            Column("old", "Old", least=65),
+            Column("new", "New", least=65),
+            _NAMESPACE,
+        ],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
         sort=("Component", "Namespace"),
     ),

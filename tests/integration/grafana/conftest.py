@@ -18,8 +18,6 @@ from infercanary.contract.report import LADDER
 
 ROOT = Path(__file__).parents[3]
 START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
-EARLY = 300.0
-"""Seconds after the upgrade in which the shift's interval goes up to +25,000 %."""
 EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
 
 OPEN = {
@@ -28,7 +26,7 @@ OPEN = {
     "device": ["cuda"],
     "xid": ["79"],
     "call": ["nvmlDeviceGetFieldValues"],
-    "measure": ["latency", "host_memory", "throughput"],
+    "measure": ["latency", "host_memory", "throughput", "cold_start_load"],
     "baseline_image": [f"web:1 ({'a' * 12})"],
     "candidate_image": [f"web:latest ({'b' * 12})"],
 }
@@ -61,8 +59,6 @@ def _value(name: str, labels: Labels, at: float) -> float | None:
         return float(labels["container"] != "search-2")
     if re.search("_(success|discovery_up|store_up|successful|gpu_up)$", name):
         return 0.0
-    if name == "infercanary_shift_high_ratio" and UPGRADE < at <= UPGRADE + EARLY:
-        return 250.0
     if name.endswith("_ratio"):
         return 0.05
     return 0.02 + (at > UPGRADE) * 0.002 if name.endswith("_seconds") else 1.0
@@ -136,6 +132,7 @@ def _others() -> Iterator[str]:
     firing = {"alertname": "InferCanaryImageRegressed", "alertstate": "firing", "severity": "warning"}
     for name, kind, labels in (
         ("ALERTS", "gauge", {**own, **firing, "service": "search", "canary": "resnet18"}),
+        ("ALERTS_FOR_STATE", "gauge", {**own, **firing, "service": "search", "canary": "resnet18"}),
         ("process_cpu_seconds_total", "counter", own),
         ("process_resident_memory_bytes", "gauge", own),
         ("scrape_duration_seconds", "gauge", own),
