@@ -2,9 +2,9 @@
 
 Both sides have the same world: 125 hosts with 4 services, each of which got another image. One host's scrapes are those
 of a real exporter and its judge, with simulated probes (grafana/situations), each side by its own code; the other hosts
-are the same under other names. Metrics that neither a rule nor a board of the side reads are left out. A real Prometheus
-has them and what the side's recording rules make of them. Each query of each open panel is asked three times, before and
-after by turns, with the step that Grafana takes for 6 hours.
+are the same under other names. Metrics that neither a rule nor a board of the side reads are left out. A real
+Prometheus has them and what the side's recording rules make of them. Each query of each open panel is asked three
+times, before and after by turns, with the step that Grafana takes for 6 hours.
 
     PYTHONPATH=. python benchmarks/dashboards.py [--before COMMIT]
 """
@@ -62,11 +62,14 @@ def changed(thing: Any, **fields: object) -> Any:
 def one_host(containers: int, seconds: float, scrape: float) -> Situation:
     """A host whose services got another image within the last half of the time."""
     server: Any = SITUATIONS["upgraded"].servers[0]
-    brief: dict[str, object] = {"brief": True, "sweeps": False} if hasattr(server, "brief") else {"words": "brief"}
+    brief: dict[str, object] = (
+        {"brief": True, "sweeps": False} if hasattr(server, "brief") else {"words": "brief"}
+    )
     starts = [(ago * seconds / 3600, image) for ago, image in server.starts]
     names = [f"{SERVICE}-{i}" for i in range(containers)]
     servers = [
-        changed(server, service=name, name=f"{name}-{HOST[:8]}", host=HOST, starts=starts, **brief) for name in names
+        changed(server, service=name, name=f"{name}-{HOST[:8]}", host=HOST, starts=starts, **brief)
+        for name in names
     ]
     chosen = {"service": names[0], "instance": HOST, "canary": "resnet18"}
     return Situation("host", servers, seconds=seconds, step=scrape, chosen=chosen)
@@ -147,9 +150,13 @@ def took(sides: Mapping[str, Side]) -> dict[str, dict[str, list[float]]]:
 
 def show(sides: Mapping[str, Side], medians: Mapping[str, Mapping[str, list[float]]]) -> None:
     """Print a line for each board of each side; below it how they compare."""
-    print(f"{HOSTS * CONTAINERS} services on {HOSTS} hosts, {SECONDS / 3600:g} h, a scrape each {SCRAPE:g} s,")
+    print(
+        f"{HOSTS * CONTAINERS} services on {HOSTS} hosts, {SECONDS / 3600:g} h, a scrape each {SCRAPE:g} s,"
+    )
     print(f"a point each {STEP:g} s; open panels; median of {ROUNDS}; seconds")
-    print(f"{'':7} {'board':10} {'queries':>8} {'PromQL bytes':>13} {'sum':>8} {'slowest':>8} {'of before':>10}")
+    print(
+        f"{'':7} {'board':10} {'queries':>8} {'PromQL bytes':>13} {'sum':>8} {'slowest':>8} {'of before':>10}"
+    )
     for name, one in sides.items():
         series = one.prometheus.at('count({__name__!=""})', END).results[0].points[0][1]
         for board, times in medians[name].items():
@@ -159,7 +166,9 @@ def show(sides: Mapping[str, Side], medians: Mapping[str, Mapping[str, list[floa
             figures = f"{len(times):8} {size:13,} {sum(times):8.2f} {max(times):8.2f} {ratio}"
             print(f"{name:7} {board:10} {figures}")
         total = [seconds for times in medians[name].values() for seconds in times]
-        print(f"{name:7} {'all':10} {len(total):8} {'':13} {sum(total):8.2f} {max(total):8.2f}  {series:,.0f} series")
+        print(
+            f"{name:7} {'all':10} {len(total):8} {'':13} {sum(total):8.2f} {max(total):8.2f}  {series:,.0f} series"
+        )
 
 
 def main() -> None:

@@ -37,7 +37,6 @@ from infercanary.probe import TorchTarget
 from infercanary.probe.gpu.cuda_driver import CudaError, Device, pci_bus_id
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import NvmlSampler
-from infercanary.probe.samplers.nvml.calls import CALL_SECONDS
 from infercanary.probe.targets.controls import Control, available_controls, working_seconds
 
 GOAL = 0.02
@@ -279,13 +278,6 @@ def show_nvml() -> None:
     print(
         f"nvml      {2 * median * 1e3:.2f} ms a run: two samples of {median * 1e3:.2f} ms (at most "
         f"{max(seconds) * 1e3:.2f} ms); once a minute {slow * 1e3:.2f} ms"
-    )
-    calls = next(family for family in samples[-1][1] if family.name == CALL_SECONDS.name)
-    cost = {point.labels[0]: point.value for point in calls.points if isinstance(point.value, float)}
-    slowest = sorted(cost, key=lambda call: cost[call], reverse=True)[:5]
-    print(
-        "nvml      slowest calls, as last made: "
-        + ", ".join(f"{call} {cost[call] * 1e3:.2f} ms" for call in slowest)
     )
 
 

@@ -73,12 +73,12 @@ PARTS: Mapping[str, str] = {
     "cgroup": "cgroup tcp",
     "Process": "gc stalled resident",
     "The probe itself": "probe interval missed_slots lateness busy duty sampler journal",
-    "Verdicts": "verdict measure shift baseline current upgrade restart_deviation judged next_look cold_start_shift "
+    "Verdicts": "verdict measure shift baseline current upgrade restart_deviation judged "
     "cpu_fallback drift control_baseline",
-    "The judge itself": "judge store stored unjudged restart_prior",
+    "The judge itself": "judge store stored unjudged",
     "Exporter": "up report_age canary_waiting container_info container_oom_kills container_shared gpu_shared "
-    "gpu_unknown poll failed_polls rejected budget runs_collected runs_left_out runs_lost worker build links "
-    "event_loop refused_containers memory_limit discovery discovered kubernetes config connections",
+    "gpu_unknown poll rejected budget runs_collected runs_left_out runs_lost worker build links "
+    "event_loop refused_containers discovery discovered config connections",
 }
 """Section → first words, after the prefix, of the names of its metrics; the longest that fits decides."""
 

@@ -13,7 +13,6 @@ Without data there are no values, and an annotation is expanded all the same; so
 from __future__ import annotations
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,14 +23,13 @@ import yaml
 from grafana.dashboards.variables import UID
 
 HERE = Path(__file__).parent
-RULES = HERE.parent / "prometheus/rules/alerts.yml"
+RULES = HERE.parent / "prometheus/rules"
 PROVISIONING = HERE / "provisioning/alerting"
 
 FOLDER = "InferCanary alerts"
 """With the severity: an alert may have two, and a title may be there once in a folder."""
 CONTACT = "InferCanary's Alertmanager"
 _RECEIVER = "infercanary-alertmanager"
-_ALERTMANAGER = "http://alertmanager:9093"
 _RESEND = "1m"
 """Alertmanager takes an alert that is not sent again within its ``resolve_timeout``, 5 minutes, for resolved. It
 notifies of it once however often it is sent."""
@@ -59,7 +57,8 @@ def files() -> dict[Path, str]:
     Returns:
         Path of a file for Grafana's provisioning → its whole text.
     """
-    groups = [*_groups(yaml.load(RULES.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"])]
+    source = [yaml.load(path.read_bytes(), yaml.CSafeLoader) for path in sorted(RULES.glob("*.yml"))]
+    groups = [*_groups([group for rules in source for group in rules["groups"]])]
     uids = [{"orgId": _ORGANISATION, "uid": rule["uid"]} for group in groups for rule in group["rules"]]
     contacts = [{"orgId": _ORGANISATION, "uid": _RECEIVER}]
     off = {"deleteRules": uids, "resetPolicies": [_ORGANISATION], "deleteContactPoints": contacts}
@@ -74,8 +73,7 @@ def _to_alertmanager() -> Rule:
     receiver = {
         "uid": _RECEIVER,
         "type": "prometheus-alertmanager",
-        "settings": {"url": _ALERTMANAGER},
-        "disableResolveMessage": False,
+        "settings": {"url": "http://alertmanager:9093"},
     }
     policy = {
         "orgId": _ORGANISATION,
@@ -92,17 +90,20 @@ def _to_alertmanager() -> Rule:
 
 
 def _groups(source: Sequence[Rule]) -> Iterator[Rule]:
-    names = Counter(rule["alert"] for group in source for rule in group["rules"])
-    for group in source:
-        for severity in sorted({rule["labels"]["severity"] for rule in group["rules"]}):
-            rules = [rule for rule in group["rules"] if rule["labels"]["severity"] == severity]
-            yield {
-                "orgId": _ORGANISATION,
-                "name": group["name"],
-                "folder": f"{FOLDER} ({severity})",
-                "interval": group.get("interval", "1m"),
-                "rules": [_rule(rule, names[rule["alert"]] > 1) for rule in rules],
-            }
+    alerts = [(group, rule) for group in source for rule in group["rules"] if "alert" in rule]
+    names = Counter(rule["alert"] for _, rule in alerts)
+    by_place: dict[tuple[str, str], list[Rule]] = {}
+    for group, rule in alerts:
+        made = _rule(rule, names[rule["alert"]] > 1)
+        by_place.setdefault((group["name"], rule["labels"]["severity"]), []).append(made)
+    for (name, severity), rules in by_place.items():
+        yield {
+            "orgId": _ORGANISATION,
+            "name": name,
+            "folder": f"{FOLDER} ({severity})",
+            "interval": "1m",
+            "rules": rules,
+        }
 
 
 def _rule(rule: Rule, shared: bool) -> Rule:
@@ -136,7 +137,7 @@ def _rule(rule: Rule, shared: bool) -> Rule:
 
 
 def uid(name: str) -> str:
-    """Grafana's name for a rule: it must not change, and has 40 letters at most.
+    """Grafana's name for a rule: it must not change, and Grafana takes 40 letters at most.
 
     Args:
         name: The alert's, and after a hyphen its severity where the alert has two.
@@ -144,9 +145,8 @@ def uid(name: str) -> str:
     Returns:
         Small letters, digits and hyphens.
     """
-    words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.removeprefix("InferCanary")).lower()
-    made = f"infercanary-{words}"
-    return made if len(made) <= 40 else f"{made[:31]}-{zlib.crc32(made.encode()):08x}"
+    words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.removeprefix("InferCanary"))
+    return f"infercanary-{words.lower()}"
 
 
 def template(text: str, references: dict[str, str]) -> str:

@@ -28,20 +28,22 @@ EMPTY: Mapping[str, Sequence[str]] = {
     WELL: (
         "fleet: panel Firing alerts",
         "fleet: panel Inventory D",
-        "self: panel Probes F",
         "self: panel Errors by kind",
-        "service: panel Contended runs, by cause",
+        "self: panel Probes F",
         "service: panel Cold start A",
         "service: panel Cold start C",
+        "service: panel Contended runs, by cause",
         "service: panel Where replicas differ",
     ),
-    "the canary has none": (
+    "none is configured": (
         "service: panel Last sweep",
         "service: panel Memory, energy and throughput",
         "service: panel Time per phase B",
         "service: panel Time to the first token",
         "service: panel Time between tokens",
     ),
+    "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
+    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
     "too few repeats": (
         "service: panel All measured latencies B",
         "service: panel All measured latencies C",
@@ -52,8 +54,6 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_container_canary:infercanary_drift_ratio:recent",
         "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
     ),
-    "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
-    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
 }
 """Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
 `recording NAME` of a rule. Alerts and records that hold only while something is wrong are not here."""

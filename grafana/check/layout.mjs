@@ -48,6 +48,7 @@ export function room(panel, page) {
   return {
     width: column * w + GRID.margin * (w - 1) - 2 * (PANEL.padding + PANEL.border),
     height: GRID.cell * h + GRID.margin * (h - 1) - PANEL.header - 2 * PANEL.padding - PANEL.border,
+    phone: onPhone(page),
   };
 }
 

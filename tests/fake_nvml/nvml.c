@@ -217,19 +217,13 @@ WORD(nvmlDeviceGetVbiosVersion, "vbios", "96.00.%s")
 
 CLOCK(nvmlDeviceGetClockInfo, "sm_clock", 1410, "memory_clock", 2619)
 CLOCK(nvmlDeviceGetMaxClockInfo, "sm_clock_max", 1980, "memory_clock_max", 2619)
-CLOCK(nvmlDeviceGetDefaultApplicationsClock, "sm_clock_default", 1755, "memory_clock_default", 2619)
 
-NUMBER(nvmlDeviceGetPerformanceState, unsigned, "performance_state", 0)
-NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, u64, "reasons", 0x1)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "link_generation", 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "link_lanes", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "link_generation_max", 5)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "link_lanes_max", 16)
 NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "replays", 0)
-NUMBER(nvmlDeviceGetPersistenceMode, unsigned, "persistence", 1)
-NUMBER(nvmlDeviceGetComputeMode, unsigned, "compute_mode", 0)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, "power_limit", 700000)
-NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, "power_limit_default", 700000)
 
 int nvmlDeviceGetTemperature(struct gpu *g, int sensor, unsigned *celsius)
 {
@@ -240,8 +234,6 @@ int nvmlDeviceGetTemperature(struct gpu *g, int sensor, unsigned *celsius)
 }
 
 #ifndef OLD_DRIVER
-NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, "reasons", 0x1)
-
 struct temperature { unsigned version; int sensor; int celsius; };
 
 int nvmlDeviceGetTemperatureV(struct gpu *g, struct temperature *temperature)
@@ -299,20 +291,11 @@ int nvmlDeviceGetCpuAffinity(struct gpu *g, unsigned words, u64 *cpus)
     return OK;
 }
 
-/* type: 0 corrected, 1 uncorrected; counter: 0 volatile, 1 aggregate. */
+/* type: 0 corrected, 1 uncorrected; counter: 0 volatile. */
 int nvmlDeviceGetTotalEccErrors(struct gpu *g, int type, int counter, u64 *errors)
 {
-    static const char *const names[2][2] = {{"ecc_corrected", "ecc_uncorrected"},
-                                            {"ecc_lifetime_corrected", "ecc_lifetime_uncorrected"}};
     ASK("nvmlDeviceGetTotalEccErrors", g->label);
-    *errors = number(names[counter][type], g->label, 0);
-    return OK;
-}
-
-int nvmlDeviceGetEccMode(struct gpu *g, unsigned *current, unsigned *pending)
-{
-    ASK("nvmlDeviceGetEccMode", g->label);
-    *current = *pending = (unsigned)number("ecc", g->label, 1);
+    *errors = counter ? 0 : number(type ? "ecc_uncorrected" : "ecc_corrected", g->label, 0);
     return OK;
 }
 

@@ -33,7 +33,6 @@ pytestmark = [
 ]
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TIMINGS = {"infercanary_nvml_call_seconds", "infercanary_nvml_field_seconds"}
 
 Sample = Callable[[], tuple[Family, ...]]
 
@@ -87,7 +86,6 @@ def of(found: Values, name: str) -> float:
 def test_the_canarys_gpu_is_among_those_that_answer(sample: Sample) -> None:
     found = values(sample())
     assert found["infercanary_nvml_state"][("ok",)] == 1
-    assert found["infercanary_gpu_devices"][()] >= 1
     assert of(found, "up") == 1
     (identity,) = (labels for labels in found["infercanary_gpu_info"] if labels[0] == label(found))
     device = Device(0)
@@ -100,14 +98,10 @@ def test_the_canarys_gpu_is_among_those_that_answer(sample: Sample) -> None:
 def test_values_are_those_of_a_gpu(sample: Sample) -> None:
     found = values(sample())
     assert 0 < of(found, "sm_clock_hertz") <= of(found, "sm_clock_max_hertz") < 5e9
-    assert 0 < of(found, "memory_clock_hertz") <= of(found, "memory_clock_max_hertz") < 50e9
+    assert 0 < of(found, "memory_clock_hertz") < 50e9
     assert 0 < of(found, "memory_used_bytes") < of(found, "memory_size_bytes")
-    assert 5 < of(found, "temperature_celsius") < 110
-    assert 1 <= of(found, "pcie_link_generation") <= of(found, "pcie_link_generation_max")
-    assert 1 <= of(found, "pcie_link_lanes") <= of(found, "pcie_link_lanes_max") <= 32
-    assert of(found, "local_cpus") >= 1
-    active = found["infercanary_gpu_clock_event_active"]
-    assert {value for labels, value in active.items() if labels[0] == label(found)} <= {0.0, 1.0}
+    assert 5 < found["infercanary_gpu_temperature_celsius"][label(found), "gpu"] < 110
+    assert 0 < of(found, "pcie_link_ratio") <= 1
 
 
 def test_load_shows_in_clock_utilization_and_energy(sample: Sample) -> None:
@@ -148,32 +142,22 @@ def test_it_can_be_let_go_of_and_taken_up_again() -> None:
         sampler.close()
 
 
-def test_a_sample_is_in_time_and_its_cost_is_reported(sample: Sample) -> None:
+def test_a_sample_is_in_time(sample: Sample) -> None:
     sample()  # initialises NVML
-    seconds, inside = [], []
+    seconds = []
     for _ in range(20):
         begin = time.perf_counter()
-        found = values(sample())
+        sample()
         seconds.append(time.perf_counter() - begin)
-        calls = found["infercanary_nvml_call_seconds"]
-        inside.append(calls[("nvmlDeviceGetFieldValues",)])
     print(f"a sample: {statistics.median(seconds) * 1e3:.2f} ms, at most {max(seconds) * 1e3:.2f} ms")
-    for (call,), cost in sorted(calls.items(), key=lambda each: -each[1]):
-        print(f"{cost * 1e3:8.3f} ms  {call}")
     assert statistics.median(seconds) < PATIENCE_SECONDS, "a run would begin without it"
-    assert all(0 < cost < each for cost, each in zip(inside, seconds, strict=True))
-    assert 0 <= found["infercanary_nvml_field_seconds"][()] < 1
-    assert {"nvmlInit", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEnergyConsumption"} <= {
-        c for (c,) in calls
-    }
-    assert not [call for (call,) in calls if re.search("Process|Throughput", call)]
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """What Prometheus would read; without what is one GPU's alone, and without timings."""
+    """What Prometheus would read; without what is one GPU's alone."""
     expose = pytest.importorskip("infercanary.exporter.expose")
     shown = expose.Exposition()
-    lines = [expose.write(family, {}) for family in families if family.name not in TIMINGS and family.points]
+    lines = [expose.write(family, {}) for family in families if family.points]
     assert shown.replace(("", ""), lines) == []
     pieces = shown.families(in_openmetrics=False)
     text = b"".join(chain.from_iterable(each.texts for each in pieces)).decode()

@@ -88,12 +88,6 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     )
 
 
-def control_seconds(starts: Iterable[Start]) -> dict[str, float]:
-    """Median time of each control over all runs of ``starts``."""
-    samples = _flat([[*starts]])
-    return {name: level for name in CONTROLS if (level := _level(samples, _control(name)))}
-
-
 def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) -> dict[Limit, float]:
     """What each resource adds to a change of other runs than the evidence is of: of those without their waiting.
 

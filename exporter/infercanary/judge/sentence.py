@@ -11,10 +11,9 @@ from typing import Any
 
 import msgspec
 
-from infercanary.contract.vocabulary import known_component
+from infercanary.contract.vocabulary import CONTROLS, known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.causes import Attribution
-from infercanary.judge.evidence import control_seconds
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
@@ -75,7 +74,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
             runs=_count(same),
             until=max((each.samples[-1].started_at for each in same if each.samples), default=None),
             current_seconds=_level(same),
-            control_seconds=control_seconds(same),
+            control_seconds=_control_levels(same),
             **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
@@ -107,7 +106,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         **edited,
     )
     if decision.look is None:
-        return msgspec.structs.replace(judgement, control_seconds=control_seconds(upgrade.before))
+        return msgspec.structs.replace(judgement, control_seconds=_control_levels(upgrade.before))
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
     measured = estimate.looks[-1].pairs  # people are shown the runs as they are
@@ -119,7 +118,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         only=decision.look.shift.resolution.only,
         baseline_seconds=_level(start for pair in measured for start in pair.old),
         current_seconds=_level(start for pair in measured for start in pair.after),
-        control_seconds=control_seconds(start for pair in measured for start in pair.old),
+        control_seconds=_control_levels(start for pair in measured for start in pair.old),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
@@ -471,6 +470,15 @@ def _picture(starts: Iterable[Start]) -> tuple[float, ...]:
 def _level(starts: Iterable[Start]) -> float | None:
     values = [s.median for start in starts for s in start.samples if s.median]
     return median(values) if values else None
+
+
+def _control_levels(starts: Iterable[Start]) -> dict[str, float]:
+    controls = [sample.controls for start in starts for sample in start.samples]
+    return {
+        name: median(seconds)
+        for name in CONTROLS
+        if (seconds := [each[name] for each in controls if name in each])
+    }
 
 
 def _count(starts: Iterable[Start]) -> int:

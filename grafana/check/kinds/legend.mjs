@@ -8,14 +8,17 @@ const LINE = 23;
 const PADDING = 8;
 const SHARE = { bottom: 0.35, right: 1 }; // of the panel's height, which it has at most; the rest has to be scrolled
 
-/** Of `entries` with a `name`: these, the height they take and the height there is; null where none is shown. */
+const SEEN = 3; // lines of a table that must be seen without scrolling
+
+/** Of `entries` with a `name`: the height they need and the height there is; null where none is shown. */
 export function legend({ options = {} }, entries, room) {
-  const { showLegend = true, displayMode = 'list', placement = 'bottom' } = options.legend ?? {};
+  const { showLegend = true, displayMode = 'list', placement: wanted = 'bottom' } = options.legend ?? {};
   if (!showLegend || displayMode === 'hidden') {
     return null;
   }
-  const inLines = displayMode === 'table' || placement === 'right';
-  const lines = inLines ? entries.length + (displayMode === 'table' ? 1 : 0) : linesOf(entries, room.width - 2 * GAP);
+  const placement = room.phone ? 'bottom' : wanted; // as VizLayout has it
+  const table = displayMode === 'table';
+  const lines = table ? Math.min(entries.length, SEEN) + 1 : placement === 'right' ? entries.length : linesOf(entries, room.width - 2 * GAP);
   return { placement, height: lines * LINE + PADDING, room: Math.round(room.height * SHARE[placement]) };
 }
 

@@ -63,7 +63,6 @@ class Metric(msgspec.Struct, frozen=True):
     help: str
     labels: tuple[str, ...] = ()
     reading: str = ""
-    experimental: bool = False
 
     def family(
         self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue

@@ -228,6 +228,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         lines([5.0, 0.34, 0.33], defaults={"unit": "percentunit"}),
     ),
     "longLegend": (lines(*[[float(n)] for n in range(60)]), lines([1.0], [2.0])),
+    "longLegend: as a table": (
+        lines([1.0], [2.0], [3.0], options={"legend": {"displayMode": "table"}}, h=7),
+        lines(*[[float(n)] for n in range(60)], options={"legend": {"displayMode": "table"}}, h=9),
+    ),
     "longLegend: on a phone": (
         panel("timeseries", matrix(*(({"name": f"search-6c9f7d5b8-{n}"}, [1.0]) for n in range(8)))),
         panel("timeseries", matrix(*(({"name": f"{n}"}, [1.0]) for n in range(8)))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -45,10 +46,9 @@ def test_runs_are_reported_and_it_stops_cleanly(started: Any) -> None:
     latencies = [each for run in report.runs for each in run.latencies]
     assert seen.value("infercanary_latency_seconds", "a") == len(latencies)
     assert seen.value("infercanary_phase_seconds", "a", "compute") == len(latencies)
-    assert seen.value("infercanary_run_minimum_seconds", "a") == min(report.runs[-1].latencies)
+    assert seen.value("infercanary_run_median_seconds", "a") == statistics.median(report.runs[-1].latencies)
     for cold in ("load", "first_run", "warm_up"):
-        assert seen.value(f"infercanary_{cold}_seconds", "a") is not None
-    assert (seen.value("infercanary_warm_up_repeats", "a") or 0) >= 16
+        assert seen.value("infercanary_cold_start_seconds", "a", cold) is not None
     assert report.environment["engine"] == "scripted"
     assert seen.value("infercanary_environment_info", "engine", "scripted") == 1
     assert 0 < (seen.value("infercanary_busy_seconds_total") or 0) < 60
@@ -224,7 +224,6 @@ def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_w
     assert seen.value("infercanary_lateness_seconds") is None, (
         "what was not measured yet is missing, not zero"
     )
-    assert seen.value("infercanary_duty_ratio") is None
     begin = time.monotonic()
     probe.stop(30.0)
     assert time.monotonic() - begin < 20, "it waited for the model"
@@ -331,7 +330,7 @@ def test_arguments_that_cannot_be_meant_are_refused_immediately(
 
 def test_beside_a_canary_that_fails_it_still_samples(started: Any) -> None:
     probe = started(SOME, samplers={})
-    until(lambda: (fetch(probe.address).value("infercanary_process_threads") or 0) >= 1)
+    until(lambda: fetch(probe.address).value("infercanary_process_granted_cpus"))
 
 
 def test_unix_socket(started: Any, tmp_path: Path) -> None:
@@ -503,14 +502,9 @@ def test_duty_stays_under_the_cap(started: Any) -> None:
     """A sleeping target of 4 ms: 5 repeats take 20 ms or more, and 0.2 s at 20 % allow 40."""
     probe = started({"a": Scripted(seconds=0.004)}, interval_seconds=0.2, duty_cap=0.2)
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 12 and s, seconds=60)
-    duty = seen.value("infercanary_duty_ratio") or 0
+    elapsed = seen.report.runs[-1].started_at - seen.report.runs[0].started_at
     # One run may cost more than announced on a busy machine, and is paid back with the next.
-    assert 0 < duty <= 0.2 * 1.25
-    assert duty == pytest.approx(
-        (seen.value("infercanary_busy_seconds_total") or 0)
-        / (seen.report.runs[-1].started_at - seen.report.runs[0].started_at),
-        rel=0.5,
-    )
+    assert 0 < (seen.value("infercanary_busy_seconds_total") or 0) / elapsed <= 0.2 * 1.5
     assert (seen.value("infercanary_interval_seconds") or 0) >= 0.2
     assert seen.value("infercanary_duty_cap_ratio") == 0.2
 
@@ -519,5 +513,4 @@ def test_a_costly_canary_stretches_the_interval(started: Any) -> None:
     probe = started({"a": Scripted(seconds=0.02)}, interval_seconds=0.1, duty_cap=0.2)
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 2 and s)
     assert (seen.value("infercanary_interval_seconds") or 0) >= 0.5
-    assert (seen.value("infercanary_duty_ratio") or 1) <= 0.25
     encode(seen.report)

@@ -34,8 +34,12 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     """Against an independent clock: the target's own, by CLOCK_MONOTONIC_RAW around each wait."""
     waits = {"h2d": 0.010, "compute": 0.040, "d2h": 0.020}
     independent: dict[str, list[float]] = {name: [] for name in waits}
+    begun: list[int] = []  # how many repeats there were before each run
 
     class Waiting(Scripted):
+        def prepare(self) -> None:
+            begun.append(len(independent["h2d"]))
+
         def run(self, phase: Phase) -> Any:
             for name, seconds in waits.items():
                 with phase(name):
@@ -51,9 +55,8 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
         (point,) = (p for p in seen.families["infercanary_phase_seconds"].points if p.labels == ("a", name))
         count, total_seconds = sum(point.value.counts), point.value.sum  # type: ignore[union-attr]
         before = len(independent[name]) - count
-        warm_up = int(seen.value("infercanary_warm_up_repeats", "a") or 0) + 1
         # Of the same repeats: those after warm-up, of which later runs have added some.
-        assert before >= warm_up
+        assert before >= (warm_up := begun[0]) >= 17
         assert total_seconds == pytest.approx(sum(independent[name][warm_up : warm_up + count]), rel=0.01)
         total[name] = total_seconds
     (wall,) = (p.value.sum for p in seen.families["infercanary_latency_seconds"].points)  # type: ignore[union-attr]
@@ -81,11 +84,7 @@ def test_controls_follow_each_run(started: Any) -> None:
         assert {name.removesuffix("_python") for name in run.controls} == CPU_CONTROLS
         assert all(0 < seconds < 1 for seconds in run.controls.values())
     for name in ok(seen)[0].controls:
-        assert seen.value("infercanary_control_up", "cpu", name) == 1
         assert 0 < (seen.value("infercanary_control_seconds", "cpu", name) or 0) < 1
-    assert (seen.value("infercanary_control_bytes_per_second", "cpu", "memory_copy") or 0) > 1e8
-    assert (seen.value("infercanary_control_flops_per_second", "cpu", "cpu_spin") or 0) > 1e6
-    assert seen.value("infercanary_control_bytes_per_second", "cpu", "cpu_spin") is None
     probe.stop()
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
@@ -95,16 +94,12 @@ def test_a_control_that_fails_costs_only_itself(
 ) -> None:
     from infercanary.probe import controls
 
-    class Broken(Scripted):
-        work = controls.available_controls("cpu")["cpu_spin"].work  # type: ignore[attr-defined]
-
     real = controls.available_controls  # type: ignore[attr-defined]
-    made = {"broken": Broken(run="raise"), **real("cpu")}
+    made = {"broken": Scripted(run="raise"), **real("cpu")}
     monkeypatch.setattr(controls, "available_controls", lambda device: made if device == "cpu" else {})
     with caplog.at_level(logging.WARNING):
         probe = started({"a": Scripted()}, controls=True)
         seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 3 and s)
-    assert seen.value("infercanary_control_up", "cpu", "broken") == 0
     assert seen.value("infercanary_control_seconds", "cpu", "broken") is None
     assert set(ok(seen)[-1].controls) == made.keys() - {"broken"}
     messages = [record.getMessage() for record in caplog.records]
@@ -182,32 +177,6 @@ def test_a_pool_that_is_busy_is_busy_not_broken(started: Any, caplog: pytest.Log
         go_on.set()
         until(lambda: fetch(probe.address).state("a") in ("warming", "steady"))
         probe.stop()
-
-
-def test_waiting_for_a_turn_is_in_the_latency_since_the_intended_start(started: Any) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        probe = started({"a": Scripted()}, executor=pool, interval_seconds=0.5)
-        until(lambda: fetch(probe.address).runs("a", "ok") >= 1)
-        stop = threading.Event()
-
-        def serve() -> None:
-            while not stop.is_set():
-                pool.submit(time.sleep, 0.05).result()
-
-        load = threading.Thread(target=serve)
-        load.start()
-
-        def waited(seen: Seen) -> float:
-            (point,) = seen.families["infercanary_intended_latency_seconds"].points
-            return point.value.sum  # type: ignore[union-attr]
-
-        seen: Seen = until(lambda: waited(s := fetch(probe.address)) > 0.03 and s, seconds=60)
-        stop.set()
-        load.join()
-        probe.stop()
-    (point,) = seen.families["infercanary_intended_latency_seconds"].points
-    assert sum(point.value.counts) == seen.runs("a", "ok")  # type: ignore[union-attr]
-    assert statistics.median(ok(seen)[-1].latencies) < 0.03, "which is not the model's latency"
 
 
 class Slow:
@@ -307,13 +276,13 @@ def test_a_device_that_is_busy_or_fails_is_not_given_controls_either(
 
 def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) -> None:
     from infercanary.probe.samplers.cgroup.metrics import CPUSET
-    from infercanary.probe.samplers.threads import THREADS
+    from infercanary.probe.samplers.threads import GRANTED
 
     class Quick:
         name = "threads"
 
         def sample(self) -> Iterable[Family]:
-            return [THREADS.family(1)]
+            return [GRANTED.family(1)]
 
     class Late:
         name = "cgroup"
@@ -334,14 +303,13 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) 
 
 def test_cold_start_times(started: Any) -> None:
     probe = started({"a": Scripted()})
-    seen: Seen = until(
-        lambda: (s := fetch(probe.address)).value("infercanary_time_to_steady_seconds", "a") and s
-    )
-    report = seen.value("infercanary_time_to_report_seconds") or 0
-    steady = seen.value("infercanary_time_to_steady_seconds", "a") or 0
-    assert 0 < report < steady
-    warm_up = sum(seen.value(f"infercanary_{n}_seconds", "a") or 0 for n in ("load", "first_run", "warm_up"))
-    assert steady >= report + warm_up - 0.02
+    steps = "load", "first_run", "warm_up", "time_to_steady"
+
+    def took(seen: Seen) -> list[float]:
+        return [seen.value("infercanary_cold_start_seconds", "a", step) or 0.0 for step in steps]
+
+    *opening, steady = until(lambda: (found := took(fetch(probe.address)))[-1] and found)
+    assert 0 < sum(opening) < steady
 
 
 def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path: Path) -> None:

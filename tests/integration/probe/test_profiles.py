@@ -20,7 +20,6 @@ from infercanary.contract.profile import Profile, is_sound
 from infercanary.probe import TorchTarget
 from infercanary.probe.journal import read
 from infercanary.probe.measures import resident
-from infercanary.probe.profiling import BUSY, REPEATS
 from infercanary.probe.shortage import give_back
 from infercanary.probe.targets.onnx import OnnxTarget
 
@@ -247,8 +246,6 @@ def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_p
     [profile] = profiles()
     assert is_sound(profile) and {row.kind for row in profile.rows} >= {"aten::linear", "aten::relu"}
     assert [run.profile for run in seen.report.runs if run.profile is not None] == [profile]
-    assert seen.value(REPEATS.name, "tiny") == profile.repeats
-    assert (seen.value(BUSY.name, "tiny") or 0.0) > 0
 
 
 @pytest.mark.parametrize(

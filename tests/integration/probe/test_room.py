@@ -130,8 +130,6 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Pat
         last = probe.until(lambda s: s.runs("small", "ok") > first.runs("small", "ok"), "the other stopped")
     assert last.state("big") == "out_of_memory"
     assert last.value("infercanary_run_failures_total", "big", "out_of_memory") == 1
-    room = last.value("infercanary_memory_room_bytes")
-    assert room is not None and 0 < room < 300 * MIB
     [why] = (p.labels for p in last.families["infercanary_canary_failure_info"].points)
     [logged] = probe.lines("inputs[0]")
     assert why[:2] == ("big", "out_of_memory") and logged.endswith(why[2])
@@ -155,7 +153,6 @@ def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_p
         probe.until(lambda s: s.runs("c", "ok") > last.runs("c", "ok"), "the canary stopped")
     points = {p.labels for p in last.families["infercanary_sweep_samples_per_second"].points}
     assert points == {("c", "1", "1"), ("c", "8", "1")}
-    assert last.value("infercanary_sweep_missing_points_total", "c", "out_of_memory") == 1
     assert re.search(
         r"sweep of batch 40: out_of_memory: canaries\.c\.sweep: batch 40, by what batch 8 took, needs 2\d\d MiB; ",
         probe.log.read_text(),

@@ -100,10 +100,6 @@ def point(seen: Seen, batch: int, concurrency: int = 1) -> tuple[float, float]:
     return latency, rate
 
 
-def missing(seen: Seen, reason: str) -> float:
-    return seen.value("infercanary_sweep_missing_points_total", "c", reason) or 0.0
-
-
 def has_swept(seen: Seen) -> bool:
     return seen.value("infercanary_sweep_timestamp_seconds", "c") is not None
 
@@ -128,8 +124,6 @@ def test_throughput_against_latency(start: Callable[[str], Started]) -> None:
         "nothing is invented on a CPU"
     )
     assert before < (seen.value("infercanary_sweep_timestamp_seconds", "c") or 0) <= time.time()
-    assert 1.0 < (first.value("infercanary_sweep_busy_seconds_total", "c") or 0) < 6.0
-    assert all(missing(seen, reason) == 0 for reason in ("raised", "out_of_memory", "timed_out"))
     # Runs went on meanwhile, undisturbed by points that are over.
     assert seen.runs("c", "ok") >= 5
     # What a point gave is with the next run, and with that one alone.
@@ -150,13 +144,11 @@ def test_a_size_that_raises_or_does_not_fit_costs_only_itself(start: Callable[[s
     raising = start(settings(sweep, "swept:raises", 8))
     full = start(settings(sweep, "swept:too_large", 8))
     seen = raising.until(has_swept)
-    assert missing(seen, "raised") >= 1
     assert point(seen, 1)[1] > 0 and point(seen, 8)[1] > 0, "the others are there"
     assert seen.value("infercanary_sweep_latency_seconds", "c", "4", "1") is None
     assert seen.runs("c", "raised") == 0 and seen.state("c") in ("warming", "steady")
     assert "canary c: sweep of batch 4: raised: ValueError: no such size" in raising.output()
     seen = full.until(has_swept)
-    assert missing(seen, "out_of_memory") >= 2 and missing(seen, "raised") == 0, full.output()
     assert point(seen, 1)[1] > 0
     assert seen.value("infercanary_sweep_latency_seconds", "c", "8", "1") is None, "it would be larger still"
     assert "canary c: sweep of batch 4: out_of_memory: RuntimeError: " in full.output()
@@ -165,7 +157,7 @@ def test_a_size_that_raises_or_does_not_fit_costs_only_itself(start: Callable[[s
 
 def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(start: Callable[[str], Started]) -> None:
     probe = start(settings("batches: [1, 4], seconds: 3, every_seconds: 1", "swept:hangs", 8))
-    seen = probe.until(lambda s: missing(s, "timed_out") == 1)
+    seen = probe.until(lambda _: "sweep of batch 4: timed_out" in probe.output())
     ran = seen.runs("c", "ok")
     seen = probe.until(lambda s: s.runs("c", "ok") >= ran + 3)
     beside = [run for run in seen.report.runs if "beside_canary" in run.tags]
@@ -183,24 +175,21 @@ def test_the_cap_is_held_with_sweeps_and_runs_go_on(start: Callable[[str], Start
     """A cap of 20 %, of which the sweep asks for all: it gets half, and comes every 4 s, not every 2 s."""
     probe = start(settings("batches: [1, 16], seconds: 0.4, every_seconds: 2", cap=0.2))
 
-    def swept(seen: Seen) -> float:
-        return seen.value("infercanary_sweep_busy_seconds_total", "c") or 0.0
-
     begin = time.monotonic()
-    first = probe.until(lambda s: swept(s) > 0)
+    first = probe.until(has_swept)
+    swept_at = first.value("infercanary_sweep_timestamp_seconds", "c") or 0.0
     assert time.monotonic() - begin >= 4.0, "what it takes is saved first"
     assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(4.0)
     # A run that others disturb may take longer than was planned: that is paid back, as what a sweep takes too long is.
     # And runs go on, which verdicts need; how fast is the machine's.
     seen = probe.until(
         lambda s: (
-            swept(s) > swept(first) + 0.4
+            (s.value("infercanary_sweep_timestamp_seconds", "c") or 0.0) > swept_at
             and s.runs("c", "ok") >= 20
-            and (s.value("infercanary_duty_ratio") or 1.0) <= 0.2
+            and (s.value("infercanary_busy_seconds_total") or 0.0) <= 0.2 * (time.monotonic() - begin)
         ),
         seconds=150,
     )
-    assert swept(seen) <= 0.1 * (time.monotonic() - begin) + 0.4
     assert seen.value("infercanary_duty_cap_ratio") == 0.2
 
 
@@ -215,7 +204,7 @@ def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
     )
     # Due every two seconds, and runs have gone on for four.
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("c", "ok") >= 40 and s, seconds=60)
-    assert seen.value("infercanary_sweep_busy_seconds_total", "c") == 0
+    assert not has_swept(seen)
     assert all("beside_canary" in run.tags for run in seen.report.runs if run.canary == "c")
     slow.go_on.set()
     until(lambda: has_swept(fetch(probe.address)), seconds=60)
@@ -267,7 +256,6 @@ def test_a_compiled_model_has_one_size(
     )
     seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=120)
     assert point(seen, 2)[1] > 0 and point(seen, 2, 2)[1] > 0
-    assert missing(seen, "unsupported") >= 1
     assert "sweep of batch 1: unsupported: torch.compile would compile the model again" in caplog.text
     probe.stop()
     torch._dynamo.reset()
@@ -308,7 +296,8 @@ def test_requests_to_a_server_at_a_time(started: Any, server: Any, kind: str) ->
     seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=60)
     probe.stop()
     assert point(seen, 1)[1] > 0 and point(seen, 1, 3)[1] > 0
-    assert missing(seen, "unsupported") >= 1, "a request has the size that it has"
-    assert missing(seen, "raised") == 0
+    assert seen.value("infercanary_sweep_latency_seconds", "c", "2", "1") is None, (
+        "a request has the size that it has"
+    )
     assert server.connections >= before + 4, "each has its own"
     assert seen.runs("c", "ok") >= 1

@@ -74,6 +74,8 @@ def test_tags_have_their_class_and_a_meaning() -> None:
     assert {"warming", "failing", "beside_canary"} == NOT_JUDGED
     assert {"cpu_wait_inside", "cgroup_throttled", "cpuset_changed", "memory_limit"} == BY_ITSELF
     assert all(len(tag.meaning) > 20 for tag in TAGS.values())
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/signals.md").read_text(), re.MULTILINE)
+    assert listed[-len(TAGS) :] == [*TAGS], "a row for each"
 
 
 def test_every_control_has_its_classification_and_its_own_bottleneck() -> None:

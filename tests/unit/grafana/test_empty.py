@@ -48,7 +48,7 @@ def test_each_is_listed_once() -> None:
         ("fleet: panel Services: last upgrade A", None),
         ("alert InferCanaryProbeDown", empty.NO_ALERT),
         ("recording service_canary:infercanary_cpu_fallback:holds", empty.NO_ALERT),
-        ("recording service:infercanary_up:avg", None),
+        ("recording instance_job:up:max", None),
     ],
 )
 def test_why(place: str, why: str | None) -> None:

@@ -31,8 +31,6 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     baseline_image: str
     candidate_image: str
-    prior: int = 0
-    """The number of the prior of the restart variance that it used; 0 for the policy's own."""
     measure: str = ""
     """What it is on; empty for the latency."""
     rolled_back: bool = False
@@ -115,7 +113,6 @@ def _answer(judgement: Judgement, state: State, words: str, now: float, measure:
         sentence=words,
         baseline_image=judgement.baseline_image,
         candidate_image=judgement.candidate_image,
-        prior=judgement.prior,
         measure=measure,
     )
 

@@ -90,7 +90,6 @@ MEASURE_BASELINE = Metric(
     "Median of a measure with the old image: bytes, joules, or samples per second.",
     _MEASURE,
     reading="Memory is compared at the same age of the process.",
-    experimental=True,
 )
 MEASURE_CURRENT = Metric(
     "infercanary_measure_current",
@@ -98,7 +97,6 @@ MEASURE_CURRENT = Metric(
     "Median of a measure with the new image: bytes, joules, or samples per second.",
     _MEASURE,
     reading="Up to the judge's last look. The probe's own metrics have the last run.",
-    experimental=True,
 )
 HOST_PART = Metric(
     "infercanary_shift_host_ratio",

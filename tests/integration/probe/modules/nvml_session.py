@@ -45,7 +45,6 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
     own = {family.name: family.points[0].value for family in tally.families()}
     return {
         "success": own["infercanary_sampler_success"],
-        "seconds": own["infercanary_sampler_duration_seconds"],
         "families": {f.name: {"/".join(p.labels): p.value for p in f.points} for f in guard.families},
         "whole": msgspec.to_builtins(guard.families),
         "local_cpus": {gpu: sorted(cpus) for gpu, cpus in sampler.local_cpus.items()},
