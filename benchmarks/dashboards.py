@@ -2,9 +2,9 @@
 
 Both sides have the same world: 125 hosts with 4 services, each of which got another image. One host's scrapes are those
 of a real exporter and its judge, with simulated probes (grafana/situations), each side by its own code; the other hosts
-are the same under other names. Metrics that neither a rule nor a board of the side reads are left out. A real Prometheus
-has them and what the side's recording rules make of them. Each query of each open panel is asked three times, before and
-after by turns, with the step that Grafana takes for 6 hours.
+are the same under other names. Metrics that neither a rule nor a board of the side reads are left out. A real
+Prometheus has them and what the side's recording rules make of them. Each query of each open panel is asked three
+times, before and after by turns, with the step that Grafana takes for 6 hours.
 
     PYTHONPATH=. python benchmarks/dashboards.py [--before COMMIT]
 """

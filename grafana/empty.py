@@ -53,7 +53,6 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_container_canary:infercanary_drift_ratio:recent",
         "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
     ),
-    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
 }
 """Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
 `recording NAME` of a rule. Alerts and records that hold only while something is wrong are not here."""

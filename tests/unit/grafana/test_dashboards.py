@@ -357,7 +357,8 @@ def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
         carried = set(re.findall(r"(?:var-(?=\w+=)|\$\{)(\w+)(?==|:queryparam)", rest)) - {"datasource"}
         assert carried <= names
         if uid == "infercanary-service":
-            # On any number of hosts; a link of one host would leave the others out. Alerts and inventory know no canary.
+            # Of any number of hosts: a link of one host would leave the others out.
+            # Alerts and inventory know no canary.
             assert carried - {"canary"} == {"namespace", "service"}
             # The row's own namespace: what is chosen on this board may be all of them.
             assert re.search(r"var-namespace=\$\{__(data\.fields|field\.labels)\.namespace\}", rest)
