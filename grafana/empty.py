@@ -43,7 +43,6 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Time between tokens",
     ),
     "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
-    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
     "too few repeats": (
         "service: panel All measured latencies B",
         "service: panel All measured latencies C",
