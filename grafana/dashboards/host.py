@@ -203,9 +203,10 @@ def _affinity() -> Panel:
             "container the GPU's CPUs by --cpuset-cpus. Preemptions: too many threads, or neighbours.",
             "none",
             width=24,
+            height=14,
         ),
         [
-            Column("replica", "Replica", least=160),
+            Column("replica", "Replica", least=190),
             *(
                 Column(
                     f"Value #{letter}",

@@ -122,7 +122,7 @@ _VERDICT = [
             empty=NOTHING_YET,
         ),
         [
-            Column("named", "Service", least=66),
+            Column("named", "Service", least=68),
             Column("verdict", "Verdict", named=colours.VERDICTS, width=98),
             Column("latency", "Latency", least=66),
             Column("change", "Change", least=66),
@@ -158,7 +158,7 @@ _VERDICT = [
             "If the new image is not the one that was to be deployed, its tag was moved.",
             "none",
             width=14,
-            height=8,
+            height=9,
             empty=NOTHING_YET,
         ),
         [Column("said", "Images and finding")],
@@ -182,7 +182,7 @@ _VERDICT = [
             "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
             "none",
             width=10,
-            height=8,
+            height=9,
             empty=NOTHING_YET,
         ),
         [
@@ -240,8 +240,8 @@ _VERDICT = [
         ),
         [
             Column("component", "Component", width=209),
-            Column("old", "Old", least=65),
-            Column("new", "New", least=65),
+            Column("old", "Old", least=96),
+            Column("new", "New", least=96),
             _NAMESPACE,
         ],
         Query("max by (BY, component, old, new) (infercanary_upgrade_component_info{CANARY} OF_JUDGE)"),
@@ -327,7 +327,7 @@ _REPLICAS = [
             "see its host.",
             "none",
             width=24,
-            height=12,
+            height=13,
         ),
         [
             *_REPLICA,
@@ -554,7 +554,7 @@ _BY_REPLICA = [
             "Components of the environment that are not the same in all replicas.",
             "During a rollout, this is normal. Otherwise give all replicas one image and one set of limits.",
             "none",
-            height=12,
+            height=13,
             empty=NONE,
         ),
         [Column("component", "Component"), Column("version", "Version"), *_REPLICA, _HOST],
@@ -575,7 +575,7 @@ _BY_REPLICA = [
             "If warming lasts, latencies never settle. failing, out of memory: the probe's log and the status page "
             "say why.",
             "none",
-            height=12,
+            height=13,
         ),
         Query(
             numbered("infercanary_canary_state", "state", colours.CANARY_STATES, "CONTAINER", "CANARY"),

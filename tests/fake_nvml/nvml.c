@@ -223,6 +223,8 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "link_lanes", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "link_generation_max", 5)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "link_lanes_max", 16)
 NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "replays", 0)
+NUMBER(nvmlDeviceGetPersistenceMode, unsigned, "persistence", 1)
+NUMBER(nvmlDeviceGetComputeMode, unsigned, "compute_mode", 0)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, "power_limit", 700000)
 
 int nvmlDeviceGetTemperature(struct gpu *g, int sensor, unsigned *celsius)

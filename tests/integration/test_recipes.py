@@ -223,8 +223,8 @@ def test_a_panel(tree: Path, follow: Follow) -> None:
     skip_without("A panel")
     _, printed = follow("A panel")
     assert "passed" in printed
-    made = json.loads((tree / "grafana/dashboards/json/gpu-host.json").read_text(encoding="utf-8"))
-    assert "Full garbage collections" in {panel.get("title") for panel in made["panels"]}
+    made = json.loads((tree / "grafana/dashboards/json/host.json").read_text(encoding="utf-8"))
+    assert "Pinned threads" in {panel.get("title") for panel in made["panels"]}
 
 
 @pytest.mark.campaign  # a minute: CI lints and tests what is there, and each recipe's own test runs above

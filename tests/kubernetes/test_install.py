@@ -59,5 +59,5 @@ def test_links_of_alerts_begin_where_the_values_say(installed: Prometheus) -> No
 def test_dashboards_are_where_grafanas_sidecar_looks(cluster: Cluster, installed: Prometheus) -> None:
     found = cluster.get("configmaps", "--namespace", NAMESPACE, "--selector", "grafana_dashboard=1")["items"]
     assert sorted(name for each in found for name in each["data"]) == [
-        f"infercanary-{name}.json" for name in ("fleet", "gpu-host", "self", "service", "upgrade")
+        f"infercanary-{name}.json" for name in ("fleet", "host", "self", "service")
     ]

@@ -15,7 +15,6 @@ from harness import PROMETHEUS
 
 from grafana import empty
 from grafana.check import asking, node
-from grafana.dashboards import colours
 from grafana.prometheus import Answer, Prometheus
 from grafana.queries import Query, dashboards, queries
 from grafana.situations.worlds import Situation
@@ -88,29 +87,20 @@ def test_the_dashboards_show_the_upgrade(scene: Scene) -> None:
         [query] = [query for query in _queries() if (query.dashboard, query.place) == (dashboard, place)]
         return scene.ask(query.expression, query.over_time)
 
-    table = "panel What the last upgrade did"
-    [number] = [row for row in of("fleet", f"{table} A").results if row.labels["service"] == UPGRADED]
-    assert [*colours.VERDICTS][int(number.points[0][1]) - 1] == "regressed"
-    [shift] = [row for row in of("fleet", f"{table} B").results if row.labels["service"] == UPGRADED]
-    assert shift.points[0][1] > 0.1
-    old, new = (
-        {
-            row.labels["component"]: row.labels[which]
-            for row in of("upgrade", f"panel Components that changed {letter}").results
-        }
-        for which, letter in (("old", "A"), ("new", "B"))
-    )
-    assert "env_ONEDNN_MAX_CPU_ISA" not in old
-    assert new["env_ONEDNN_MAX_CPU_ISA"] == "AVX"
-    assert (old["env_MALLOC_ARENA_MAX"], new["env_MALLOC_ARENA_MAX"]) == ("2", "4")
-    [said] = of("upgrade", "panel What the judge says B").results
-    assert "regressed" in said.labels["sentence"]
-    latency = {
-        which: of("upgrade", f"panel Medians of runs {letter}").results
-        for which, letter in (("old", "A"), ("new", "B"))
+    verdict, do, _, change = (of("service", f"panel Verdict {letter}").results for letter in "ABCD")
+    assert [row.labels["verdict"] for row in verdict] == ["regressed"]
+    assert [row.labels["do"] for row in do] == ["regressedimage"]
+    assert [row.labels["change"][0] for row in change] == ["+"]
+    [said] = of("service", "panel In words A").results
+    assert "regressed" in said.labels["said"]
+    components = {
+        row.labels["component"]: (row.labels["old"], row.labels["new"])
+        for row in of("service", "panel Components that changed A").results
     }
-    assert {which: len(levels) for which, levels in latency.items()} == {"old": 5, "new": 5}
-    for dashboard in ("fleet", "service", "upgrade", "gpu-host", "self"):
+    assert components["env_ONEDNN_MAX_CPU_ISA"] == ("none", "AVX")
+    assert components["env_MALLOC_ARENA_MAX"] == ("2", "4")
+    assert len(of("service", "panel Latency by image A").results) == 2
+    for dashboard in ("fleet", "service", "host"):
         judged = of(dashboard, "annotation Upgrades").results
         moments = {value / 1000 for result in judged for _, value in result.points}
         assert any(scene.start < moment < scene.end for moment in moments), dashboard

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from infercanary.contract.bottleneck import Limit
-from infercanary.contract.vocabulary import BY_ITSELF, CONTROLS, GPU_BUSY, IN_STEP, POOL_COMPONENTS
+from infercanary.contract.vocabulary import BY_ITSELF, COMPUTE_THREADS, CONTROLS, GPU_BUSY, IN_STEP
 from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, crowding
 from infercanary.judge.model import Generation, Pair, Sample, Start
@@ -336,5 +336,5 @@ def threads(generation: Generation) -> str:
     Returns:
         A number as text; `1` where no engine reports one.
     """
-    names = POOL_COMPONENTS["intra_op"]
+    names = COMPUTE_THREADS
     return next((generation.environment[name] for name in names if name in generation.environment), "1")

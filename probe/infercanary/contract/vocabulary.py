@@ -29,10 +29,6 @@ CANARY_STATES: tuple[CanaryState, ...] = get_args(CanaryState)
 Bottleneck = Literal["compute", "memory", "io", "scheduling"]
 """The one resource that a control's time depends on."""
 
-PoolName = Literal["intra_op", "inter_op"]
-POOLS: tuple[PoolName, ...] = get_args(PoolName)
-"""An engine's pools of threads on the CPU."""
-
 
 class _Named(Protocol):
     @property
@@ -281,8 +277,6 @@ class Component:
     """The row of ``probe --once`` that shows it; empty: it is listed with all others."""
     names_device: bool = False
     """Its value is the device that a canary runs on, such as ``cuda:0``."""
-    pool: PoolName | None = None
-    """Its value is the number of threads in this pool of an engine."""
     is_given: bool = False
     """It comes from outside the image: another value is no other image, also where nobody but the environment says
     which image a container has."""
@@ -333,10 +327,10 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("openai_prompt", "prompt", is_first=True, is_setting=True),
         Component("nvidia_driver", "NVIDIA driver", is_first=True, row="driver"),
         Component("openvino", "openvino", is_first=False, row="OpenVINO"),
-        Component("torch_intra_op_threads", "intra-op threads", is_first=True, pool="intra_op"),
-        Component("torch_inter_op_threads", "inter-op threads", is_first=True, pool="inter_op"),
-        Component("onnx_intra_op_threads", "intra-op threads", is_first=True, pool="intra_op"),
-        Component("onnx_inter_op_threads", "inter-op threads", is_first=False, pool="inter_op"),
+        Component("torch_intra_op_threads", "intra-op threads", is_first=True),
+        Component("torch_inter_op_threads", "inter-op threads", is_first=True),
+        Component("onnx_intra_op_threads", "intra-op threads", is_first=True),
+        Component("onnx_inter_op_threads", "inter-op threads", is_first=False),
         Component("cpu_quota", "CPU quota", is_first=True, is_given=True),
         Component("cpuset_cpus", "CPUs", is_first=True, is_given=True),
         Component("memory_limit", "memory limit", is_first=True, is_given=True),
@@ -355,10 +349,8 @@ COMPONENTS: Mapping[str, Component] = _table(
 )
 
 DEVICE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.names_device)
-POOL_COMPONENTS: Mapping[PoolName, tuple[str, ...]] = {
-    pool: tuple(c.name for c in COMPONENTS.values() if c.pool == pool) for pool in POOLS
-}
-"""Pool of threads → the components that say how many those are, of any engine."""
+COMPUTE_THREADS: tuple[str, ...] = ("torch_intra_op_threads", "onnx_intra_op_threads")
+"""Components that say how many threads an engine computes with."""
 
 
 def known_component(name: str) -> Component | None:

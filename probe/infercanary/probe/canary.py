@@ -13,7 +13,7 @@ from time import perf_counter
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import relative_error
-from infercanary.contract.vocabulary import DEVICE_COMPONENTS, POOL_COMPONENTS, CanaryState, Outcome
+from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState, Outcome
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.output import fingerprint
@@ -349,7 +349,7 @@ class Canary:
     def _take(self, opened: Opened) -> None:
         self._record.opened(opened)
         self.environment = opened.environment
-        self.compute_threads = _threads(opened.environment, POOL_COMPONENTS["intra_op"])
+        self.compute_threads = _threads(opened.environment, COMPUTE_THREADS)
         self._costs.append(statistics.median(opened.latencies or [opened.first_run]))
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies, opened.aside)

@@ -17,7 +17,7 @@ from infercanary.contract.measures import OUTPUT
 from infercanary.contract.profile import shares
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
-from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS, labelled_tags
+from infercanary.contract.vocabulary import COMPONENTS, COMPUTE_THREADS, TAGS, labelled_tags
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.loop import Probe
@@ -262,7 +262,7 @@ def _environment(report: Report, known: Values, width: int) -> Iterator[str]:
         yield from _row(f"GPU {gpu.get('gpu')}", text, width)
     granted = known.get(GRANTED.name, {}).get(())
     cpus = "an unknown number of granted CPUs" if granted is None else _count(granted, "granted CPU")
-    threads = _joined_once(left.pop(component, "") for component in POOL_COMPONENTS["intra_op"])
+    threads = _joined_once(left.pop(component, "") for component in COMPUTE_THREADS)
     yield from _row("threads", f"{threads or 'unknown how many'}, on {cpus}", width)
     yield from _row("CPU", left.pop("cpu_model", "unknown"), width)
     others = "; ".join(f"{name} {text}".replace(" ", "\xa0", 1) for name, text in left.items())
@@ -312,7 +312,7 @@ def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seco
     for (name,), on in known.get(matmul.UNUSED.name, {}).items():
         if on:
             yield f"canary {name}: {matmul.ADVICE}"
-    threads = _joined_once(report.environment.get(component, "") for component in POOL_COMPONENTS["intra_op"])
+    threads = _joined_once(report.environment.get(component, "") for component in COMPUTE_THREADS)
     ratio = known.get(OVERSUBSCRIPTION.name, {}).get(())
     granted = known.get(GRANTED.name, {}).get(())
     if ratio is not None and ratio > 1:

@@ -5,7 +5,6 @@ A new panel, and a new metric, is in it by being there.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -49,6 +48,12 @@ THERE: Mapping[str, Sequence[str]] = {
         'count(count by (instance) (infercanary_verdict{service="search"})) == 4',
         'count(infercanary_up{service="classify", container="infercanary-classify-1"}) == 2',
     ],
+    "namespaces": [
+        'infercanary_verdict{namespace="prod", service="search", measure="latency", verdict="regressed"} == 1',
+        'infercanary_verdict{namespace="staging", service="search", measure="latency", verdict="regressed"} == 0',
+    ],
+    "late": ["time() - max(infercanary_upgrade_timestamp_seconds) > 3600"],
+    "exporter-down": ["count(instance_job:up:max == 0) == 1", "count(instance_job:up:max) == 3"],
     "many": [
         "count(count by (service) (infercanary_up)) == 500",
         'count(infercanary_verdict{measure="latency", verdict="regressed"} == 1) > 20',
@@ -122,43 +127,44 @@ def test_it_is_what_it_is_called(scene: Scene) -> None:
 def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
     """One row and one line of each service, and one of each replica: none is missing, and none is there twice."""
     by_name = dict(zip(scene.places, scene.panels, strict=True))
-    other = dataclasses.replace(SITUATIONS["spread"], chosen={"service": "classify", "canary": "resnet18"})
+    other = SITUATIONS["spread"]._replace(chosen={"service": "classify", "canary": "resnet18"})
     wanted = "Latency of each replica"
     of_docker = {
         question["panel"]["title"]: question
         for question in asking.asked(dashboards()["service"], other, scene.prometheus)
     }
-    places = [
-        "fleet: What the last upgrade did",
-        "fleet: Hosts and hardware",
-        "fleet: Latency of each service, relative to its mean",
-        "service: What the judge says",
-        "service: Replicas",
-        f"service: {wanted}",
-    ]
-    table, hardware, latency, said, replicas, lines, of_each_host, heatmap = node.shown(
-        [*(by_name[place] for place in places), of_docker[wanted], of_docker["Latency heatmap"]]
+    places = ["fleet: Services: last upgrade", "service: Verdict", "service: Replicas", f"service: {wanted}"]
+    table, verdict, replicas, lines, of_each_host = node.shown(
+        [*(by_name[place] for place in places), of_docker[wanted]]
     )
-    assert [[cell["text"] for cell in row][:3] for row in table["rows"]] == [
-        ["rank", "", "regressed"],
-        ["search", "prod", "regressed"],
-        ["classify", "", "no baseline"],
-    ]
-    assert [row[-1]["text"] for row in table["rows"]] == ["1", "4", "2"]
-    assert [[cell["text"] for cell in row] for row in hardware["rows"]] == [
-        ["classify", "", "2", "2", "100%", "AMD EPYC 7763"],
-        ["rank", "", "1", "1", "100%", "AMD EPYC 7763"],
-        ["search", "prod", "4", "4", "100%", "AMD EPYC 7763"],
-        ["search", "prod", "1", "4", "100%", "Intel Xeon 8480C"],
-    ]
-    assert _names(latency) == {"prod/search resnet18", "classify resnet18", "rank resnet18"}
-    assert len(latency["series"]) == 3
-    assert len(said["rows"]) == 1
-    pods = {f"search-6c9f7d5b8-{end}" for end in ("x7k2p", "lq4vz", "8d2mn", "zt5wq", "q9bfw")}
+    assert [cell["text"] for [cell, *_] in table["rows"]] == ["rank", "search", "classify"]
+    assert [row[0]["text"] for row in verdict["rows"]] == ["prod/search"]
+    pods = {f"search-6c9f7d5b8-{end}/server" for end in ("x7k2p", "lq4vz", "8d2mn", "zt5wq", "q9bfw")}
     assert {row[0]["text"] for row in replicas["rows"]} == pods and len(replicas["rows"]) == 5
-    assert _names(lines) == {f"{pod}/server" for pod in pods} and len(lines["series"]) == 5
+    assert _names(lines) == pods and len(lines["series"]) == 5
     assert _names(of_each_host) == {f"infercanary-classify-1 node-{node}" for node in (1, 2)}
-    assert heatmap["faults"] == [], "of 20 microseconds, with the ceiling that it has at first"
+
+
+@pytest.mark.parametrize("scene", ["namespaces"], indirect=True)
+def test_one_name_in_two_namespaces_is_two_services(scene: Scene) -> None:
+    """Where all namespaces are shown, each has its own verdict, change, sentence and lines."""
+    both = SITUATIONS["namespaces"]._replace(chosen={"service": "search", "canary": "resnet18"})
+    shown = {
+        question["panel"]["title"]: shows
+        for question, shows in _pairs([*asking.asked(dashboards()["service"], both, scene.prometheus)])
+    }
+    (prod, _, _, slower, do), (staging, _, _, same, wait) = (
+        [cell["text"] for cell in row] for row in shown["Verdict"]["rows"]
+    )
+    assert (prod, do, staging) == ("prod/search", "image: roll back", "staging/search") and wait != do
+    assert slower.startswith("+3") and abs(float(same.split(" ")[0])) < 5
+    assert [row[0]["text"].split(":")[0] for row in shown["In words"]["rows"]] == [prod, staging]
+    assert {name.split(" ")[-1] for name in _names(shown["Was it the host"])} == {"prod", "staging"}
+    assert {row[0]["text"] for row in shown["Where the extra time is"]["rows"]} == {"prod"}
+
+
+def _pairs(questions: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(questions, node.shown(questions), strict=True)
 
 
 def _names(shown: Mapping[str, Any]) -> set[str]:
@@ -169,7 +175,7 @@ def _may_be_empty(place: str, situation: str) -> bool:
     """Whether a panel may have nothing to show (grafana/empty.py), in a situation in which everything else has."""
     board, _, title = place.partition(": ")
     why = empty.why(f"{board}: panel {title}")
-    if situation in ("fresh", "one-image", "one-image-gpu", "spread", "many"):
+    if not situation.startswith(("upgraded", "troubled")):
         return True
     return why is not None and not (why == empty.NO_GPU and situation.endswith("-gpu"))
 

@@ -23,6 +23,7 @@ from infercanary.contract.vocabulary import (
     COLD_START,
     COLD_START_METRIC,
     COMPONENTS,
+    COMPUTE_THREADS,
     CONTROLS,
     DEVICE_COMPONENTS,
     GPU_SHARED_WITH,
@@ -31,7 +32,6 @@ from infercanary.contract.vocabulary import (
     NOT_JUDGED,
     OUTCOMES,
     PHASES,
-    POOL_COMPONENTS,
     SETTINGS,
     TAGS,
     Component,
@@ -114,7 +114,7 @@ def test_components_are_sorted_as_people_ask_for_them() -> None:
         "torch",
     ]
     assert DEVICE_COMPONENTS == ("torch_device", "onnx_device")
-    assert POOL_COMPONENTS["intra_op"] == ("torch_intra_op_threads", "onnx_intra_op_threads")
+    assert set(COMPUTE_THREADS) <= COMPONENTS.keys()
 
 
 def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe() -> None:
