@@ -28,10 +28,11 @@ from infercanary.contract.vocabulary import CAUSES
 _OLD = "service_canary:infercanary_baseline_seconds:max{CANARY}"
 _NEW = "service_canary:infercanary_current_seconds:max{CANARY}"
 _LATENCY = 'CANARY, measure="latency"'
-_JUDGE = "instance, BY"
-_SAID = f"max by (instance, BY, named, sentence) ({services(newest('infercanary_verdict_info', _LATENCY, by=_JUDGE))})"
+_SAID = (
+    "max by (instance, BY, named, sentence) "
+    f"({services(newest('infercanary_verdict_info', _LATENCY, by='instance, BY'))})"
+)
 _OF_SHIFT = f" / max by (BY) (infercanary_shift_ratio{{{_LATENCY}}} OF_JUDGE)"
-_OF_SLOWDOWN = f" / on (BY) group_left () ({_NEW} - {_OLD})"
 _STARTS = "quantile by (namespace, step) (0.5, infercanary_cold_start_seconds{CANARY})"
 _SLOWER = (
     'max by (namespace, step) (label_replace(infercanary_shift_ratio{CANARY, measure=~"cold_start_.*"} OF_JUDGE, '
@@ -103,8 +104,7 @@ def _last(measure: str, metric: str, to: str, unit: str) -> str:
 def _in_order(expression: str) -> str:
     """Steps of a cold start with their number."""
     for place, step in enumerate(("load", "first_run", "warm_up", "time_to_steady"), 1):
-        words = step.replace("_", " ")
-        expression = f'label_replace({expression}, "step", "{place}. {words}", "step", "{step}")'
+        expression = f'label_replace({expression}, "step", "{place}. {colours.word(step)}", "step", "{step}")'
     return expression
 
 
@@ -165,7 +165,7 @@ _VERDICT = [
         Query(
             "max by (BY, said) (label_join(label_join("
             f"{_SAID} * on (instance, BY) group_left (images) max by (instance, BY, images) (label_replace(label_join("
-            f"label_replace(label_replace({newest('infercanary_upgrade_info', 'CANARY', by=_JUDGE)}, "
+            f"label_replace(label_replace({newest('infercanary_upgrade_info', 'CANARY', by='instance, BY')}, "
             '"old", "$1$2", "baseline_image", "IMAGE_NAME"), "new", "$1$2", "candidate_image", "IMAGE_NAME"), '
             f'"images", " → ", "old", "new"), "images", "$1: ", "images", "(.*)")) or on (instance, BY) {_SAID}, '
             '"said", "", "images", "sentence"), "said", ": ", "named", "said") OF_JUDGE)'
@@ -276,7 +276,13 @@ _VERDICT = [
                     ("due to", "host", "canary", "host_ratio", _OF_SHIFT),
                     ("resource", "$1", "bottleneck", "bottleneck_ratio", " != 0"),
                     ("phase", "$1", "phase", "phase_ratio", ""),
-                    ("operator", "$1", "operator", "operator_seconds", _OF_SLOWDOWN),
+                    (
+                        "operator",
+                        "$1",
+                        "operator",
+                        "operator_seconds",
+                        f" / on (BY) group_left () ({_NEW} - {_OLD})",
+                    ),
                 )
             )
         ),
