@@ -48,6 +48,12 @@ THERE: Mapping[str, Sequence[str]] = {
         'count(count by (instance) (infercanary_verdict{service="search"})) == 4',
         'count(infercanary_up{service="classify", container="infercanary-classify-1"}) == 2',
     ],
+    "namespaces": [
+        'infercanary_verdict{namespace="prod", service="search", measure="latency", verdict="regressed"} == 1',
+        'infercanary_verdict{namespace="staging", service="search", measure="latency", verdict="regressed"} == 0',
+    ],
+    "late": ["time() - max(infercanary_upgrade_timestamp_seconds) > 3600"],
+    "exporter-down": ["count(instance_job:up:max == 0) == 1", "count(instance_job:up:max) == 3"],
     "many": [
         "count(count by (service) (infercanary_up)) == 500",
         'count(infercanary_verdict{measure="latency", verdict="regressed"} == 1) > 20',
@@ -169,7 +175,7 @@ def _may_be_empty(place: str, situation: str) -> bool:
     """Whether a panel may have nothing to show (grafana/empty.py), in a situation in which everything else has."""
     board, _, title = place.partition(": ")
     why = empty.why(f"{board}: panel {title}")
-    if situation in ("fresh", "one-image", "one-image-gpu", "spread", "many"):
+    if not situation.startswith(("upgraded", "troubled")):
         return True
     return why is not None and not (why == empty.NO_GPU and situation.endswith("-gpu"))
 
