@@ -53,6 +53,8 @@ GPU = {
     for name, more, value in (
         ("infercanary_gpu_info", ', uuid="GPU-5a6f1a2b-0c1d"', "1x20"),
         ("infercanary_gpu_shared", "", "1x20"),
+        ("infercanary_gpu_remapped_rows_total", ', severity="corrected"', "3x20"),
+        ("infercanary_gpu_remapped_rows_total", ', severity="uncorrected"', "2x20"),
     )
 }
 
@@ -78,6 +80,7 @@ GPU = {
         ("fleet: Firing alerts A", "replica", ALERTS, {"search-x7k2p/server": 600_000}),
         ("fleet: Firing alerts A", "runbooks", ALERTS, {"http://host/runbooks": 600_000}),
         ("host: Neighbours on the GPU A", "id", GPU, {"GPU-5a6f1a2b": 1}),
+        ("host: GPU errors D", "id", GPU, {"GPU-5a6f1a2b": 5}),
     ],
 )
 def test_answer(
