@@ -174,7 +174,7 @@ def _errors() -> Panel:
             Column("xid", "XID", width=60),
             Column("Value #H", "Driver asks for", words=actions, width=120),
         ],
-        *(Query(_of_gpu(f"infercanary_gpu_{text}")) for text in totals.values()),
+        *(Query(_of_gpu(f"sum without (severity) (infercanary_gpu_{text})")) for text in totals.values()),
         Query(_of_gpu("infercanary_gpu_recovery_action{CONTAINERS}")),
         Query(f"topk by (id) (1, {_of_gpu('infercanary_gpu_xid_errors_total{CONTAINERS}', 'id, xid')})"),
         sort=("GPU",),

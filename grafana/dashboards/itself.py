@@ -92,8 +92,8 @@ def _exporters() -> Panel:
         [
             Column("instance", "Host"),
             Column("Value #A", "Exporter", words=_STATES, width=80),
-            Column("Value #B", "Containers found", "none", width=90),
-            Column("Value #C", "Probes up", "none", width=70),
+            Column("Value #B", "Containers found", "none"),
+            Column("Value #C", "Probes up", "none"),
             Column("Value #D", "Store", "bytes"),
             Column("version", "Version", width=75),
         ],
@@ -236,10 +236,11 @@ def _cost() -> list[Panel]:
         plot(
             "Loop lag and scrape time",
             "The highest of the exporters that are up: longest delay of the event loop over 30 s (healthy is below "
-            "0.1 s), and the time that Prometheus takes for a scrape.",
+            "0.1 s), a poll of a probe, and the time that Prometheus takes for a scrape.",
             "Lag near the time-out of polls: give the exporter more CPU. A slow scrape: raise its time-out.",
             "s",
             ("max(infercanary_event_loop_lag_seconds{HOST})", "loop lag", colours.BLUE),
+            ("max(infercanary_poll_duration_seconds{HOST})", "poll of a probe", colours.GREY),
             (
                 'max(scrape_duration_seconds{job="infercanary", HOST} and on (instance) SCRAPED == 1)',
                 "scrape",
