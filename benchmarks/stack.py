@@ -38,8 +38,8 @@ PROMETHEUS = "http://127.0.0.1:9090"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 SERVICES = {"classify", "moderate"}
 # Panels of the Fleet dashboard: those in which each service is to be seen, and those in which nothing is.
-FILLED = {"Latency of each service", "Verdicts over time"}
-TROUBLE = {"In trouble now", "Containers in trouble", "Alerts that fire", "Runs that failed"}
+FILLED = {"Latency against before the upgrade"}
+TROUBLE = {"Broken now", "Firing alerts"}
 BASELINE_RUNS = 24  # with fewer the noise of the baseline is a guess, and the first look may be too blunt
 
 

@@ -19,7 +19,6 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "host: panel Driver state B",
         "host: panel GPU errors",
         "host: panel Clock",
-        "host: panel Throttling by reason",
         "host: panel Power and temperature",
         "host: panel GPU use and memory",
         "host: panel PCIe",
@@ -28,6 +27,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
     WELL: (
         "fleet: panel Firing alerts",
         "fleet: panel Inventory D",
+        "host: panel Throttling by reason",
         "self: panel Errors by kind",
         "self: panel Probes F",
         "service: panel Cold start A",

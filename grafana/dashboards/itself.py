@@ -94,7 +94,7 @@ def _exporters() -> Panel:
             Column("Value #A", "Exporter", words=_STATES, width=80),
             Column("Value #B", "Containers found", "none", width=90),
             Column("Value #C", "Probes up", "none", width=70),
-            Column("Value #D", "Store", "bytes", width=90),
+            Column("Value #D", "Store", "bytes"),
             Column("version", "Version", width=75),
         ],
         *(Query(f"max by (instance, version) ({query})") for query in queries),
@@ -192,9 +192,8 @@ def _events() -> list[Panel]:
 
 def _cost() -> list[Panel]:
     share = "rate(infercanary_busy_seconds_total{HOST}[$__rate_interval]) / infercanary_duty_cap_ratio{HOST}"
-    exporter = 'process_{}{{job="infercanary", HOST}}'.format
-    cpu = f"rate({exporter('cpu_seconds_total')}[$__rate_interval])"
-    memory = exporter("resident_memory_bytes")
+    cpu = 'rate(process_cpu_seconds_total{job="infercanary", HOST}[$__rate_interval])'
+    memory = 'process_resident_memory_bytes{job="infercanary", HOST}'
     return [
         plot(
             "Probe time against its cap",

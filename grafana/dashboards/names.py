@@ -30,11 +30,7 @@ _HUES = (
     colours.GREY,
 )
 _HUE_SIGNS = ("13579a-m", "2367a-gn-t", "4567a-dh-kn-qu-x")
-<<<<<<< HEAD
 _STROKE_SIGNS = ("1368acegikmoqswy", "23789abefijmnqruvyz")
-=======
-_STROKE_SIGNS = ("1368adegimoqsuwy", "23789abefijmnqruvyz")
->>>>>>> b2
 """What counts for each bit of the number of a hue, and of strokes: no two letters for the same, nor two digits."""
 
 

@@ -136,29 +136,26 @@ def test_h_a_mutable_tag(ghosts: Ghosts) -> None:
 def test_f_a_cpu_only_wheel_where_nvml_sees_a_gpu(ghosts: Ghosts) -> None:
     eventually("NVML sees a GPU", 60, lambda: ghosts.stack.samples("infercanary_gpu_up", service="wheel"))
     alert = ghosts.stack.alert("InferCanaryCudaMissing", "wheel")
-    assert "resnet18 should run on a GPU, but its engine has no CUDA: cpu_only_build" in alert.text
-    assert "The image has a CPU-only wheel" in alert.text
-    assert f"Image: {EXAMPLE}." in alert.text
+    assert "resnet18 should run on a GPU" in alert.text and "cpu only build" in alert.text
     assert alert.labels["severity"] == "critical"
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("raises", "raised"), ("hangs", "timed_out")])
 def test_g_a_canary_that_fails(ghosts: Ghosts, fault: str, outcome: str) -> None:
     alert = ghosts.stack.alert("InferCanaryCanaryFailing", "faulty", canary=fault)
-    assert f"canary {fault} fails: the model does not answer a fixed, valid input" in alert.text
-    assert re.search(rf"Within 30 minutes:.* \d+ {outcome}", alert.text), alert.text
+    assert f"canary {fault} fails" in alert.text
+    assert ghosts.stack.value("infercanary_runs_total", service="faulty", canary=fault, outcome=outcome)
 
 
 def test_g_another_answer_to_the_same_input(ghosts: Ghosts) -> None:
     alert = ghosts.stack.alert("InferCanaryOutputChanged", "faulty", since="start")
     assert alert.labels["canary"] == "answers_otherwise"
-    assert "gives a different answer to the same input than after its start" in alert.text
+    assert "output of answers_otherwise differs" in alert.text
 
 
 def test_d_a_cpu_quota_that_was_lowered(ghosts: Ghosts) -> None:
     alert = ghosts.stack.alert("InferCanaryCpuThrottled", "limited")
-    assert f"{PROJECT}-limited runs out of its CPU quota" in alert.text
-    assert "Its quota is 0.1 cores." in alert.text
+    assert f"{PROJECT}-limited: its CPU quota is used up" in alert.text
 
 
 def test_no_secret_is_shown(ghosts: Ghosts) -> None:
@@ -205,8 +202,7 @@ def test_e_shared_cores(ghosts: Ghosts) -> None:
     # That the two meet now and then is no trouble; somebody who computes all the time is, and has no probe.
     run("docker", "run", "--detach", "--name", f"{PROJECT}-busy", *BUSY, "--cpuset-cpus", "1", EXAMPLE, *LOOP)
     alert = ghosts.stack.alert("InferCanarySharedCores", "left", seconds=180)
-    assert f"{PROJECT}-left waits for CPUs that others on the host use" in alert.text
-    assert "a process without a probe" in alert.text
+    assert re.search(rf"{PROJECT}-left on .*CPU wait caused by others on the host", alert.text), alert.text
     assert alert.labels["layer"] == "host"
 
 
@@ -268,7 +264,7 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
     crowded(ghosts, REBUILT)
     alert = stack.alert("InferCanarySharedCores", "crowded", seconds=240)
     assert alert.labels["layer"] == "host"
-    assert f"{PROJECT}-crowded waits for CPUs" in alert.text
+    assert re.search(rf"{PROJECT}-crowded on .*CPU wait", alert.text), alert.text
     eventually(
         "a verdict", 120, lambda: stack.verdicts("crowded") & {"regressed", "unconfirmed", "inconclusive"}
     )
