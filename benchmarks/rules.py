@@ -4,7 +4,7 @@ One host is a real exporter and its judge, with simulated probes (grafana/situat
 other names, five hosts a service. A real Prometheus scrapes all of them over HTTP, as prometheus/prometheus.yml says,
 and evaluates the rules. What they read further back than five minutes is backfilled for half an hour, so that each
 window is full. After a warm-up its own metrics say how long each group of rules takes and what the process needs;
-every query of every board is asked; then the same without rules, so that the difference is theirs. Goal: all groups
+then the same without rules, so that the difference is theirs. Goal: all groups
 together take a quarter of their intervals at most.
 
     PYTHONPATH=. python benchmarks/rules.py [--hosts 100 200 400] [--containers 8] [--native] [--rules DIRECTORY]
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import logging
 import re
 import shutil
@@ -36,7 +35,7 @@ import yaml
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboards import HOST, SERVICE, TOGETHER, Took, measured, one_host
+from dashboards import HOST, SERVICE, one_host
 from grafana.prometheus import Prometheus
 from grafana.situations import history
 
@@ -49,6 +48,7 @@ PAST = 1800.0
 SHARE_OF_CORES = 0.5
 """What scrapes and rules may take of a Prometheus' cores: the rest is for queries and for compacting."""
 CORES = 8
+TOGETHER = 5  # hosts that run the same services
 COUNTED = (
     'sum(up{job="infercanary"})',
     "avg(count_over_time(infercanary_up[5m]))",
@@ -84,8 +84,6 @@ class Cost(NamedTuple):
     """Evaluations since the start."""
     late: float
     """Evaluations that were missed."""
-    boards: Mapping[str, Took]
-    """Name → its slowest query."""
 
     @property
     def share(self) -> float:
@@ -114,7 +112,7 @@ def simulated(containers: int, seconds: float, rules: Sequence[Path]) -> Simulat
         Its texts.
     """
     texts: list[bytes] = []
-    situation = dataclasses.replace(one_host(containers), step=SCRAPE, seconds=PAST + seconds)
+    situation = one_host(containers, PAST + seconds, SCRAPE)
     asyncio.run(history.exporters(situation, texts.append))
     read = _WINDOW.findall("\n".join(path.read_text(encoding="utf-8") for path in rules))
     far = {
@@ -264,10 +262,8 @@ def measure(text: Simulated, hosts: int, args: argparse.Namespace) -> Cost:
                 took.append(Metrics(url))
             before, now = took[0], took[-1]
             asked, at = Prometheus(url), time.time()
-            situation = dataclasses.replace(one_host(args.containers), step=SCRAPE, seconds=PAST, end=at)
             counts = (asked.at(query, at).results[0].points[0][1] for query in COUNTED)
             scraped, window, recorded = counts
-            boards = measured(asked, situation)
             (folder / "prometheus.yml").write_text(configured(port, hosts, [], args.native))
             urllib.request.urlopen(f"{url}/-/reload", b"", timeout=60).close()
             time.sleep(2 * SCRAPE)
@@ -292,7 +288,6 @@ def measure(text: Simulated, hosts: int, args: argparse.Namespace) -> Cost:
                 failed=now.total("prometheus_rule_evaluation_failures_total"),
                 late=now.total("prometheus_rule_group_iterations_missed_total")
                 - before.total("prometheus_rule_group_iterations_missed_total"),
-                boards={name: max(queries) for name, queries in boards.items()},
             )
 
 
@@ -338,8 +333,6 @@ def show(cost: Cost) -> None:
     print(
         f"  {'all groups':24} {'':16} {cost.share:6.1%}  ({cost.late:g} evaluations missed, {cost.failed:g} failed)"
     )
-    for board, took in cost.boards.items():
-        print(f"  board {board:18} {took.seconds:7.3f} s  {took.place} ({took.series} series)")
 
 
 def slope(costs: Sequence[Cost]) -> None:

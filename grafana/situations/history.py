@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 from unittest.mock import patch
 
@@ -34,12 +34,6 @@ _DOWN = b"up 0\nscrape_duration_seconds 10\n"
 _LINKS = Links(grafana="http://127.0.0.1:3000", runbooks="http://127.0.0.1:9797/runbooks")
 
 
-def times(situation: Situation) -> Iterator[float]:
-    """Unix seconds of each scrape, up to the end."""
-    count = int(situation.seconds / situation.step)
-    yield from (END - left * situation.step for left in range(count, -1, -1))
-
-
 def write(situation: Situation, file: BinaryIO) -> None:
     """Write all scrapes to the file, as OpenMetrics with times."""
     asyncio.run(exporters(situation, file.write))
@@ -63,7 +57,8 @@ async def exporters(situation: Situation, take: Callable[[bytes], object]) -> li
         hosts[server.host].append(server)
     exporters = {name: Exporter(ExporterConfig(links=_LINKS), None) for name in sorted(hosts)}
     since = END - situation.seconds - situation.step
-    for at in times(situation):
+    for left in range(int(situation.seconds / situation.step), -1, -1):
+        at = END - left * situation.step
         # The exporter and its judge ask for the time: how old a report is, when neighbours are compared.
         with patch("time.time", lambda at=at: at), patch("time.monotonic", lambda at=at: at):
             for name, exporter in exporters.items():

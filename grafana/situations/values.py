@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
 from functools import cache
 
 from grafana.situations.moments import INTERVAL, TROUBLE, Moment
@@ -96,8 +95,16 @@ tagged_runs_total.*,cgroup_throttled       0         throttled 0.06
 tagged_runs_total.*,cpu_wait_outside       0.003     shared 0.06
 tagged_runs_total.*,memory_limit           0         memory 0.06
 tagged_runs_total.*,stalled                0         late 0.06
+sweep_latency_seconds                      -         sweeps ~0.09
+sweep_peak_memory_bytes                    -         sweeps ~1e8
+sweep_samples_per_second                   -         sweeps ~24
+sweep_.*                                   -         sweeps 1800
 tcp_received_segments_total                20
 thread_oversubscription_ratio              0.5       throttled 4
+[^,]*_total                                0
+[^,]*_ratio                                0.05
+[^,]*_seconds                              0.002
+.*                                         1
 """
 """Metric and label values (regular expression of their beginning), what it usually is, and what while a word of
 :class:`.Moment` holds; the last word decides. Of a counter, growth in a second. `-` is absent, `~` moves by 2 % over
@@ -106,11 +113,6 @@ _LINES = [
     (re.compile(rf"(?:{columns[0]})(?:,|$)"), columns[1:])
     for columns in map(str.split, _TABLE.strip().split("\n"))
 ]
-_SWEEP: Mapping[str, Callable[[Moment, float, float], float]] = {
-    "sweep_latency_seconds": lambda now, batch, at_once: now.server.latency * batch**0.6 * at_once**0.8,
-    "sweep_samples_per_second": lambda now, batch, at_once: batch**0.4 * at_once**0.2 / now.server.latency,
-    "sweep_peak_memory_bytes": lambda _, batch, __: 1e8 * batch,
-}
 
 
 def value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> float | None:
@@ -126,16 +128,12 @@ def value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> fl
         None where the probe reports nothing.
     """
     words = now.words
-    if stem.startswith("sweep_"):
-        if "sweeps" not in words or now.passed < 300:
-            return None
-        return _SWEEP[stem](now, float(labels[1]), float(labels[2])) if stem in _SWEEP else now.started + 300
-    if stem == "probe_start_timestamp_seconds":
-        return now.started
+    if stem in ("probe_start_timestamp_seconds", "sweep_timestamp_seconds"):
+        return now.started if stem.startswith("probe_") or "sweeps" in words else None
     if stem == "run_samples_per_second":
         return 8 / now.latency(int(now.passed / INTERVAL))
     key = ",".join((stem, *labels))
-    usual, *others = _line(key) or [_default(metric, stem)]
+    usual, *others = _line(key)
     special = [amount for word, amount in zip(others[::2], others[1::2], strict=True) if word in words]
     if metric.kind != "counter":
         return _amount(special[-1] if special else usual, now, key)
@@ -148,13 +146,7 @@ def value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> fl
 
 @cache
 def _line(key: str) -> list[str]:
-    return next((columns for pattern, columns in _LINES if pattern.match(key)), [])
-
-
-def _default(metric: Metric, stem: str) -> str:
-    if metric.kind == "counter":
-        return "0"
-    return "0.05" if stem.endswith("_ratio") else "0.002" if stem.endswith("_seconds") else "1"
+    return next(columns for pattern, columns in _LINES if pattern.match(key))
 
 
 def _amount(amount: str, now: Moment, key: str) -> float | None:

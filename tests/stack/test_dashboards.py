@@ -106,7 +106,7 @@ def test_the_dashboards_show_the_upgrade(scene: Scene) -> None:
         assert any(scene.start < moment < scene.end for moment in moments), dashboard
 
 
-AS_IT_COMES = ("alike", "longLegend", "farAxis")
+AS_IT_COMES = ("alike", "longLegend", "farAxis", "hiddenRows", "brokenWord")
 """Rules about names and values that are as they come here, eleven long names among them: the situations hold them."""
 
 

@@ -17,20 +17,21 @@ import pytest
 from grafana import empty
 from grafana.check import asking, node
 from grafana.prometheus import Prometheus
-from grafana.queries import dashboards
+from grafana.queries import dashboards, queries
 from grafana.situations import backfill
-from grafana.situations.worlds import END, SITUATIONS
+from grafana.situations.worlds import END, SITUATIONS, Situation
 
 pytestmark = pytest.mark.takes(90)
 
+_REGRESSED = 'infercanary_verdict{measure="latency", verdict="regressed"} == 1'
 THERE: Mapping[str, Sequence[str]] = {
     "fresh": ["infercanary_build_info"],
     "one-image": [
-        'infercanary_verdict{measure="latency", verdict="no_baseline"} == 1',
+        'infercanary_verdict{verdict="no_baseline"} == 1',
         'infercanary_canary_state{state="steady"} == 1',
     ],
     "upgraded": [
-        'infercanary_verdict{service="classify", measure="latency", verdict="regressed"} == 1',
+        _REGRESSED,
         'infercanary_shift_cause{cause="image"} == 1',
         'abs(infercanary_shift_ratio{service="classify", measure="latency"} - 0.34) < 0.03',
         'infercanary_environment_info{component="torch", version="2.13.0"}',
@@ -44,42 +45,61 @@ THERE: Mapping[str, Sequence[str]] = {
         'count(count by (alertname) (ALERTS{alertstate="firing"})) > 5',
     ],
     "spread": [
-        'count by (service) (infercanary_verdict{measure="latency", verdict="regressed"} == 1) == 5',
+        f"count by (service) ({_REGRESSED}) == 5",
         'count(count by (instance) (infercanary_verdict{service="search"})) == 4',
         'count(infercanary_up{service="classify", container="infercanary-classify-1"}) == 2',
     ],
     "namespaces": [
-        'infercanary_verdict{namespace="prod", service="search", measure="latency", verdict="regressed"} == 1',
-        'infercanary_verdict{namespace="staging", service="search", measure="latency", verdict="regressed"} == 0',
-    ],
-    "late": ["time() - max(infercanary_upgrade_timestamp_seconds) > 3600"],
-    "exporter-down": ["count(instance_job:up:max == 0) == 1", "count(instance_job:up:max) == 3"],
+        f"count(count by (namespace) ({_REGRESSED})) == 1",
+        "count(count by (namespace) (infercanary_up)) == 2"],
+    "late": [_REGRESSED, f"max(infercanary_upgrade_timestamp_seconds) == {SITUATIONS['late'].start} - 3600"],
+    "exporter-down": [_REGRESSED, "count(up == 0) == 1",
+        "count(up == 1) == 2", 'absent(infercanary_up{container=~".+-3"})'],
     "many": [
         "count(count by (service) (infercanary_up)) == 500",
-        'count(infercanary_verdict{measure="latency", verdict="regressed"} == 1) > 20',
+        f"count({_REGRESSED}) > 20",
     ],
-}
+}  # fmt: skip
 """Situation → what must be so in it; of one on a GPU also that the GPU is up."""
+ALERTS: Mapping[str, set[str]] = {
+    "fresh": set(),
+    "one-image": set(),
+    "upgraded": {"ImageRegressed", "MeasureRegressed"},
+    "exporter-down": {"ImageRegressed", "ExporterDown"},
+}
 
 
 class Scene(NamedTuple):
     """A situation, and what each panel of each board asked in it."""
 
-    name: str
+    situation: Situation
     prometheus: Prometheus
-    places: Sequence[str]
-    panels: Sequence[Mapping[str, Any]]
+    panels: Mapping[str, Mapping[str, Any]]
+    """Board and title → what it asked."""
+
+    def shown(self, *places: str, library: str = node.VERSIONS[0]) -> list[dict[str, Any]]:
+        """What these panels show."""
+        return node.shown([self.panels[place] for place in places], library)
 
 
-def in_ci(situation: str, library: str = node.VERSIONS[0]) -> bool:
-    """Whether it is no repeat: what a situation on a GPU has that one without has too, and both libraries' own code."""
-    repeats = {"one-image-gpu", "troubled", "many"}
-    return situation not in repeats and (library == node.VERSIONS[0] or situation == "upgraded-gpu")
+REPEATS = {"troubled", "many"}
+"""Situations of the campaign: one on a GPU has what one without has, and `spread` has several hosts."""
 
 
 def marked(*case: str) -> object:
     """A case, of the campaign only where CI has one like it."""
-    return pytest.param(*case, marks=[] if in_ci(*case) else pytest.mark.campaign)
+    situation, library = (*case, node.VERSIONS[0])[:2]
+    in_ci = situation not in REPEATS and (library == node.VERSIONS[0] or situation == "upgraded-gpu")
+    return pytest.param(*case, marks=[] if in_ci else pytest.mark.campaign)
+
+
+def ask(situation: Situation, prometheus: Prometheus) -> dict[str, Mapping[str, Any]]:
+    """What each panel of each board asks, by board and title."""
+    return {
+        f"{board}: {question['panel']['title']}": question
+        for board, content in dashboards().items()
+        for question in asking.asked(content, situation, prometheus)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +114,7 @@ def scenes() -> Iterator[Callable[[str], Scene]]:
         def set_up(name: str) -> Scene:
             situation = SITUATIONS[name]
             prometheus = stack.enter_context(backfill.prometheus(situation))
-            asked = [
-                (f"{board}: {question['panel']['title']}", question)
-                for board, content in dashboards().items()
-                for question in asking.asked(content, situation, prometheus)
-            ]
-            places, panels = zip(*asked, strict=True)
-            return Scene(situation.name, prometheus, places, panels)
+            return Scene(situation, prometheus, ask(situation, prometheus))
 
         yield set_up
 
@@ -112,108 +126,116 @@ def scene(request: pytest.FixtureRequest, scenes: Callable[[str], Scene]) -> Sce
 
 @pytest.mark.parametrize("scene", [*map(marked, SITUATIONS)], indirect=True)
 def test_it_is_what_it_is_called(scene: Scene) -> None:
-    wanted = [*THERE[scene.name.removesuffix("-gpu")]]
-    if scene.name.endswith("-gpu"):
+    name = scene.situation.name
+    wanted = [*THERE[name.removesuffix("-gpu")]]
+    if name.endswith("-gpu"):
         wanted.append("infercanary_gpu_up == 1")
     assert [query for query in wanted if not scene.prometheus.at(query, END).results] == []
     firing = {result.labels["alertname"] for result in scene.prometheus.at("ALERTS", END).results}
-    if scene.name.startswith(("fresh", "one-image")):
-        assert firing == set()
-    elif scene.name.startswith("upgraded"):
-        assert firing == {"InferCanaryImageRegressed", "InferCanaryMeasureRegressed"}
+    expected = ALERTS.get(name.removesuffix("-gpu"))
+    assert expected is None or firing == {f"InferCanary{alert}" for alert in expected}
+
+
+OLD, NEW = "1.4.0 (70a90c3407ae)", "1.5.0 (c8156b51bf12)"
+SCREENS = {
+    "upgraded": ("classify", "regressed", "51.0 ms → 68.5 ms", "+34.2 % [", "image: roll back", OLD, NEW, "torch"),
+    "troubled-gpu": ("classify", "regressed", "→ 67.", "output differs: roll back", OLD, "1.5.1 (d10e5a10a609)"),
+    "namespaces": ("prod/search", "regressed", "50.4 ms → 68.2 ms", "+35.3 % [", "image: roll back", OLD, NEW, "torch"),
+    "late": ("classify", "regressed", "51.1 ms → 68.2 ms", "+33.5 % [", "image: roll back", OLD, NEW, "torch"),
+}  # fmt: skip
+"""Situation → what the first screen of *Service* says."""
+
+
+@pytest.mark.parametrize("scene", SCREENS, indirect=True)
+def test_the_first_screen_says_what_happened_to_which_image_why_and_what_to_do(scene: Scene) -> None:
+    verdict, words, components = scene.shown(
+        "service: Verdict", "service: In words", "service: Components that changed"
+    )
+    assert len(verdict["rows"]) == len(words["rows"]) == 1
+    said = " ".join(cell["text"] for cell in [*verdict["rows"][0], *words["rows"][0]])
+    assert [part for part in SCREENS[scene.situation.name] if part not in said] == [], said
+    changed = [{cell["text"] for cell in row} for row in components["rows"]]
+    assert any({"torch", "2.7.0", "2.13.0"} <= cells for cells in changed)
+
+
+@pytest.mark.parametrize("scene", ["upgraded"], indirect=True)
+def test_an_upgrade_is_marked_when_it_was(scene: Scene) -> None:
+    [expression] = {
+        q.expression
+        for q in queries(service="classify")
+        if (q.dashboard, q.place) == ("service", "annotation Upgrades")
+    }
+    marks = scene.prometheus.over(expression, scene.situation.start, END, 30).results
+    assert {value for mark in marks for _, value in mark.points} == {1000 * (END - 1500)}
 
 
 @pytest.mark.parametrize("scene", ["spread"], indirect=True)
 def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
     """One row and one line of each service, and one of each replica: none is missing, and none is there twice."""
-    by_name = dict(zip(scene.places, scene.panels, strict=True))
-    other = SITUATIONS["spread"]._replace(chosen={"service": "classify", "canary": "resnet18"})
-    wanted = "Latency of each replica"
-    of_docker = {
-        question["panel"]["title"]: question
-        for question in asking.asked(dashboards()["service"], other, scene.prometheus)
-    }
-    places = ["fleet: Services: last upgrade", "service: Verdict", "service: Replicas", f"service: {wanted}"]
-    table, verdict, replicas, lines, of_each_host = node.shown(
-        [*(by_name[place] for place in places), of_docker[wanted]]
+    each = "Latency of each replica"
+    table, latency, said, replicas, lines = scene.shown(
+        "fleet: Services: last upgrade",
+        "fleet: Latency against before the upgrade",
+        "service: Verdict",
+        "service: Replicas",
+        f"service: {each}",
     )
-    assert [cell["text"] for [cell, *_] in table["rows"]] == ["rank", "search", "classify"]
-    assert [row[0]["text"] for row in verdict["rows"]] == ["prod/search"]
-    pods = {f"search-6c9f7d5b8-{end}/server" for end in ("x7k2p", "lq4vz", "8d2mn", "zt5wq", "q9bfw")}
-    assert {row[0]["text"] for row in replicas["rows"]} == pods and len(replicas["rows"]) == 5
-    assert _names(lines) == pods and len(lines["series"]) == 5
-    assert _names(of_each_host) == {f"infercanary-classify-1 node-{node}" for node in (1, 2)}
-
-
-@pytest.mark.parametrize("scene", ["namespaces"], indirect=True)
-def test_one_name_in_two_namespaces_is_two_services(scene: Scene) -> None:
-    """Where all namespaces are shown, each has its own verdict, change, sentence and lines."""
-    both = SITUATIONS["namespaces"]._replace(chosen={"service": "search", "canary": "resnet18"})
-    shown = {
-        question["panel"]["title"]: shows
-        for question, shows in _pairs([*asking.asked(dashboards()["service"], both, scene.prometheus)])
-    }
-    (prod, _, _, slower, do), (staging, _, _, same, wait) = (
-        [cell["text"] for cell in row] for row in shown["Verdict"]["rows"]
+    assert [[cell["text"] for cell in row][:3] for row in table["rows"]] == [
+        ["rank", "", "regressed"],
+        ["search", "prod", "regressed"],
+        ["classify", "", "first image"],
+    ]
+    assert _names(latency) == ["classify resnet18", "prod/search resnet18", "rank resnet18"]
+    assert len(said["rows"]) == 1
+    pods = sorted(server.name for server in scene.situation.servers if server.namespace)
+    assert (
+        sorted(row[0]["text"] for row in replicas["rows"])
+        == _names(lines)
+        == [f"{pod}/server" for pod in pods]
     )
-    assert (prod, do, staging) == ("prod/search", "image: roll back", "staging/search") and wait != do
-    assert slower.startswith("+3") and abs(float(same.split(" ")[0])) < 5
-    assert [row[0]["text"].split(":")[0] for row in shown["In words"]["rows"]] == [prod, staging]
-    assert {name.split(" ")[-1] for name in _names(shown["Was it the host"])} == {"prod", "staging"}
-    assert {row[0]["text"] for row in shown["Where the extra time is"]["rows"]} == {"prod"}
+    other = scene.situation._replace(chosen={"service": "classify", "canary": "resnet18"})
+    [of_each_host] = node.shown([ask(other, scene.prometheus)[f"service: {each}"]])
+    assert _names(of_each_host) == [f"infercanary-classify-1 node-{number}" for number in (1, 2)]
 
 
-def _pairs(questions: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(questions, node.shown(questions), strict=True)
+def _names(shown: Mapping[str, Any]) -> list[str]:
+    return sorted(series["name"] for series in shown["series"])
 
 
-def _names(shown: Mapping[str, Any]) -> set[str]:
-    return {series["name"] for series in shown["series"]}
-
-
-def _may_be_empty(place: str, situation: str) -> bool:
-    """Whether a panel may have nothing to show (grafana/empty.py), in a situation in which everything else has."""
-    board, _, title = place.partition(": ")
-    why = empty.why(f"{board}: panel {title}")
-    if not situation.startswith(("upgraded", "troubled")):
-        return True
-    return why is not None and not (why == empty.NO_GPU and situation.endswith("-gpu"))
-
-
-def _open_rows() -> Iterator[tuple[str, list[str]]]:
-    """Rows that are not folded when a board opens: the place, and those of their panels."""
-    for name, board in dashboards().items():
-        rows: dict[str, list[str]] = {}
-        row = ""
-        for panel in board["panels"]:
-            if panel["type"] == "row":
-                row = panel["title"]
-            else:
-                rows.setdefault(f"{name}: {row}", []).append(f"{name}: {panel['title']}")
-        yield from rows.items()
+def test_each_query_gives_something_in_a_situation(scenes: Callable[[str], Scene]) -> None:
+    """Or is known not to (grafana/empty.py)."""
+    asked, given = set(), set()
+    for name in SITUATIONS:
+        for place, question in scenes(name).panels.items() if name not in REPEATS else ():
+            board, _, title = place.partition(": ")
+            for answer in question["answers"]:
+                where = f"{board}: panel {title} {answer['refId']}"
+                asked.add(where)
+                if answer["data"]["result"]:
+                    given.add(where)
+    for query in queries(service="classify"):
+        if not query.place.startswith("panel"):
+            asked.add(where := f"{query.dashboard}: {query.place}")
+            if any(
+                scenes(name).prometheus.at(query.expression, END).results
+                for name in ("upgraded-gpu", "spread")
+            ):
+                given.add(where)
+    assert sorted(place for place in asked - given if not empty.why(place)) == []
 
 
 @pytest.mark.parametrize(
-    ("scene", "library"),
-    [*starmap(marked, product(SITUATIONS, node.VERSIONS))],
-    indirect=["scene"],
+    ("scene", "library"), [*starmap(marked, product(SITUATIONS, node.VERSIONS))], indirect=["scene"]
 )
 def test_no_panel_has_a_fault(scene: Scene, library: str) -> None:
-    shown = node.shown(scene.panels, library)
-    empty_ones = [
-        f"{place}: {shows['message']}"
-        for place, shows in zip(scene.places, shown, strict=True)
-        if "message" in shows and not _may_be_empty(place, scene.name)
-    ]
-    assert not empty_ones, "\n".join(["these are empty, and not in grafana/empty.py:", *empty_ones])
-    if scene.name == "upgraded":
-        full = {place for place, shows in zip(scene.places, shown, strict=True) if "message" not in shows}
-        assert [row for row, panels in _open_rows() if not full & {*panels}] == [], (
-            "rows that could be folded"
-        )
     faults = [
         f"{place}: {fault['line']} [{fault['rule']}]"
-        for place, shows in zip(scene.places, shown, strict=True)
+        for place, shows in zip(scene.panels, scene.shown(*scene.panels, library=library), strict=True)
         for fault in shows["faults"]
     ]
-    assert not faults, "\n".join([f"{len(faults)} in the situation {scene.name}:", *faults])
+    for name, board in dashboards().items():
+        own = [question for place, question in scene.panels.items() if place.startswith(f"{name}: ")]
+        count, size = asking.load(board, own)
+        if count > asking.QUERIES or size > asking.BYTES:
+            faults.append(f"{name}: sends {count} queries, {size} bytes")
+    assert not faults, "\n".join([f"{len(faults)} in the situation {scene.situation.name}:", *faults])
