@@ -52,9 +52,11 @@ meant, as in Python's ``restart_sd=0.01``."""
 @click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
 @options.choice
-@click.option(
+@options.number(
     "--restart-sd",
-    type=float,
+    low=0,
+    high=100,
+    advice="give a percentage from 0 to 100, such as 1",
     metavar="PERCENT",
     help="How much starts of one image differ (a standard deviation), such as 1 for 1 %; 0 if nothing was restarted. "
     "Without it, it is estimated from the starts.",
@@ -67,7 +69,7 @@ meant, as in Python's ``restart_sd=0.01``."""
 @options.policy(FILES, "the interval")
 @options.expect
 @options.gate
-@options.form
+@options.form("How the answer is printed: `github` is Markdown, for a comment on a change request.")
 @options.report
 @options.junit_file
 def command(
@@ -100,8 +102,6 @@ def command(
     each side, or --restart-sd. Two files of numbers count as one series without a restart between them, unless
     --restart-sd is given. Several files of numbers on a side count as one start each.
     """
-    if restart_sd is not None:
-        options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:

@@ -51,25 +51,18 @@ _COLUMNS = (
     help="What an hour of the machine or GPU costs, such as 2.5, in any currency: shows the cost of 1,000 inferences. "
     "May be repeated, with the name of a host.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "csv"]),
-    help="How the table is printed.  [default: text]",
-)
+@options.form("How the table is printed.", ("text", "json", "csv"), ())
 @click.option(
     "--runs", "each_run", is_flag=True, help="Print each run of the stores instead; needs --format csv."
 )
-@options.as_json
 @options.report
 def command(
     files: tuple[str, ...],
     canary: str,
     service: str,
     given_prices: tuple[str, ...],
-    form: str | None,
+    form: str,
     each_run: bool,
-    as_json: bool,
     report: str,
 ) -> int:
     """Compare one model across images, engines, devices and hosts: a table from the stores of exporters, and a picture.
@@ -83,9 +76,6 @@ def command(
     throughput that is known: of a sweep, of the canary's own requests, or by its latency as if each request were one
     inference.
     """
-    if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form}: exclude each other; give one of them")
-    form = "json" if as_json else form or "text"
     hosts = _hosts(files)
     journals = {host: found for host, path in hosts.items() if (found := _journal(path)) is not None}
     if journals or each_run:
