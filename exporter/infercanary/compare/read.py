@@ -46,10 +46,9 @@ def read(
         raise UsageError(f"{one}: a journal, but {other} holds numbers; give journals only, or numbers only")
     notes: list[str] = []
     if journals[paths[0]]:
-        if choice.column or choice.where:
-            option = "--column" if choice.column else "--where"
+        if choice.option:
             raise UsageError(
-                f"{places[0]}: a journal, whose runs are judged by their latencies; leave {option} out"
+                f"{places[0]}: a journal, whose runs are judged by their latencies; leave {choice.option} out"
             )
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:

@@ -17,10 +17,11 @@ import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
-from infercanary.compare.arrays import array_of
+from infercanary.compare.arrays import array_of, flat
 from infercanary.compare.cells import as_text, duration, plain_number
+from infercanary.compare.layouts import UNKNOWN, Row
 from infercanary.compare.recording import RecordedRuns, listed, shown
-from infercanary.compare.rows import MAX_POINTS, Choice, Layout, Row, flat, pick_column, read_rows
+from infercanary.compare.rows import MAX_POINTS, Choice, pick_column, read_rows
 
 Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
 """Runs by column (an empty name if there is one), and notes for the reader."""
@@ -57,7 +58,7 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
     first = next((line for _, line in _lines(data)), b"")
     if not first:
         raise UsageError(f"{place}: holds comments only; give numbers too")
-    layouts.refuse_text(place, data[:_BEGINNING].decode(errors="replace"))
+    layouts.refuse_summary(place, text=data[:_BEGINNING].decode(errors="replace"))
     if first.startswith(b"["):
         return _array(place, data, choice)
     if first.startswith(b"{"):
@@ -90,7 +91,7 @@ def _array(place: str, data: bytes, choice: Choice) -> Series:
     _bounded(place, data)
     try:
         document = _parse(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
     return _entries(place, document, choice)
 
@@ -101,9 +102,8 @@ def _entries(place: str, entries: list[Any], choice: Choice) -> Series:
         layouts.refuse_summary(place, entries[0])
         rows = ((where, dict(flat(entry))) for where, entry in zip(places, entries, strict=True))
         return _records(place, rows, choice)
-    if choice.column or choice.where:
-        option = "--column" if choice.column else "--where"
-        raise UsageError(f"{place}: an array of numbers, without columns; leave {option} out")
+    if choice.option:
+        raise UsageError(f"{place}: an array of numbers, without columns; leave {choice.option} out")
     return read_rows(place, ((where, {"": entry}) for where, entry in zip(places, entries, strict=True)))
 
 
@@ -122,11 +122,11 @@ def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
         _bounded(place, data)
     try:
         beginning = _parse(first)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         _bounded(place, data)
         try:
             return _document(place, _parse(data), choice)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as of_all:
+        except msgspec.DecodeError as of_all:
             if second is None or second[1].startswith(b'{"'):  # JSON Lines, of which the first is wrong
                 message = f"{place}:{at}: not JSON ({error}); put one object on each line"
             else:
@@ -152,7 +152,7 @@ def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str
         where = f"{place}:{at}"
         try:
             entry = _parse(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             truncated = f"{where}: not JSON ({error}); put one object on each line"
             continue
         if not isinstance(entry, dict):
@@ -172,7 +172,10 @@ def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str
 def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 1) -> Series:
     """Read the runs in one JSON object."""
     if known := layouts.document_of(place, document):
-        return _known(place, known, choice)
+        layout, rows = known
+        if not rows:
+            raise UsageError(f"{place}: a file of {layout.tool} without a run; give another")
+        return read_rows(place, rows, choice, layout, records=True)
     array = array_of(place, document, choice.column)
     if array is None:
         row = dict(flat(document))
@@ -188,19 +191,16 @@ def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 
 
 def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choice: Choice) -> Series:
     """Read one of several results in a file, to which a tool appends."""
-    keys = {key for _, document in documents for key, value in document.items() if not _is_nested(value)}
+    keys = {k for _, document in documents for k, x in document.items() if not isinstance(x, (dict, list))}
     about = [(key, value) for key, value in choice.where if key in keys]
+    every = [{key: as_text(document.get(key)) for key in keys} for _, document in documents]
     picked = [
         document
-        for _, document in documents
-        if all(as_text(document.get(key)) == value for key, value in about)
+        for (_, document), texts in zip(documents, every, strict=True)
+        if all(texts[key] == value for key, value in about)
     ]
     if len(picked) != 1:
-        different = [
-            key
-            for key in documents[0][1]
-            if key in keys and len({as_text(document.get(key)) for _, document in documents}) > 1
-        ]
+        different = [key for key in documents[0][1] if len({texts.get(key) for texts in every}) > 1]
         option = f"pick one with --where COLUMN=VALUE, of: {listed(different)}" if different else ""
         raise UsageError(
             f"{place}: holds {len(documents)} results of a benchmark, and {len(picked) if about else 'all'} fit; "
@@ -210,27 +210,16 @@ def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choi
     return _document(place, picked[0], choice._replace(where=rest))
 
 
-def _is_nested(value: object) -> bool:
-    return isinstance(value, (dict, list))
-
-
-def _known(place: str, known: tuple[Layout, Sequence[tuple[str, Row]]], choice: Choice) -> Series:
-    layout, rows = known
-    if not rows:
-        raise UsageError(f"{place}: a file of {layout.tool} without a run; give another")
-    return read_rows(place, rows, choice, layout, records=True)
-
-
 def _parse(text: bytes) -> Any:
     """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
     try:
-        return _decode(text)
-    except msgspec.DecodeError:
-        if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
-            raise
-    try:
+        try:
+            return _decode(text)
+        except msgspec.DecodeError:
+            if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
+                raise
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
 
 
@@ -260,7 +249,7 @@ def _table(place: str, data: bytes, choice: Choice) -> Series:
     head = [*islice(rows, 1)]
     names = [*head[0][1]] if head else [*names] or first
     layout = layouts.table_of(names)
-    if layout is None:
+    if layout is UNKNOWN:
         layouts.refuse_summary(place, names)
     comma = delimiter in ";\t"
     if not head:
