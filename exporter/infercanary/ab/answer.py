@@ -21,7 +21,7 @@ from infercanary.compare import claim
 from infercanary.compare.comparison import ComparisonResult, compare_runs, with_claim, with_measures
 from infercanary.compare.measured import Gate
 from infercanary.compare.recording import RecordedRuns, listed
-from infercanary.compare.units import count, short
+from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import statistics
 from infercanary.judge.causes import explain
@@ -274,8 +274,8 @@ def _compared(
         exit_code=OF_VERDICT[decision.verdict],
         sentence=text + settings,
         shift=look.seen.shift if look is not None else None,
-        low=_finite(look.seen.low) if look is not None else None,
-        high=_finite(look.seen.high) if look is not None else None,
+        low=finite(look.seen.low) if look is not None else None,
+        high=finite(look.seen.high) if look is not None else None,
         level=round(look.level, 4) if look is not None else plain.level,
         restart_sd=math.expm1(sd) if math.isfinite(sd) else plain.restart_sd,
         restart_sd_from="measured" if math.isfinite(sd) else plain.restart_sd_from,
@@ -375,7 +375,3 @@ def _points(start: Start) -> list[float]:
 
 def _minutes(seconds: float) -> str:
     return f"{max(1, round(seconds / 60))} min" if seconds >= 60 else f"{max(1, round(seconds))} s"
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

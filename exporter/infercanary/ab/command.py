@@ -354,7 +354,7 @@ def _say(
     elif form == "github":
         say(markdown.document(map(_markdown, answers), notes))
     else:
-        options.show(
+        options.show_text(
             (
                 (each.compared.verdict, text.experiment(each, a, b, width()))
                 for each, (a, b) in zip(answers, series, strict=True)

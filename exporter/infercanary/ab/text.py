@@ -61,21 +61,17 @@ def side(arm: ArmSummary) -> str:
     Args:
         arm: What is not known of it is left out.
     """
-    parts = [shown(arm.name, 200)]
-    if arm.settings:
-        parts.append(variant.words(arm.settings))
-    if arm.origin.words:
-        parts.append(shown(arm.origin.words, 200))
-    if arm.image_id:
-        parts.append(arm.image_id.removeprefix("sha256:")[:12])
-    if arm.image_bytes is not None:
-        parts.append(size(arm.image_bytes))
-    if arm.mean is not None:
-        sd = f" (SD {value(arm.sd, 's')})" if arm.sd is not None else ""
-        parts.append(f"mean {value(arm.mean, 's')}{sd}")
-    if arm.start_sd is not None:
-        parts.append(f"starts differ by {short(100 * arm.start_sd)} %")
-    return ", ".join(parts)
+    sd = f" (SD {value(arm.sd, 's')})" if arm.sd is not None else ""
+    parts = (
+        shown(arm.name, 200),
+        variant.words(arm.settings),
+        shown(arm.origin.words, 200),
+        arm.image_id.removeprefix("sha256:")[:12],
+        size(arm.image_bytes) if arm.image_bytes is not None else "",
+        f"mean {value(arm.mean, 's')}{sd}" if arm.mean is not None else "",
+        f"starts differ by {short(100 * arm.start_sd)} %" if arm.start_sd is not None else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def pairs(answer: CanaryAnswer) -> str:

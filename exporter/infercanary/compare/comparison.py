@@ -20,7 +20,7 @@ from infercanary.compare.measured import Gate, MeasureShift
 from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
-from infercanary.compare.units import count, short
+from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified
@@ -173,9 +173,9 @@ def compare_runs(
         verdict=verdict,
         exit_code=OF_VERDICT[verdict],
         sentence=_with_failures(text, failed) if failing else text,
-        shift=_finite(seen.shift) if known else None,
-        low=_finite(seen.low) if known else None,
-        high=_finite(seen.high) if known else None,
+        shift=finite(seen.shift) if known else None,
+        low=finite(seen.low) if known else None,
+        high=finite(seen.high) if known else None,
         level=policy.confidence,
         smallest_effect=policy.smallest_effect,
         restart_sd=restarts.sd,
@@ -187,7 +187,7 @@ def compare_runs(
         baseline=_side(files[0], baseline, old),
         candidate=_side(files[1], candidate, new),
         phases=parts.phases(old, new, policy) if journal else {},
-        controls=parts.pieces(old, new, lambda sample: sample.controls, policy) if journal else {},
+        controls=parts.pieces(old, new, "controls", policy) if journal else {},
         causes=causes,
         failures_rose=failing,
         next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
@@ -372,7 +372,3 @@ def _is_sample(side: RecordedRuns) -> bool:
 
 def _points(series: RecordedRuns) -> list[Points]:
     return [cast("Points", points) for points in series.points]
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

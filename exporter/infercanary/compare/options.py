@@ -14,7 +14,9 @@ import msgspec
 
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
-from infercanary.compare import claim, measured, text
+from infercanary.compare import claim, markdown, measured, text
+from infercanary.compare.changes import ScanResult
+from infercanary.compare.comparison import ComparisonResult
 from infercanary.compare.rows import Choice
 from infercanary.compare.terminal import say, width
 from infercanary.contract.text import all_printable
@@ -212,7 +214,29 @@ def adjusted(
     return replace(base, smallest_effect=effect, clear_zone=zone, confidence=confidence or base.confidence)
 
 
-def show(results: Iterable[tuple[str, str]], notes: Sequence[str]) -> None:
+def show(
+    form: str,
+    results: Sequence[ComparisonResult] | Sequence[ScanResult],
+    texts: Iterable[str],
+    notes: Sequence[str],
+) -> None:
+    """Print results and the notes on all of them.
+
+    Args:
+        form: One of :data:`FORMS`; `github` is of comparisons alone.
+        results: In the order in which they are printed.
+        texts: Each result as text.
+        notes: Remarks on all of them.
+    """
+    if form == "json":
+        say(answer([*map(plain, results)], notes))
+    elif form == "github":
+        say(markdown.document(map(markdown.comparison, cast("Sequence[ComparisonResult]", results)), notes))
+    else:
+        show_text(zip((each.verdict for each in results), texts, strict=True), notes)
+
+
+def show_text(results: Iterable[tuple[str, str]], notes: Sequence[str]) -> None:
     """Print results (verdict, text), a blank line between them, and the notes on all of them.
 
     Args:

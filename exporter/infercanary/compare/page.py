@@ -70,16 +70,13 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         baseline: Its runs before.
         candidate: Its runs after.
     """
-    known = {
-        "expected": result.claim.sentence if result.claim else "",
-        "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
+    known = text.facts(result) | {
+        "rests on": f"{100 * result.level:g} % confidence",
         "baseline": _side(result.baseline),
         "candidate": _side(result.candidate),
-        "confidence": f"{100 * result.level:g} %",
-        "restarts": text.restarts(result),
-        "bottleneck": text.bottlenecks(result),
         "changed": text.changed(result.causes.changes, most=40) if result.causes else "",
         "notes": "; ".join(result.notes),
+        **dict.fromkeys(("phases", "controls", "left out"), ""),  # shown elsewhere
     }
     before, after = baseline.every, candidate.every
     pictures = (
@@ -369,39 +366,32 @@ def _pieces(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
             f" <small>{100 * piece.share:.0f} % of the change</small>" if piece.moved and piece.share else ""
         )
         shift = safe(interval(piece.shift, piece.low, piece.high))
-        rows.append((style, (safe(name), f"{shift}{share}"), (piece.shift, piece.low, piece.high)))
+        rows.append((style, (safe(name), f"{shift}{share}"), piece))
     return _intervals(title, rows, effect)
 
 
 def _measures(each: Mapping[str, MeasureShift], effect: float) -> str:
     styles = {"regressed": "moved", "improved": "moved better"}
-    rows = [
-        (styles.get(of.verdict, ""), (safe(text.measure(of)),), (of.shift, of.low, of.high))
-        for of in each.values()
-    ]
+    rows = [(styles.get(of.verdict, ""), (safe(text.measure(of)),), of) for of in each.values()]
     return _intervals("Beside the latency", rows, effect)
 
 
 def _intervals(
-    title: str,
-    rows: Iterable[tuple[str, tuple[str, ...], tuple[float | None, float | None, float | None]]],
-    effect: float,
+    title: str, rows: Sequence[tuple[str, tuple[str, ...], PartShift | MeasureShift]], effect: float
 ) -> str:
     """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
-    drawn = [(style, cells, tuple(x for x in ends if x is not None)) for style, cells, ends in rows]
-    reach = max(
-        [2 * effect, *(abs(x) for _, _, ends in drawn if len(ends) == 3 for x in ends[1:] if abs(x) < 10)]
-    )
+    ends = [abs(x) for *_, of in rows if of.shift is not None for x in (of.low, of.high) if x is not None]
+    reach = max([2 * effect, *(end for end in ends if end < 10)])
     return table(
-        [
-            row(*cells, _reach(*ends, reach, effect) if len(ends) == 3 else "", style=style)
-            for style, cells, ends in drawn
-        ],
-        title=title,
+        [row(*cells, _reach(of, reach, effect), style=style) for style, cells, of in rows], title=title
     )
 
 
-def _reach(shift: float, low: float, high: float, reach: float, effect: float) -> str:
+def _reach(of: PartShift | MeasureShift, reach: float, effect: float) -> str:
+    shift, low, high = of.shift, of.low, of.high
+    if shift is None or low is None or high is None:
+        return ""
+
     def x(ratio: float) -> str:
         return f"{_BAR / 2 + 96 * max(-1.0, min(1.0, ratio / reach)):.1f}"
 

@@ -13,7 +13,7 @@ import numpy as np
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import DECIMAL_COMMA, Numbers, as_text, duration, plain_number
 from infercanary.compare.layouts import UNKNOWN, Layout, Row
-from infercanary.compare.outcomes import FAILED, RUNS, Outcomes, outcome_kind, words_of
+from infercanary.compare.outcomes import FAILED, RUNS, WORDS, Outcomes, outcome_kind, words_of
 from infercanary.compare.recording import Attempts, RecordedRuns, listed, shown
 from infercanary.compare.units import count
 
@@ -38,29 +38,17 @@ class Choice(NamedTuple):
         return "--column" if self.column else "--where" if self.where else ""
 
 
-_SERIES = {"metric", "metrics", "measurement", "measure", "statistic", "stat", "variable", "field"}
-_NUMBERED_SERIES = {"quantile", "percentile", "series", "unit", "units"}
-_NEVER = {"timestamp", "timestamps", "date", "datetime", "seq", "sequence", "index", "id", "iteration"}
-_TIMES = {
-    "latency", "latencies", "latenz", "duration", "elapsed", "took", "ttft", "ns", "us", "ms", "s", "sec", "seconds",
-    "millis", "milliseconds", "microseconds", "nanoseconds",
-}  # fmt: skip
-_SERIES_WORDS = _SERIES | _NUMBERED_SERIES
-_LABELS = {
-    "label", "labels", "url", "uri", "name", "method", "endpoint", "path", "route", "operation", "scenario", "group",
-    "transaction",
-}  # fmt: skip
-
-
 def _is_label(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in _LABELS
+    return name.rpartition(".")[2].lower() in WORDS["labels"]
 
 
 def _is_series(name: str, cell: str) -> bool:
     words = words_of(name)
-    if words & _NUMBERED_SERIES:
+    if words & WORDS["numbered series"]:
         return True
-    return bool(words & _SERIES) and "value" not in words and plain_number(cell) is None and cell != ""
+    return (
+        bool(words & WORDS["series"]) and "value" not in words and plain_number(cell) is None and cell != ""
+    )
 
 
 class _Column:
@@ -153,7 +141,11 @@ def read_rows(
         name: {}
         for name in names
         if name not in (*usual, *where)
-        and (_names_series(layout, name) or _is_label(name) or words_of(name) & _SERIES_WORDS)
+        and (
+            _names_series(layout, name)
+            or _is_label(name)
+            or words_of(name) & (WORDS["series"] | WORDS["numbered series"])
+        )
     }
     columns = {name: _Column() for name in usual}
     fixed = [name for name in _outcomes_in(names, layout) if name not in columns]
@@ -233,9 +225,9 @@ def _only_times(rows: Iterable[Row], names: Iterable[str]) -> str:
     for name in names:
         cells = [as_text(row[name]) for row in rows if row.get(name) not in (None, "")]
         numbers = sum(bool(DECIMAL_COMMA.fullmatch(x) or plain_number(x) or duration(x)) for x in cells)
-        if numbers > len(cells) / 2 and not outcome_kind(name) and not words_of(name) & _NEVER:
+        if numbers > len(cells) / 2 and not outcome_kind(name) and not words_of(name) & WORDS["never a time"]:
             found.append(name)
-    return found[0] if len(found) == 1 and words_of(found[0]) & _TIMES else ""
+    return found[0] if len(found) == 1 and words_of(found[0]) & WORDS["times"] else ""
 
 
 def _note(values: dict[str, None], text: str) -> None:

@@ -8,14 +8,14 @@ import click
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
-from infercanary.compare import junit, markdown, options, page, text, units
+from infercanary.compare import junit, options, page, text, units
 from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.measured import Gate
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.rows import Choice
-from infercanary.compare.terminal import say, width
+from infercanary.compare.terminal import width
 from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
@@ -144,16 +144,8 @@ def command(
         page.write(report, page.page(title, articles, notes, policy))
     if junit_path:
         junit.write(junit_path, results.values())
-    if form == "json":
-        say(options.answer([*map(options.plain, results.values())], notes))
-        return code
-    if form == "github":
-        say(markdown.document(map(markdown.comparison, results.values()), notes))
-        return code
-    options.show(
-        ((each.verdict, text.comparison(each, *pictured[name], width())) for name, each in results.items()),
-        notes,
-    )
+    texts = (text.comparison(each, *pictured[name], width()) for name, each in results.items())
+    options.show(form, [*results.values()], texts, notes)
     return code
 
 
