@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -220,22 +220,27 @@ def command(
         a, b = (replace(arm, settings=own) for arm, own in zip(arms, settings_of, strict=True))
         answers = [
             answer.summarize(name, result, a, b, restarts, policy, claimed, gate)
-            for name in _canaries(result)
+            for name in (answer.common(result.pairs) if result.pairs else ())
         ]
         if junit_path:
             junit.write(junit_path, [each.compared for each in answers])
         return _say(answers, result, interruption.number, form, report, policy)
 
 
-class _Containers:
+class _Containers(NamedTuple):
     """An arm that is an image."""
 
-    def __init__(self, daemon: Daemon, image: InspectedImage, conditions: Conditions, prefix: str) -> None:
-        self.name = image.name
-        self._daemon, self._image, self._conditions, self._prefix = daemon, image, conditions, prefix
+    daemon: Daemon
+    image: InspectedImage
+    conditions: Conditions
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        return self.image.name
 
     def start(self, number: int) -> RunningContainer:
-        return self._daemon.start(self._image, self._conditions, f"{self._prefix}-{number}")
+        return self.daemon.start(self.image, self.conditions, f"{self.prefix}-{number}")
 
 
 def _experiment(
@@ -327,10 +332,6 @@ def _settings(
     if config:
         return conditions.settings(config)
     return conditions.settings_of(model, inputs, device) if model else None
-
-
-def _canaries(result: Result) -> list[str]:
-    return answer.common(result.pairs) if result.pairs else []
 
 
 def _say(

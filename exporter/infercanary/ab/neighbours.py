@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.special import stdtrit
@@ -51,7 +52,7 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
     shares = [tuple(_contended(start) for start in pair) for pair in pairs]
     if not any(max(pair, default=0.0) for pair in shares):
         return Counted(pairs)
-    a, b = (math.fsum(side) / len(shares) for side in zip(*shares, strict=True))
+    a, b = map(fmean, zip(*shares, strict=True))
     if min(a, b) < _MOST and _differ([b - a for a, b in shares]):
         return Counted(
             pairs,
@@ -79,11 +80,10 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
 
 def _differ(differences: Sequence[float]) -> bool:
     """Return whether one side has more of them, beyond the scatter between pairs."""
-    n = len(differences)
-    mean = math.fsum(differences) / n
-    if n < 2:
+    mean = fmean(differences)
+    if (n := len(differences)) < 2:
         return abs(mean) > 0.5
-    se = math.sqrt(math.fsum((x - mean) ** 2 for x in differences) / (n - 1) / n)
+    se = stdev(differences) / math.sqrt(n)
     return abs(mean) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * se)
 
 

@@ -47,15 +47,14 @@ class Numbers:
             value = _float(cast("float", cell))
         if value is None:
             raise UsageError(f"{where}: {_what(cell)} is not a number{_hint(cell)}")
-        if not 0 < value < math.inf:
-            raise UsageError(
-                f"{where}: {shown(str(cell))} is not a latency: those are finite and above zero; take it out"
-            )
         if not _LEAST <= value <= _MOST:
-            raise UsageError(
-                f"{where}: {shown(str(cell))} is not a latency: in any unit those are from {_LEAST:g} to {_MOST:g}; "
-                "take it out"
+            is_odd = not 0 < value < math.inf
+            range_ = (
+                "those are finite and above zero"
+                if is_odd
+                else f"in any unit those are from {_LEAST:g} to {_MOST:g}"
             )
+            raise UsageError(f"{where}: {shown(str(cell))} is not a latency: {range_}; take it out")
         self.has_units |= unit
         self._plain |= not unit
         if self.has_units and self._plain:

@@ -119,7 +119,14 @@ def prices(given: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
     known = list(hosts)
     for each in given:
         host, named, number = each.rpartition("=")
-        price = _price(each, number)
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not 0 < price < _MOST_PRICE:
+            raise UsageError(
+                f"--price {each}: give what an hour costs, a number above 0, such as 2.5 or gpu-1=2.5"
+            )
         if named and host not in known:
             raise UsageError(f"--price {each}: no host `{host}`; there are: {', '.join(known)}")
         if named:
@@ -127,18 +134,6 @@ def prices(given: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
         else:
             every = dict.fromkeys(known, price)
     return every | own
-
-
-def _price(given: str, number: str) -> float:
-    try:
-        price = float(number)
-    except ValueError:
-        price = math.nan
-    if not 0 < price < _MOST_PRICE:
-        raise UsageError(
-            f"--price {given}: give what an hour costs, a number above 0, such as 2.5 or gpu-1=2.5"
-        )
-    return price
 
 
 def _is_throughput(name: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -164,24 +165,15 @@ def write(path: str, document: str) -> None:
         raise UsageError(f"--html {path}: is a folder; name a file in it")
     if os.path.exists(target) and not os.path.isfile(target):
         raise UsageError(f"--html {path}: is a device or a pipe; name a file")
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    except OSError as error:
-        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); name another place") from None
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
+        with draft.open("x", encoding="utf-8") as file:
             file.write(document)
-        Path(temporary).chmod(0o666 & ~_umask())
-        os.replace(temporary, target)
+        os.replace(draft, target)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         raise UsageError(f"--html {path}: cannot be written ({error.strerror}); name another place") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def article(style: str, parts: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare.cells import DECIMAL_COMMA, Numbers, as_text, duration, plain_number
 from infercanary.compare.layouts import UNKNOWN, Layout, Row
 from infercanary.compare.outcomes import FAILED, RUNS, WORDS, Outcomes, outcome_kind, words_of
-from infercanary.compare.recording import Attempts, RecordedRuns, listed, shown
+from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
 from infercanary.compare.units import count
 
 MAX_POINTS = 5_000_000
@@ -161,8 +161,7 @@ def read_rows(
         if state == FAILED:
             reason = _reason(at, row)
         for name, column in columns.items():
-            if len(column.points) >= MAX_POINTS:
-                raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
+            at_most(MAX_POINTS, len(column.points) + 1, place, "numbers")
             ended = state
             if records and state != FAILED:
                 if name not in row:

@@ -20,7 +20,7 @@ from infercanary.compare import layouts
 from infercanary.compare.arrays import array_of, flat
 from infercanary.compare.cells import as_text, duration, plain_number
 from infercanary.compare.layouts import UNKNOWN, Row
-from infercanary.compare.recording import RecordedRuns, listed, shown
+from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, Choice, pick_column, read_rows
 
 Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
@@ -83,8 +83,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _bounded(place: str, data: bytes) -> None:
-    if data.count(b",") > MAX_POINTS:  # before it is read, and takes 32 times its size
-        raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
+    at_most(MAX_POINTS, data.count(b","), place, "numbers")  # before it is read, and takes 32 times its size
 
 
 def _array(place: str, data: bytes, choice: Choice) -> Series:
@@ -116,8 +115,8 @@ def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Ser
 
 def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
     """Read one JSON document, or JSON Lines."""
-    second = next(islice(_lines(data), 1, None), None)
-    at = next(at for at, _ in _lines(data))
+    (at, _), *others = islice(_lines(data), 2)
+    second = others[0] if others else None
     if second is None:
         _bounded(place, data)
     try:

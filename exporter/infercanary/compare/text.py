@@ -122,18 +122,14 @@ def restarts(result: ComparisonResult) -> str:
         result: On one canary.
     """
     sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
-    if result.restart_sd_from == "none":
-        return (
-            "two files of numbers count as one series without a restart between them; if there was one, give "
-            "--restart-sd, or several files of each side"
-        )
-    if result.restart_sd_from == "given":
-        return f"{sd}, as given" if result.restart_sd else "nothing was restarted, as given"
-    if result.restart_sd_from == "assumed":
-        return f"{sd}, assumed: no restart of one image is in these files"
-    if result.restart_sd_from == "measured":
-        return f"{sd}, measured on {count(result.restarts_seen, 'start')}"
-    return f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior"
+    return {
+        "none": "two files of numbers count as one series without a restart between them; if there was one, give "
+        "--restart-sd, or several files of each side",
+        "given": f"{sd}, as given" if result.restart_sd else "nothing was restarted, as given",
+        "assumed": f"{sd}, assumed: no restart of one image is in these files",
+        "measured": f"{sd}, measured on {count(result.restarts_seen, 'start')}",
+        "estimated": f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior",
+    }[result.restart_sd_from]
 
 
 def bottlenecks(result: ComparisonResult) -> str:
@@ -330,12 +326,8 @@ def side(of: SideSummary) -> str:
 
 
 def _left_out(result: ComparisonResult) -> str:
-    sides = [
-        f"{what} {text}"
-        for what, side in (("baseline", result.baseline), ("candidate", result.candidate))
-        if (text := left_out(side.left_out))
-    ]
-    return "; ".join(sides)
+    sides = {"baseline": result.baseline, "candidate": result.candidate}
+    return "; ".join(f"{what} {left_out(of.left_out)}" for what, of in sides.items() if of.left_out)
 
 
 def _piece(name: str, piece: PartShift) -> str:
