@@ -44,11 +44,8 @@ def _is_label(name: str) -> bool:
 
 def _is_series(name: str, cell: str) -> bool:
     words = words_of(name)
-    if words & WORDS["numbered series"]:
-        return True
-    return (
-        bool(words & WORDS["series"]) and "value" not in words and plain_number(cell) is None and cell != ""
-    )
+    is_named = words & WORDS["series"] and "value" not in words and plain_number(cell) is None and cell
+    return bool(words & WORDS["numbered series"] or is_named)
 
 
 class _Column:
@@ -252,9 +249,9 @@ def _refuse_empty(place: str, wanted: Mapping[str, set[str]], others: Mapping[st
 def _mixed(place: str, labels: Sequence[tuple[str, Mapping[str, None]]]) -> str:
     # Labels with few values come first: a URL may hold an id of each request.
     labels = sorted(labels, key=lambda label: len(label[1]))
+    many = f"has more than {_NAMED} values"
     each = [
-        f"`{shown(name)}` "
-        + (f"has more than {_NAMED} values" if len(values) > _NAMED else f"is {_named(values, 4)}")
+        f"`{shown(name)}` {many if len(values) > _NAMED else f'is {_named(values, 4)}'}"
         for name, values in labels[:3]
     ]
     return (

@@ -19,7 +19,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
 from infercanary.compare.arrays import array_of, flat
 from infercanary.compare.cells import as_text, duration, plain_number
-from infercanary.compare.layouts import UNKNOWN, Row
+from infercanary.compare.layouts import UNKNOWN
 from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, Choice, pick_column, read_rows
 
@@ -60,11 +60,15 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
         raise UsageError(f"{place}: holds comments only; give numbers too")
     layouts.refuse_summary(place, text=data[:_BEGINNING].decode(errors="replace"))
     if first.startswith(b"["):
-        return _array(place, data, choice)
+        _bounded(place, data)
+        try:
+            return _entries(place, _parse(data), choice)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
     if first.startswith(b"{"):
         return _objects(place, data, first, choice)
     text = first.decode(errors="replace")
-    if plain_number(text) is not None or duration(text) is not None:
+    if _is_number(text):
         comment = data[: data.index(first)].decode(errors="replace").rpartition("#")[2].strip()
         if choice.where or (choice.column and choice.column != comment):
             option = "--where" if choice.where else "--column"
@@ -86,28 +90,19 @@ def _bounded(place: str, data: bytes) -> None:
     at_most(MAX_POINTS, data.count(b","), place, "numbers")  # before it is read, and takes 32 times its size
 
 
-def _array(place: str, data: bytes, choice: Choice) -> Series:
-    _bounded(place, data)
-    try:
-        document = _parse(data)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
-    return _entries(place, document, choice)
-
-
 def _entries(place: str, entries: list[Any], choice: Choice) -> Series:
-    places = (f"{place}: entry {number}" for number in range(1, len(entries) + 1))
+    rows = ((f"{place}: entry {number}", entry) for number, entry in enumerate(entries, 1))
     if entries and all(isinstance(entry, dict) for entry in entries):
         layouts.refuse_summary(place, entries[0])
-        rows = ((where, dict(flat(entry))) for where, entry in zip(places, entries, strict=True))
         return _records(place, rows, choice)
     if choice.option:
         raise UsageError(f"{place}: an array of numbers, without columns; leave {choice.option} out")
-    return read_rows(place, ((where, {"": entry}) for where, entry in zip(places, entries, strict=True)))
+    return read_rows(place, ((where, {"": entry}) for where, entry in rows))
 
 
-def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Series:
+def _records(place: str, entries: Iterator[tuple[str, Mapping[str, Any]]], choice: Choice) -> Series:
     """Read JSON objects, one for each run."""
+    rows = ((where, dict(flat(entry))) for where, entry in entries)
     head = [*islice(rows, 100)]
     layout = layouts.table_of({name for _, row in head for name in row})
     return read_rows(place, chain(head, rows), choice, layout, records=True)
@@ -115,9 +110,8 @@ def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Ser
 
 def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
     """Read one JSON document, or JSON Lines."""
-    (at, _), *others = islice(_lines(data), 2)
-    second = others[0] if others else None
-    if second is None:
+    (at, _), *more_lines = islice(_lines(data), 2)
+    if not more_lines:
         _bounded(place, data)
     try:
         beginning = _parse(first)
@@ -126,12 +120,14 @@ def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
         try:
             return _document(place, _parse(data), choice)
         except msgspec.DecodeError as of_all:
-            if second is None or second[1].startswith(b'{"'):  # JSON Lines, of which the first is wrong
+            if not more_lines or more_lines[0][1].startswith(
+                b'{"'
+            ):  # JSON Lines, of which the first is wrong
                 message = f"{place}:{at}: not JSON ({error}); put one object on each line"
             else:
                 message = f"{place}: not JSON ({of_all}); is it whole? Give one document, or one object on each line"
             raise UsageError(message) from None
-    if second is None:
+    if not more_lines:
         return _document(place, beginning, choice, line=at)
     notes: list[str] = []
     records = _json_lines(place, data, notes)
@@ -139,33 +135,27 @@ def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
         _bounded(place, data)
         runs, more = _documents(place, [*records], choice)
     else:
-        runs, more = _records(place, ((where, dict(flat(entry))) for where, entry in records), choice)
+        runs, more = _records(place, records, choice)
     return runs, [*more, *notes]
 
 
 def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    truncated = ""
-    for at, line in _lines(data):
-        if truncated:
-            break
+    lines = _lines(data)
+    for at, line in lines:
         where = f"{place}:{at}"
         try:
             entry = _parse(line)
         except msgspec.DecodeError as error:
-            truncated = f"{where}: not JSON ({error}); put one object on each line"
-            continue
+            # Only the last line may be truncated, and only if its line end is missing.
+            if data.endswith(b"\n") or next(lines, None):
+                raise UsageError(f"{where}: not JSON ({error}); put one object on each line") from None
+            notes.append(f"{place}: the last line is truncated, and was left out")
+            return
         if not isinstance(entry, dict):
             raise UsageError(
                 f"{where}: `{shown(as_text(entry))}` among objects; keep to one format in a file"
             )
         yield where, entry
-    else:
-        # Only the last line may be truncated, and only if its line end is missing.
-        if truncated and not data.endswith(b"\n"):
-            notes.append(f"{place}: the last line is truncated, and was left out")
-            truncated = ""
-    if truncated:
-        raise UsageError(truncated)
 
 
 def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 1) -> Series:
@@ -184,7 +174,7 @@ def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 
                 f"{place}: one JSON object, whose arrays ({listed(nested, 4)}) hold no numbers that --column could "
                 "name; give an array of numbers, or one object on each line"
             )
-        return _records(place, iter([(f"{place}:{line}", row)]), choice)
+        return _records(place, iter([(f"{place}:{line}", document)]), choice)
     return _entries(place, array.entries, choice._replace(column=array.key))
 
 
@@ -240,7 +230,11 @@ def _table(place: str, data: bytes, choice: Choice) -> Series:
     delimiter = separator or max(",;\t", key=lambda sign: len(_cells(header, sign)))
     first = _cells(header, delimiter)
     names: Sequence[str] = layouts.header_of(first)
-    if not names and len(beside := _cells(comment, delimiter)) == len(first) and not _all_numbers(beside):
+    if (
+        not names
+        and len(beside := _cells(comment, delimiter)) == len(first)
+        and not all(map(_is_number, beside))
+    ):
         names = beside if any(map(_is_number, first)) else ()
     if not names and first.count(choice.column) > 1:
         pick_column(f"{place}:{at}", first, choice.column)
@@ -278,10 +272,6 @@ def _is_number(cell: str) -> bool:
     return plain_number(cell) is not None or duration(cell) is not None
 
 
-def _all_numbers(cells: Sequence[str]) -> bool:
-    return all(map(_is_number, cells))
-
-
 def _rows(
     place: str, lines: Iterator[str], delimiter: str, names: list[str]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -312,7 +302,7 @@ def _rows(
 
 
 def _header(where: str, names: list[str]) -> list[str]:
-    if _all_numbers(values := [name for name in names if name]):
+    if all(map(_is_number, values := [name for name in names if name])):
         comma = "; if these are decimal commas, write points" if len(values) == 2 else ""
         raise UsageError(
             f"{where}: several columns on a line, and no header to name them; add one, or give one number a line{comma}"
