@@ -164,7 +164,9 @@ class Daemon:
         try:
             made = self._client.create_container(
                 image.id,
-                command=[*self._command(conditions)] or None,
+                command=["probe", "--config", SETTINGS]
+                if conditions.settings
+                else [*conditions.command] or None,
                 entrypoint=["infercanary"] if conditions.settings else None,
                 name=name,
                 environment=dict(conditions.variables),
@@ -209,9 +211,6 @@ class Daemon:
 
     def _inspect(self, name: str) -> dict[str, Any]:
         return cast("dict[str, Any]", self._client.inspect_image(name))  # type: ignore[no-untyped-call]
-
-    def _command(self, conditions: Conditions) -> Sequence[str]:
-        return ("probe", "--config", SETTINGS) if conditions.settings else conditions.command
 
     def _host_config(self, conditions: Conditions, port: int) -> Any:
         request = conditions.device_request()

@@ -9,8 +9,9 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Host:
                 stderr=subprocess.PIPE,
                 # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
                 start_new_session=True,
-                preexec_fn=_confined(cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs yet
+                preexec_fn=partial(os.sched_setaffinity, 0, cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs yet
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise StartFailed(f"{self.python} cannot be started ({error})") from None
@@ -165,10 +166,6 @@ def python(path: str) -> str:
         raise UsageError(f"--host-python {path}: has no InferCanary ({why}); install it there with pip")
     # Not resolved: a virtual environment's interpreter is a link.
     return str(Path(path).absolute())
-
-
-def _confined(cpus: Set[int]) -> Callable[[], None]:
-    return lambda: os.sched_setaffinity(0, cpus)
 
 
 def _free_port() -> int:

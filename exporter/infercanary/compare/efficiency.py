@@ -91,10 +91,9 @@ def in_words(of: Efficiency) -> str:
         "runs": f"{rate} by its own requests",
         "latency": f"{rate} by its latency, as if a request were one inference" if of.cost_per_1000 else "",
     }[of.throughput_from]
+    cost = f"{short(of.cost_per_1000, 3)} for 1,000 inferences at " if of.cost_per_1000 else ""
     parts = [
-        f"{short(of.cost_per_1000, 3)} for 1,000 inferences at {throughput}"
-        if of.cost_per_1000
-        else throughput,
+        cost + throughput,
         f"{measured(of.energy_per_1000, 'joules')} for 1,000 inferences" if of.energy_per_1000 else "",
         f"{size(of.host_memory)} of host memory" if of.host_memory else "",
         f"{size(of.device_memory)} of device memory" if of.device_memory else "",

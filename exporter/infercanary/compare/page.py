@@ -72,12 +72,12 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         candidate: Its runs after.
     """
     known = text.facts(result) | {
-        "rests on": f"{100 * result.level:g} % confidence",
         "baseline": _side(result.baseline),
         "candidate": _side(result.candidate),
+        "confidence": f"{100 * result.level:g} %",
         "changed": text.changed(result.causes.changes, most=40) if result.causes else "",
         "notes": "; ".join(result.notes),
-        **dict.fromkeys(("phases", "controls", "left out"), ""),  # shown elsewhere
+        **dict.fromkeys(("rests on", "phases", "controls", "left out"), ""),  # shown elsewhere
     }
     before, after = baseline.every, candidate.every
     pictures = (

@@ -80,7 +80,7 @@ def table(values: Values) -> Table:
         known = {name: label for name, label in state.labels.items() if name != "state"}
         if not state.value:
             continue
-        times = (_of(values, f"infercanary_run_{what}_seconds", **known) for what in ("median", "iqr"))
+        times = [_of(values, f"infercanary_run_{what}_seconds", **known) for what in ("median", "iqr")]
         ended = _of(values, "infercanary_runs_total", **known, outcome="ok")
         canary = known.pop("canary")
         interval = _of(values, "infercanary_interval_seconds", **known)
