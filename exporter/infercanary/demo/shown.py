@@ -46,8 +46,7 @@ def verdict(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    found = (s for s in _of(values, "infercanary_verdict", measure="latency") if s.value)
-    return next((s.labels["verdict"] for s in found), "")
+    return _label(values, "infercanary_verdict", "verdict")
 
 
 def sentence(values: Values) -> str:
@@ -56,12 +55,15 @@ def sentence(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    found = (s for s in _of(values, "infercanary_verdict_info", measure="latency") if s.value)
-    return next((s.labels["sentence"] for s in found), "")
+    return _label(values, "infercanary_verdict_info", "sentence")
 
 
 def _of(values: Values, name: str, **labels: str) -> Iterator[Sample]:
     return (s for s in values if s.name == name and labels.items() <= s.labels.items())
+
+
+def _label(values: Values, name: str, label: str) -> str:
+    return next((s.labels[label] for s in _of(values, name, measure="latency") if s.value), "")
 
 
 def table(values: Values) -> Table:
