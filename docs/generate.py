@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
+import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -26,7 +27,7 @@ import infercanary.exporter
 import infercanary.probe
 from infercanary.ab.answer import CanaryAnswer
 from infercanary.client import accept, fetch
-from infercanary.compare import schemas
+from infercanary.compare import options
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult
 from infercanary.compare.overview import OverviewRow
@@ -51,6 +52,8 @@ from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.targets import REASONS
 from infercanary.probe.targets.matmul import PRECISIONS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs/metrics.md"
@@ -355,7 +358,7 @@ def files() -> dict[Path, str]:
     book = made.get(RUNBOOKS, RUNBOOKS.read_text(encoding="utf-8"))
     made[RUNBOOKS_PAGE] = web_page(book)
     made |= {
-        SCHEMAS / f"{name}.v{schemas.VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
+        SCHEMAS / f"{name}.v{options.VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
         for name, schema in printed().items()
     }
     made[SCHEMAS / f"doctor.v{rendering.VERSION}.json"] = (
@@ -374,11 +377,73 @@ def printed() -> dict[str, dict[str, Any]]:
         "failures": {"type": "array", "items": {"type": "object"}},
     }
     return {
-        "compare": schemas.of_answer("compare", [ComparisonResult], {}),
-        "scan": schemas.of_answer("scan", [ScanResult], {}),
-        "ab": schemas.of_answer("ab", [ComparisonResult, CanaryAnswer], experiment),
-        "report": schemas.of_rows("report", OverviewRow),
+        "compare": schema_of_answer("compare", [ComparisonResult], {}),
+        "scan": schema_of_answer("scan", [ScanResult], {}),
+        "ab": schema_of_answer("ab", [ComparisonResult, CanaryAnswer], experiment),
+        "report": schema_of_rows("report", OverviewRow),
     }
+
+
+def schema_of_answer(
+    command: str, results: Sequence[type[msgspec.Struct]], more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the schema of :func:`~infercanary.compare.options.answer`: the worst canary, and all under ``canaries``.
+
+    Args:
+        command: Whose answer it is.
+        results: The structs whose fields a canary's result has, together.
+        more: Field → schema, of what the command adds for the whole.
+
+    Returns:
+        The schema, with a title that has its version.
+    """
+    _, definitions = msgspec.json.schema_components(results, ref_template="#/$defs/{name}")
+    fields: dict[str, Any] = {}
+    for result in results:
+        fields |= definitions.pop(result.__name__)["properties"]
+    canary = {"type": "object", "properties": fields}
+    whole = {
+        **fields,
+        "schema_version": {"const": options.VERSION},
+        "canaries": {"type": "array", "items": {"$ref": "#/$defs/canary"}},
+        **more,
+    }
+    return {
+        "$schema": DIALECT,
+        "title": f"infercanary {command} --json, version {options.VERSION}",
+        "type": "object",
+        "properties": _with_null(whole),
+        "required": ["schema_version", "verdict", "notes", "canaries"],
+        "$defs": _with_null({**definitions, "canary": canary}),
+    }
+
+
+def schema_of_rows(command: str, row: type[msgspec.Struct]) -> dict[str, Any]:
+    """Make the schema of a list of structs.
+
+    Args:
+        command: Which prints it.
+        row: The struct.
+
+    Returns:
+        The schema, with a title that has its version.
+    """
+    _, definitions = msgspec.json.schema_components([row], ref_template="#/$defs/{name}")
+    return {
+        "$schema": DIALECT,
+        "title": f"infercanary {command} --json, version {options.VERSION}",
+        "type": "array",
+        "items": {"$ref": f"#/$defs/{row.__name__}"},
+        "$defs": _with_null(definitions),
+    }
+
+
+def _with_null(schema: Any) -> Any:
+    """A number that is not finite is null in JSON: so each number may be."""
+    if isinstance(schema, dict):
+        made = {key: _with_null(value) for key, value in schema.items()}
+        return {**made, "type": ["number", "null"]} if made.get("type") == "number" else made
+    return [_with_null(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def web_page(markdown: str) -> str:

@@ -21,7 +21,7 @@ from infercanary.compare import claim
 from infercanary.compare.comparison import ComparisonResult, compare_runs, with_claim, with_measures
 from infercanary.compare.measured import Gate
 from infercanary.compare.recording import RecordedRuns, listed
-from infercanary.compare.units import count, short
+from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import statistics
 from infercanary.judge.causes import explain
@@ -252,19 +252,22 @@ def _compared(
     look = decision.looks[-1] if decision.looks else None
     compared = [Pair([x], [y]) for x, y in of.starts]
     why = explain(look.shift, compared, canary, policy=policy) if look is not None else None
-    judgement = Judgement(
-        state=decision.verdict, baseline_origin=arms[0].origin, candidate_origin=arms[1].origin
-    )
+    pairs = count(len(of.shifts), "pair")
+    text = f"{decision.verdict}: {pairs} of starts, and at least {estimate.FEWEST_PAIRS} are needed"
+    shift = low = high = None
     if look is not None and why is not None:
-        judgement = msgspec.structs.replace(
-            judgement,
+        shift, low, high = look.seen.shift, finite(look.seen.low), finite(look.seen.high)
+        judgement = Judgement(
+            state=decision.verdict,
+            baseline_origin=arms[0].origin,
+            candidate_origin=arms[1].origin,
             shift=look.seen.shift,
             low=look.seen.low,
             high=look.seen.high,
             causes=why,
             only=look.shift.resolution.only,
         )
-    text = _too_few(of, decision) if look is None else sentence(judgement, policy, _own(*arms))
+        text = sentence(judgement, policy, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
     sd = estimate.restart_sd(of.shifts)
     unknown = decision.verdict in ("inconclusive", "unconfirmed")
@@ -273,9 +276,9 @@ def _compared(
         verdict=decision.verdict,
         exit_code=OF_VERDICT[decision.verdict],
         sentence=text + settings,
-        shift=look.seen.shift if look is not None else None,
-        low=_finite(look.seen.low) if look is not None else None,
-        high=_finite(look.seen.high) if look is not None else None,
+        shift=shift,
+        low=low,
+        high=high,
         level=round(look.level, 4) if look is not None else plain.level,
         restart_sd=math.expm1(sd) if math.isfinite(sd) else plain.restart_sd,
         restart_sd_from="measured" if math.isfinite(sd) else plain.restart_sd_from,
@@ -291,13 +294,6 @@ def _own(a: ArmSummary, b: ArmSummary) -> str:
     if not b.settings:
         return "image"
     return "settings" if a.image_id == b.image_id else "image or settings"
-
-
-def _too_few(of: Picked, decision: PairDecision) -> str:
-    return (
-        f"{decision.verdict}: {count(len(of.shifts), 'pair')} of starts, and at least {estimate.FEWEST_PAIRS} "
-        "are needed"
-    )
 
 
 def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) -> list[str]:
@@ -375,7 +371,3 @@ def _points(start: Start) -> list[float]:
 
 def _minutes(seconds: float) -> str:
     return f"{max(1, round(seconds / 60))} min" if seconds >= 60 else f"{max(1, round(seconds))} s"
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -43,25 +43,41 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     ),
 )
 @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
-@click.option(
+@options.number(
     "--restarts",
+    low=3,
+    high=FILES.history,
+    advice=f"give a number from 3 to {FILES.history}",
     type=int,
     default=12,
     show_default=True,
     help="Starts of each image, at most; one more if the last is the first to show a change.",
 )
-@click.option("--runs", type=int, default=12, show_default=True, help="Runs of each start.")
-@click.option(
+@options.number(
+    "--runs",
+    low=EXPERIMENT.fewest_runs,
+    high=200,
+    advice=f"give a number from {EXPERIMENT.fewest_runs} to 200",
+    type=int,
+    default=12,
+    show_default=True,
+    help="Runs of each start.",
+)
+@options.number(
     "--budget",
-    type=float,
+    low=10,
+    high=86_400,
+    advice="give seconds from 10 to 86400",
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
     help="How long the whole experiment may take.",
 )
-@click.option(
+@options.number(
     "--start-timeout",
-    type=float,
+    low=1,
+    high=86_400,
+    advice="give seconds from 1 to 86400",
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -115,7 +131,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @options.policy(EXPERIMENT, "all looks at the experiment together")
 @options.expect
 @options.gate
-@options.form
+@options.form("How the answer is printed: `github` is Markdown, for a comment on a change request.")
 @options.report
 @options.junit_file
 def command(
@@ -157,11 +173,6 @@ def command(
     Nothing that it started is left behind.
     """
     names = _sides(images, host_python, of_b)
-    options.between("--restarts", restarts, 3, FILES.history, f"give a number from 3 to {FILES.history}")
-    fewest = EXPERIMENT.fewest_runs
-    options.between("--runs", runs, fewest, 200, f"give a number from {fewest} to 200")
-    options.between("--budget", budget, 10, 86_400, "give seconds from 10 to 86400")
-    options.between("--start-timeout", start_timeout, 1, 86_400, "give seconds from 1 to 86400")
     settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")
     if host_python and settings is None:
         raise UsageError("--host-python: needs --config or --model, which say what to run on the host")
@@ -209,22 +220,27 @@ def command(
         a, b = (replace(arm, settings=own) for arm, own in zip(arms, settings_of, strict=True))
         answers = [
             answer.summarize(name, result, a, b, restarts, policy, claimed, gate)
-            for name in _canaries(result)
+            for name in (answer.common(result.pairs) if result.pairs else ())
         ]
         if junit_path:
             junit.write(junit_path, [each.compared for each in answers])
         return _say(answers, result, interruption.number, form, report, policy)
 
 
-class _Containers:
+class _Containers(NamedTuple):
     """An arm that is an image."""
 
-    def __init__(self, daemon: Daemon, image: InspectedImage, conditions: Conditions, prefix: str) -> None:
-        self.name = image.name
-        self._daemon, self._image, self._conditions, self._prefix = daemon, image, conditions, prefix
+    daemon: Daemon
+    image: InspectedImage
+    conditions: Conditions
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        return self.image.name
 
     def start(self, number: int) -> RunningContainer:
-        return self._daemon.start(self._image, self._conditions, f"{self._prefix}-{number}")
+        return self.daemon.start(self.image, self.conditions, f"{self.prefix}-{number}")
 
 
 def _experiment(
@@ -318,10 +334,6 @@ def _settings(
     return conditions.settings_of(model, inputs, device) if model else None
 
 
-def _canaries(result: Result) -> list[str]:
-    return answer.common(result.pairs) if result.pairs else []
-
-
 def _say(
     answers: Sequence[CanaryAnswer],
     result: Result,
@@ -343,7 +355,7 @@ def _say(
     elif form == "github":
         say(markdown.document(map(_markdown, answers), notes))
     else:
-        options.show(
+        options.show_text(
             (
                 (each.compared.verdict, text.experiment(each, a, b, width()))
                 for each, (a, b) in zip(answers, series, strict=True)

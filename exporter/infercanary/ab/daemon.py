@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import docker
@@ -160,10 +160,13 @@ class Daemon:
             UsageError: Docker refuses it, and would again.
         """
         port = DEFAULT_PORT if conditions.settings else image.port
+        container = None
         try:
             made = self._client.create_container(
                 image.id,
-                command=list(self._command(conditions)) or None,
+                command=["probe", "--config", SETTINGS]
+                if conditions.settings
+                else [*conditions.command] or None,
                 entrypoint=["infercanary"] if conditions.settings else None,
                 name=name,
                 environment=dict(conditions.variables),
@@ -178,23 +181,15 @@ class Daemon:
                 host_config=self._host_config(conditions, port),
             )
             container = RunningContainer(self._client, str(made["Id"]), port)
-        except docker.errors.APIError as error:
-            raise _refused(error) from None
-        except _UNREACHED as error:
-            raise StartFailed(f"Docker: {one_line(error)}") from None
-        try:
             if conditions.settings:
                 self._client.put_archive(container.id, "/", _archive(SETTINGS, conditions.settings))
             self._client.start(container.id)
-            container.find(_host())
-        except docker.errors.APIError as error:
-            container.end()
-            raise _refused(error) from None
-        except _UNREACHED as error:
-            container.end()
-            raise StartFailed(f"Docker: {one_line(error)}") from None
-        except BaseException:
-            container.end()
+            container.find(_remote() or "127.0.0.1")
+        except BaseException as error:
+            if container is not None:
+                container.end()
+            if isinstance(error, _UNREACHED):
+                raise _refused(error) from None
             raise
         return container
 
@@ -215,16 +210,13 @@ class Daemon:
         return 0
 
     def _inspect(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
-        return found
-
-    def _command(self, conditions: Conditions) -> Sequence[str]:
-        return ("probe", "--config", SETTINGS) if conditions.settings else conditions.command
+        return cast("dict[str, Any]", self._client.inspect_image(name))  # type: ignore[no-untyped-call]
 
     def _host_config(self, conditions: Conditions, port: int) -> Any:
         request = conditions.device_request()
         return self._client.create_host_config(
-            port_bindings={port: (_published(), None)},
+            # On this machine only; with a daemon on another one (docker:dind) that would not be reachable.
+            port_bindings={port: ("" if _remote() else "127.0.0.1", None)},
             nano_cpus=None if conditions.cpus is None else round(conditions.cpus * 1e9),
             cpuset_cpus=conditions.cpuset or None,
             mem_limit=conditions.memory,
@@ -274,10 +266,11 @@ class RunningContainer:
         )  # IPv4's, and IPv6's if it is another
         networks = (settings, *filter(None, (settings.get("Networks") or {}).values()))
         own = (network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks)
-        self.urls = [f"http://{in_url(host)}:{port}" for port in ports]
-        self.urls += [
-            f"http://{in_url(address)}:{self._port}" for address in dict.fromkeys(filter(None, own))
+        addresses = [
+            *((host, port) for port in ports),
+            *((address, self._port) for address in own if address),
         ]
+        self.urls = [*dict.fromkeys(f"http://{in_url(address)}:{port}" for address, port in addresses)]
 
     def ended(self) -> str:
         """Return why it has ended; empty while it runs."""
@@ -405,9 +398,13 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(text).split())[:_LINE]
 
 
-def _refused(error: docker.errors.APIError) -> StartFailed | UsageError:
+def _refused(error: Exception) -> StartFailed | UsageError:
     """Return the error to raise: a request that Docker calls wrong would be wrong the next time too."""
-    if error.is_client_error() and error.status_code not in _GONE:
+    if (
+        isinstance(error, docker.errors.APIError)
+        and error.is_client_error()
+        and error.status_code not in _GONE
+    ):
         return UsageError(f"Docker refuses the container: {one_line(error)}")
     return StartFailed(f"Docker: {one_line(error)}")
 
@@ -431,15 +428,6 @@ def _remote() -> str:
     host = urlsplit(os.environ.get("DOCKER_HOST", ""))
     name = host.hostname or "" if host.scheme in ("tcp", "http", "https") else ""
     return "" if name in ("localhost", "127.0.0.1", "::1") else name
-
-
-def _published() -> str:
-    # On this machine only; with a daemon on another one (docker:dind in a pipeline) that would not be reachable.
-    return "" if _remote() else "127.0.0.1"
-
-
-def _host() -> str:
-    return _remote() or "127.0.0.1"
 
 
 def _archive(path: str, text: str) -> bytes:

@@ -76,8 +76,7 @@ def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     kept = n - 2 * cut
     # Its own error is SD / ((1 - 2 cut / n) √n).
     between = float(winsorized.std(ddof=1)) * math.sqrt(n) / kept
-    within = math.sqrt(math.fsum(pair.se**2 for pair in pairs)) / n
-    return Shift(centre, max(between, within), kept - 1.0, typical([pair.resolution for pair in pairs]))
+    return _shift(pairs, centre, between, kept - 1.0)
 
 
 def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
@@ -96,9 +95,13 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
         ((logs - logs.mean()) ** 2).sum()
     )
     df = policy.prior_restart_df + n - 1
-    within = math.sqrt(math.fsum(pair.se**2 for pair in pairs)) / n
-    error = max(math.sqrt(squares / df / n), within)
-    return Shift(float(logs.mean()), error, df, typical([pair.resolution for pair in pairs]))
+    return _shift(pairs, float(logs.mean()), math.sqrt(squares / df / n), df)
+
+
+def _shift(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shift:
+    """Return a shift whose error is not below what the runs within the starts leave."""
+    within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
+    return Shift(log, max(between, within), df, typical([pair.resolution for pair in pairs]))
 
 
 def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:

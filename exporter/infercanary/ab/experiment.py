@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, NamedTuple
 
@@ -73,17 +74,15 @@ def run(a: Arm, b: Arm, plan: Plan, judged: Judged, interruption: Interruption, 
     return _Experiment({"A": a, "B": b}, plan, judged, interruption, progress).run()
 
 
+@dataclass
 class _Experiment:
-    def __init__(
-        self,
-        sides: Mapping[ArmName, Arm],
-        plan: Plan,
-        judged: Judged,
-        interruption: Interruption,
-        progress: Progress,
-    ) -> None:
-        self._sides, self._plan, self._judged = sides, plan, judged
-        self._interruption, self._progress = interruption, progress
+    sides: Mapping[ArmName, Arm]
+    plan: Plan
+    judged: Judged
+    interruption: Interruption
+    progress: Progress
+
+    def __post_init__(self) -> None:
         self._begin = time.monotonic()
         self._pairs: list[TurnPair] = []
         self._failures: list[FailedStart] = []
@@ -101,14 +100,14 @@ class _Experiment:
         except OutOfTime:
             ended = "budget"
         else:
-            if all(decision.clear for decision in self._judged(self._pairs).values()):
+            if all(decision.clear for decision in self.judged(self._pairs).values()):
                 ended = "clear"
         return Result(self._pairs, self._failures, ended, time.monotonic() - self._begin)
 
     def _is_done(self) -> bool:
         if not self._pairs:
             return False
-        decisions = self._judged(self._pairs)
+        decisions = self.judged(self._pairs)
         self._so_far = so_far(decisions)
         return all(decision.done for decision in decisions.values())
 
@@ -121,28 +120,28 @@ class _Experiment:
     def _turn(self, side: ArmName) -> Turn:
         """Take a turn; if it fails, try once more."""
         for last in (False, True):
-            self._interruption.check()
+            self.interruption.check()
             # Do not begin what cannot end in time.
             if self._left() < (fmean(self._seconds) if self._seconds else 0.0):
                 raise OutOfTime
             self._number += 1
-            deadline = self._begin + self._plan.budget
+            deadline = self._begin + self.plan.budget
             try:
                 turn = take(
-                    self._sides[side],
+                    self.sides[side],
                     self._number,
-                    self._plan.needed,
+                    self.plan.needed,
                     deadline,
-                    self._interruption,
+                    self.interruption,
                     self._notifier(side),
                 )
             except StartFailed as error:
                 self._failures.append(FailedStart(side, str(error)))
                 if last:
                     raise UsageError(
-                        f"{side}, {self._sides[side].name}: failed to start twice in a row: {error}"
+                        f"{side}, {self.sides[side].name}: failed to start twice in a row: {error}"
                     ) from None
-                self._progress.note(f"{side} failed to start ({error}); once more")
+                self.progress.note(f"{side} failed to start ({error}); once more")
                 continue
             self._seconds.append(turn.seconds)
             return turn
@@ -150,12 +149,12 @@ class _Experiment:
 
     def _notifier(self, side: ArmName) -> Callable[[str], None]:
         done = len(self._seconds)
-        most = max(2 * self._plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
+        most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
         head = f"start {done + 1} of {most} at most, {side}"
 
         def notify(what: str) -> None:
             parts = [f"{head}: {what}", self._so_far, self._time_left(max(1, most - done))]
-            self._progress.show(head, "; ".join(part for part in parts if part))
+            self.progress.show(head, "; ".join(part for part in parts if part))
 
         return notify
 
@@ -166,7 +165,7 @@ class _Experiment:
         return f"at most {_rough(seconds)} left"
 
     def _left(self) -> float:
-        return max(0.0, self._begin + self._plan.budget - time.monotonic())
+        return max(0.0, self._begin + self.plan.budget - time.monotonic())
 
 
 def so_far(decisions: Mapping[str, PairDecision]) -> str:

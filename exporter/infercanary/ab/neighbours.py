@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.special import stdtrit
@@ -27,9 +28,6 @@ class Counted(NamedTuple):
     """The pairs of starts with the runs that count, and a note on those that do not."""
 
     pairs: Sequence[tuple[Start, Start]]
-    left_out: int = 0
-    """Runs."""
-    pairs_left_out: int = 0
     note: str = ""
 
 
@@ -54,39 +52,38 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
     shares = [tuple(_contended(start) for start in pair) for pair in pairs]
     if not any(max(pair, default=0.0) for pair in shares):
         return Counted(pairs)
-    a, b = (math.fsum(side) / len(shares) for side in zip(*shares, strict=True))
+    a, b = map(fmean, zip(*shares, strict=True))
     if min(a, b) < _MOST and _differ([b - a for a, b in shares]):
         return Counted(
             pairs,
-            note=f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's had to wait for others, in most pairs; "
+            f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's had to wait for others, in most pairs; "
             "the image itself may cause that, so all runs count",
         )
-    quiet = [tuple(_quiet(start) for start in pair) for pair in pairs]
-    kept = [(a, b) for a, b in quiet if min(len(a.samples), len(b.samples)) >= EXPERIMENT.fewest_runs]
+    kept = [
+        (a, b)
+        for a, b in ((_quiet(a), _quiet(b)) for a, b in pairs)
+        if min(len(a.samples), len(b.samples)) >= EXPERIMENT.fewest_runs
+    ]
     if 2 * len(kept) < len(pairs):
         return Counted(
             pairs,
-            note="most runs waited for other work on this host; all runs count, and the result is less certain",
+            "most runs waited for other work on this host; all runs count, and the result is less certain",
         )
-    before = sum(len(start.samples) for pair in pairs for start in pair)
-    left_out = before - sum(len(start.samples) for pair in kept for start in pair)
+    before, after = (sum(len(start.samples) for pair in each for start in pair) for each in (pairs, kept))
     dropped = len(pairs) - len(kept)
     less = f", and with them {dropped} of {len(pairs)} pairs" if dropped else ""
     return Counted(
         kept,
-        left_out,
-        dropped,
-        f"{left_out} of {before} runs that waited for other work on this host are left out{less}",
+        f"{before - after} of {before} runs that waited for other work on this host are left out{less}",
     )
 
 
 def _differ(differences: Sequence[float]) -> bool:
     """Return whether one side has more of them, beyond the scatter between pairs."""
-    n = len(differences)
-    mean = math.fsum(differences) / n
-    if n < 2:
+    mean = fmean(differences)
+    if (n := len(differences)) < 2:
         return abs(mean) > 0.5
-    se = math.sqrt(math.fsum((x - mean) ** 2 for x in differences) / (n - 1) / n)
+    se = stdev(differences) / math.sqrt(n)
     return abs(mean) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * se)
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import html
-
 from infercanary.ab import text
-from infercanary.ab.answer import STEPS, CanaryAnswer
+from infercanary.ab.answer import CanaryAnswer
 from infercanary.compare import page
-from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.compare.recording import RecordedRuns, safe
 from infercanary.compare.units import value
 from infercanary.judge.origin import changed, link
 from infercanary.judge.sentence import percent
-
-_WIDTH, _HEIGHT = 600, 100
 
 
 def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[str]:
@@ -26,24 +22,18 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[s
     Returns:
         HTML: the comparison, then the experiment.
     """
-    facts = {
-        "A": text.side(answer.a),
-        "B": text.side(answer.b),
-        "took": f"{value(answer.seconds, 's')}; {text.ENDED[answer.ended]}",
-    }
-    listed = "".join(f"<dt>{label}</dt><dd>{_safe(words)}</dd>" for label, words in facts.items())
+    known = {label: words for label, words in text.facts(answer).items() if label != "pairs"}
     parts = [
-        f"<h3>The experiment</h3><dl>{listed}{_origin(answer)}</dl>",
+        f"<h3>The experiment</h3>{page.facts(known, _origin(answer))}",
         _starts(answer),
         _pairs(answer),
-        _cold_start(answer),
+        page.table(
+            (page.row(*map(safe, step)) for step in text.cold_start(answer)),
+            "step,A,B",
+            "Cold start: median, and half of the range",
+        ),
     ]
-    article = (
-        f'<article class="{answer.compared.verdict}">'
-        + "\n".join(part for part in parts if part)
-        + "</article>"
-    )
-    return [page.comparison(answer.compared, a, b), article]
+    return [page.comparison(answer.compared, a, b), page.article(answer.compared.verdict, parts)]
 
 
 def _origin(answer: CanaryAnswer) -> str:
@@ -53,8 +43,8 @@ def _origin(answer: CanaryAnswer) -> str:
     if not address:
         return ""
     return (
-        f'<dt>source</dt><dd>{_safe(words)} <a rel="noopener noreferrer" href="{_safe(address)}">'
-        f"{_safe(address)}</a></dd>"
+        f'<dt>source</dt><dd>{safe(words, 1000)} <a rel="noopener noreferrer" href="{safe(address, 1000)}">'
+        f"{safe(address, 1000)}</a></dd>"
     )
 
 
@@ -65,50 +55,28 @@ def _starts(answer: CanaryAnswer) -> str:
         return ""
     room = max((max(levels) - min(levels)) / 10, 0.002 * max(levels))
     low, high = min(levels) - room, max(levels) + room
-    each = _WIDTH / len(levels)
-
-    def place(index: int, level: float) -> str:
-        return f"{(index + 0.5) * each:.1f} {_HEIGHT * (1 - (level - low) / (high - low)):.1f}"
-
-    dots: dict[str, list[str]] = {"old": [], "new": []}
-    lines = []
+    each = page.WIDTH / len(levels)
+    paths = {"edge": page.EDGES, "dots old": "", "dots new": ""}
     for number, step in enumerate(answer.pairs):
         both = [("old", step.a), ("new", step.b)]
         ends = []
-        for i, (style, level) in enumerate(both if step.first == "A" else reversed(both)):
-            ends.append(place(2 * number + i, level))
-            dots[style].append(f"M{ends[-1]}h0")
-        lines.append(f"M{ends[0]}L{ends[1]}")
-    marks = "".join(f'<path class="dots {style}" d="{"".join(path)}"/>' for style, path in dots.items())
-    keys = '<span class="key old">A</span><span class="key new">B</span>'
-    return (
-        f'<h3>Starts, in order of time</h3><figure class="runs"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'preserveAspectRatio="none" role="img" aria-label="medians of starts, in order of time">'
-        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}{"".join(lines)}"/>{marks}</svg>'
-        f"<figcaption>{keys}<span>{_safe(value(low, 's'))} to {_safe(value(high, 's'))}</span></figcaption></figure>"
-    )
+        for i, (style, level) in enumerate(both if step.first == "A" else reversed(both), 2 * number):
+            height = page.HEIGHT * (1 - (level - low) / (high - low))
+            ends.append(f"{(i + 0.5) * each:.1f} {height:.1f}")
+            paths[f"dots {style}"] += f"M{ends[-1]}h0"
+        paths["edge"] += "M" + "L".join(ends)
+    drawing = page.svg("medians of starts, in order of time", paths)
+    caption = f"{page.keys(('A', 'B'))}<span>{safe(value(low, 's'))} to {safe(value(high, 's'))}</span>"
+    return f"<h3>Starts, in order of time</h3>{page.figure('runs', drawing, caption)}"
 
 
 def _pairs(answer: CanaryAnswer) -> str:
-    rows = "".join(
-        f"<tr><td>{number}</td><td>{step.first} first</td><td>{_safe(value(step.a, 's'))}</td>"
-        f"<td>{_safe(value(step.b, 's'))}</td><td>{_safe(percent(step.shift))}</td></tr>"
+    rows = (
+        page.row(
+            str(number),
+            f"{step.first} first",
+            *map(safe, (value(step.a, "s"), value(step.b, "s"), percent(step.shift))),
+        )
         for number, step in enumerate(answer.pairs, 1)
     )
-    head = "<tr><th>pair</th><th>order</th><th>A</th><th>B</th><th>shift</th></tr>"
-    return f"<h3>Pairs of starts</h3><table>{head}{rows}</table>" if rows else ""
-
-
-def _cold_start(answer: CanaryAnswer) -> str:
-    rows = "".join(
-        f"<tr><td>{_safe(text.name(step))}</td><td>{_safe(text.duration(answer.a, step))}</td>"
-        f"<td>{_safe(text.duration(answer.b, step))}</td></tr>"
-        for step in STEPS
-        if step in answer.a.cold_start and step in answer.b.cold_start
-    )
-    head = "<tr><th>step</th><th>A</th><th>B</th></tr>"
-    return f"<h3>Cold start: median, and half of the range</h3><table>{head}{rows}</table>" if rows else ""
-
-
-def _safe(words: str) -> str:
-    return html.escape(shown(words, 1000))
+    return page.table(rows, "pair,order,A,B,shift", "Pairs of starts")

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ _END_SECONDS = 10.0
 _LINES, _LINE_BYTES = 50, 4096
 
 
+@dataclass(frozen=True)
 class Host:
     """Starts ``infercanary probe``, which reads its settings from a pipe: no file is left.
 
@@ -36,12 +39,15 @@ class Host:
         reaper: Ends what is left if this process is killed.
     """
 
-    def __init__(
-        self, python: str, settings: Mapping[str, Any], place: str, conditions: Conditions, reaper: Reaper
-    ) -> None:
-        self.name = f"host ({python})"
-        self._python, self._settings, self._place = python, settings, place
-        self._conditions, self._reaper = conditions, reaper
+    python: str
+    settings: Mapping[str, Any]
+    place: str
+    conditions: Conditions
+    reaper: Reaper
+
+    @property
+    def name(self) -> str:
+        return f"host ({self.python})"
 
     def start(self, number: int) -> HostProcess:
         """Start the probe.
@@ -50,29 +56,29 @@ class Host:
             StartFailed: The interpreter cannot be started.
         """
         address = f"127.0.0.1:{_free_port()}"
-        cpus = self._conditions.cpu_numbers()
+        cpus = self.conditions.cpu_numbers()
         try:
             child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
-                run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=self._python),
-                env={**os.environ, **self._conditions.host_variables},
+                run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=self.python),
+                env={**os.environ, **self.conditions.host_variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
                 start_new_session=True,
-                preexec_fn=_confined(cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs yet
+                preexec_fn=partial(os.sched_setaffinity, 0, cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs yet
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise StartFailed(f"{self._python} cannot be started ({error})") from None
-        self._reaper.watch(child.pid)
-        running = HostProcess(child, f"http://{address}", self._place, self._reaper)
+            raise StartFailed(f"{self.python} cannot be started ({error})") from None
+        self.reaper.watch(child.pid)
+        running = HostProcess(child, f"http://{address}", self.place, self.reaper)
         try:
             assert child.stdin is not None
             with (
                 contextlib.suppress(BrokenPipeError),
                 child.stdin,
             ):  # if it has ended already, its log says why
-                child.stdin.write(document(self._settings, address).encode())
+                child.stdin.write(document(self.settings, address).encode())
         except BaseException:
             running.end()
             raise
@@ -160,10 +166,6 @@ def python(path: str) -> str:
         raise UsageError(f"--host-python {path}: has no InferCanary ({why}); install it there with pip")
     # Not resolved: a virtual environment's interpreter is a link.
     return str(Path(path).absolute())
-
-
-def _confined(cpus: Set[int]) -> Callable[[], None]:
-    return lambda: os.sched_setaffinity(0, cpus)
 
 
 def _free_port() -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from infercanary.ab import variant
 from infercanary.ab.answer import STEPS, ArmSummary, CanaryAnswer
 from infercanary.compare import text
@@ -24,13 +22,12 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: in
         b: B's runs that count.
         width: Columns.
     """
-    lines = [line for label, words in facts(answer).items() for line in text.row(label, words, width)]
-    return (
-        text.comparison(answer.compared, a, b, width)
-        + "\n"
-        + "\n".join([*lines, *cold_start(answer, width)])
-        + "\n"
-    )
+    cold = [
+        ("" if i else "cold start", f"{step:<13}{a_took} → {b_took}")
+        for i, (step, a_took, b_took) in enumerate(cold_start(answer))
+    ]
+    lines = text.rows([*facts(answer).items(), *cold], width)
+    return f"{text.comparison(answer.compared, a, b, width)}\n" + "\n".join(lines) + "\n"
 
 
 def facts(answer: CanaryAnswer) -> dict[str, str]:
@@ -64,21 +61,17 @@ def side(arm: ArmSummary) -> str:
     Args:
         arm: What is not known of it is left out.
     """
-    parts = [shown(arm.name, 200)]
-    if arm.settings:
-        parts.append(variant.words(arm.settings))
-    if arm.origin.words:
-        parts.append(shown(arm.origin.words, 200))
-    if arm.image_id:
-        parts.append(arm.image_id.removeprefix("sha256:")[:12])
-    if arm.image_bytes is not None:
-        parts.append(size(arm.image_bytes))
-    if arm.mean is not None:
-        sd = f" (SD {value(arm.sd, 's')})" if arm.sd is not None else ""
-        parts.append(f"mean {value(arm.mean, 's')}{sd}")
-    if arm.start_sd is not None:
-        parts.append(f"starts differ by {short(100 * arm.start_sd)} %")
-    return ", ".join(parts)
+    sd = f" (SD {value(arm.sd, 's')})" if arm.sd is not None else ""
+    parts = (
+        shown(arm.name, 200),
+        variant.words(arm.settings),
+        shown(arm.origin.words, 200),
+        arm.image_id.removeprefix("sha256:")[:12],
+        size(arm.image_bytes) if arm.image_bytes is not None else "",
+        f"mean {value(arm.mean, 's')}{sd}" if arm.mean is not None else "",
+        f"starts differ by {short(100 * arm.start_sd)} %" if arm.start_sd is not None else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def pairs(answer: CanaryAnswer) -> str:
@@ -92,39 +85,20 @@ def pairs(answer: CanaryAnswer) -> str:
     return ", ".join(each[:_MOST]) + more if each else "none"
 
 
-def cold_start(answer: CanaryAnswer, width: int) -> Iterator[str]:
-    """Yield a line for each step of the cold start.
+def cold_start(answer: CanaryAnswer) -> list[tuple[str, str, str]]:
+    """Return the steps of the cold start that are known of both arms, each with its median and half of its range.
 
     Args:
         answer: On one canary.
-        width: Columns.
 
-    Yields:
-        Lines; none where no step is known of both arms.
+    Returns:
+        The step's name, and how long it took A and B.
     """
-    label = "cold start"
-    for step in STEPS:
-        if step in answer.a.cold_start and step in answer.b.cold_start:
-            words = f"{name(step):<13}{duration(answer.a, step)} → {duration(answer.b, step)}"
-            yield from text.row(label, words, width)
-            label = ""
+    arms = (answer.a, answer.b)
+    known = [step for step in STEPS if all(step in arm.cold_start for arm in arms)]
+    return [(_NAMES.get(step, step), _duration(answer.a, step), _duration(answer.b, step)) for step in known]
 
 
-def name(step: str) -> str:
-    """Return a step's name for people.
-
-    Args:
-        step: One of ``STEPS``; any other is returned as it is.
-    """
-    return _NAMES.get(step, step)
-
-
-def duration(arm: ArmSummary, step: str) -> str:
-    """Return a step's median, and half of its range over the starts.
-
-    Args:
-        arm: One that has the step.
-        step: One of ``STEPS``.
-    """
+def _duration(arm: ArmSummary, step: str) -> str:
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
     return f"{value(arm.cold_start[step], 's')}{swing}"

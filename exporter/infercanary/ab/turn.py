@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from infercanary.ab.interruption import Interruption
@@ -141,21 +142,19 @@ def take(
         running.end()
 
 
+@dataclass
 class _Asked:
     """Reads the report of one start until it has enough runs."""
 
-    def __init__(
-        self,
-        running: Running,
-        needed: Needed,
-        begin: float,
-        deadline: float,
-        interruption: Interruption,
-        notify: Notify,
-    ) -> None:
-        self._running, self._needed, self._begin, self._deadline = running, needed, begin, deadline
-        self._interruption, self._notify = interruption, notify
-        self._urls = list(running.urls)
+    running: Running
+    needed: Needed
+    begin: float
+    deadline: float
+    interruption: Interruption
+    notify: Notify
+
+    def __post_init__(self) -> None:
+        self._urls = list(self.running.urls)
         self._passed_over = dict.fromkeys(self._urls, 0)
         self._cursor = ""
         self._last: Received | None = None
@@ -163,27 +162,27 @@ class _Asked:
         self._runs: dict[str, list[Run]] = {}
         self._first_report = 0.0
         self._good = 0
-        self._progressed = begin  # when the last steady run came
+        self._progressed = self.begin  # when the last steady run came
         self._had_enough: float | None = None  # when there were enough runs, and only a sweep was missing
 
     def turn(self) -> Turn:
-        self._notify("starting")
+        self.notify("starting")
         pause = _FIRST_PAUSE
         while True:
-            self._interruption.pause(min(pause, max(0.0, self._deadline - time.monotonic())))
-            if time.monotonic() >= self._deadline:
+            self.interruption.pause(min(pause, max(0.0, self.deadline - time.monotonic())))
+            if time.monotonic() >= self.deadline:
                 raise OutOfTime
             self._ask()
             if self._last is not None and self._enough(self._last):
                 return self._done(self._last)
-            if why := self._running.ended():
-                raise StartFailed(_with(why, self._running.last_words()))
-            if time.monotonic() - self._progressed > self._needed.start_seconds:
+            if why := self.running.ended():
+                raise StartFailed(_with(why, self.running.last_words()))
+            if time.monotonic() - self._progressed > self.needed.start_seconds:
                 what = f"no report ({self._why})" if self._last is None else "no steady run"
                 if self._good:
                     what = "no more steady runs"
-                why = f"{what} within {self._needed.start_seconds:g} s (--start-timeout)"
-                raise StartFailed(_with(why, self._running.last_words()))
+                why = f"{what} within {self.needed.start_seconds:g} s (--start-timeout)"
+                raise StartFailed(_with(why, self.running.last_words()))
             pause = self._pause()
 
     def _ask(self) -> None:
@@ -202,19 +201,19 @@ class _Asked:
                     self._passed_over[url] = _PASSED_OVER
                 continue
             if self._last is None:
-                self._first_report = time.monotonic() - self._begin
+                self._first_report = time.monotonic() - self.begin
             self._urls, self._last, self._cursor = [url], found, found.report.cursor
             for run in found.accepted.runs:
-                if not run.boot_id and (not self._needed.canary or run.canary == self._needed.canary):
+                if not run.boot_id and (not self.needed.canary or run.canary == self.needed.canary):
                     self._runs.setdefault(run.canary, []).append(run)
             return
 
     def _canaries(self, found: Received) -> list[str]:
         names = dict.fromkeys(labels[0] for labels, _ in _points(found.accepted.families, _STATE) if labels)
-        if self._needed.canary:
-            if names and self._needed.canary not in names:
-                raise StartFailed(f"it has no canary `{self._needed.canary}`; it has {', '.join(names)}")
-            return [self._needed.canary]
+        if self.needed.canary:
+            if names and self.needed.canary not in names:
+                raise StartFailed(f"it has no canary `{self.needed.canary}`; it has {', '.join(names)}")
+            return [self.needed.canary]
         return [*names] or [*self._runs]
 
     def _enough(self, found: Received) -> bool:
@@ -225,24 +224,24 @@ class _Asked:
             runs = self._runs.get(name, [])
             if runs and not good[name] and (name, FAILING) in states:
                 raise StartFailed(_with(f"canary {name} fails", runs[-1].detail or runs[-1].outcome))
-            if len(runs) >= _UNSETTLED_RUNS * self._needed.runs:
+            if len(runs) >= _UNSETTLED_RUNS * self.needed.runs:
                 raise StartFailed(f"canary {name} is not steady after {len(runs)} runs")
-        done = {name: min(self._needed.runs, self._count(samples)) for name, samples in good.items()}
+        done = {name: min(self.needed.runs, self._count(samples)) for name, samples in good.items()}
         least = min(done.values(), default=0)
         # Of the slowest canary: progress of another does not make up for one that hangs.
         if (slowest := min(map(len, good.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
-        if names and least >= self._needed.runs:
+        if names and least >= self.needed.runs:
             now = time.monotonic()
             self._had_enough = self._had_enough or now
             if not self._is_to_be_swept(found, names, now - self._had_enough):
                 return True
-            self._notify("sweep")
+            self.notify("sweep")
             return False
         if any(self._runs.values()):
-            self._notify(f"{least} of {self._needed.runs} runs" if least else "warming up")
+            self.notify(f"{least} of {self.needed.runs} runs" if least else "warming up")
         else:
-            self._notify("loading")
+            self.notify("loading")
         return False
 
     def _is_to_be_swept(self, found: Received, names: Sequence[str], waited: float) -> bool:
@@ -263,15 +262,15 @@ class _Asked:
     def _count(self, samples: Sequence[Sample]) -> int:
         """Return how many runs count: the uncontended ones, or all if those are too rare."""
         quiet = sum(map(is_quiet, samples))
-        rare = len(samples) >= _RARE_RUNS * self._needed.runs and quiet < _RARE * len(samples)
-        return len(samples) if rare or len(samples) >= _MOST_RUNS * self._needed.runs else quiet
+        rare = len(samples) >= _RARE_RUNS * self.needed.runs and quiet < _RARE * len(samples)
+        return len(samples) if rare or len(samples) >= _MOST_RUNS * self.needed.runs else quiet
 
     def _pause(self) -> float:
         """Return the seconds until the missing runs may be there: each request disturbs the probe a little."""
         if self._last is None:
             return _FIRST_PAUSE
         least = min((len(runs) for runs in self._runs.values()), default=0)
-        expected = (self._needed.runs - least) * self._interval(self._last)
+        expected = (self.needed.runs - least) * self._interval(self._last)
         return min(_MOST_PAUSE, max(_LEAST_PAUSE, expected))
 
     def _interval(self, found: Received) -> float:
@@ -293,7 +292,7 @@ class _Asked:
             cold_start=cold,
         )
         starts = {name: Start(generation, self._settled(name)) for name in self._canaries(found)}
-        return Turn(starts, self._first_report, time.monotonic() - self._begin, self._interval(found))
+        return Turn(starts, self._first_report, time.monotonic() - self.begin, self._interval(found))
 
 
 async def _fetched(url: str, cursor: str) -> bytes:

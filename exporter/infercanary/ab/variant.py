@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -12,9 +11,8 @@ import msgspec
 from infercanary.ab import conditions
 from infercanary.ab.conditions import Conditions
 from infercanary.command.settings import UsageError
+from infercanary.compare.options import combined
 from infercanary.compare.recording import shown
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _LONGEST = 60  # characters of a setting in a sentence
 
@@ -61,46 +59,28 @@ class Variant(NamedTuple):
         return msgspec.structs.replace(same, **given)
 
 
-def options(function: F) -> F:
-    """Add the options; the command gets them as its argument ``of_b``.
+def _variant(
+    env_b: tuple[str, ...], cpus_b: float | None, memory_b: str, command_b: str, config_b: str
+) -> Variant:
+    return Variant(env_b, cpus_b, memory_b, command_b, config_b)
 
-    Args:
-        function: A command.
 
-    Returns:
-        The command with the options.
-    """
-
-    @functools.wraps(function)
-    def with_variant(
-        *arguments: Any,
-        env_b: tuple[str, ...],
-        cpus_b: float | None,
-        memory_b: str,
-        command_b: str,
-        config_b: str,
-        **others: Any,
-    ) -> Any:
-        variant = Variant(env_b, cpus_b, memory_b, command_b, config_b)
-        return function(*arguments, of_b=variant, **others)
-
-    decorators = (
-        click.option(
-            "--env-b",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A variable of B only, beside those of --env; may be repeated. With a setting of B's one image may "
-            "be given: A and B are then the same.",
-        ),
-        click.option("--cpus-b", type=float, metavar="NUMBER", help="B's instead of --cpus."),
-        click.option("--memory-b", default="", metavar="SIZE", help="B's instead of --memory."),
-        click.option("--command-b", default="", metavar="TEXT", help="B's instead of --command."),
-        click.option("--config-b", default="", metavar="FILE", help="B's instead of --config."),
-    )
-    decorated: Any = with_variant
-    for option in reversed(decorators):
-        decorated = option(decorated)
-    return cast("F", decorated)
+options = combined(
+    "of_b",
+    _variant,
+    click.option(
+        "--env-b",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A variable of B only, beside those of --env; may be repeated. With a setting of B's one image may "
+        "be given: A and B are then the same.",
+    ),
+    click.option("--cpus-b", type=float, metavar="NUMBER", help="B's instead of --cpus."),
+    click.option("--memory-b", default="", metavar="SIZE", help="B's instead of --memory."),
+    click.option("--command-b", default="", metavar="TEXT", help="B's instead of --command."),
+    click.option("--config-b", default="", metavar="FILE", help="B's instead of --config."),
+)
+"""The options; the command gets them as its argument ``of_b``."""
 
 
 def differing(same: Variant, of_b: Variant) -> tuple[dict[str, str], dict[str, str]]:

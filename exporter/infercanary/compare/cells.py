@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import cast
 
 import msgspec
 
@@ -39,24 +40,21 @@ class Numbers:
                 value = plain_number(cell)
             if self._decimal_comma:
                 value = self._with_comma(where, cell, value)
-            if (
-                value is None
-                and (value := duration(cell.replace(",", ".") if self._decimal_comma else cell)) is not None
-            ):
-                unit = True
-        elif isinstance(cell, (int, float)) and not isinstance(cell, bool):
-            value = _float(cell)
+            if value is None:
+                value = duration(cell.replace(",", ".") if self._decimal_comma else cell)
+                unit = value is not None
+        elif is_number(cell):
+            value = _float(cast("float", cell))
         if value is None:
             raise UsageError(f"{where}: {_what(cell)} is not a number{_hint(cell)}")
-        if not 0 < value < math.inf:
-            raise UsageError(
-                f"{where}: {shown(str(cell))} is not a latency: those are finite and above zero; take it out"
-            )
         if not _LEAST <= value <= _MOST:
-            raise UsageError(
-                f"{where}: {shown(str(cell))} is not a latency: in any unit those are from {_LEAST:g} to {_MOST:g}; "
-                "take it out"
+            is_odd = not 0 < value < math.inf
+            range_ = (
+                "those are finite and above zero"
+                if is_odd
+                else f"in any unit those are from {_LEAST:g} to {_MOST:g}"
             )
+            raise UsageError(f"{where}: {shown(str(cell))} is not a latency: {range_}; take it out")
         self.has_units |= unit
         self._plain |= not unit
         if self.has_units and self._plain:
@@ -77,6 +75,11 @@ class Numbers:
                 f"{where}: {_what(cell)}: decimal commas and points in one column; write all with a point"
             )
         return value
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of JSON is a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _without_groups(cell: str) -> str:

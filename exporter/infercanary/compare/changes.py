@@ -171,10 +171,10 @@ def _found(
     for runs, environments in zip(series.starts, series.environments, strict=True):
         if offset and _near(offset, index, block):
             start = shown(runs.generation.boot_id)
-        if offset <= index < offset + len(runs.samples):
+        if 0 <= index - offset < len(runs.samples):
             at = runs.samples[index - offset].started_at
         for first, environment in environments:
-            if before and environment != before and _near(offset + first, index, block):
+            if before not in ("", environment) and _near(offset + first, index, block):
                 changes = causes.changes(components.get(before, {}), components.get(environment, {}), canary)
             before = environment
         offset += len(runs.samples)

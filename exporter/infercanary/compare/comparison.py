@@ -20,7 +20,7 @@ from infercanary.compare.measured import Gate, MeasureShift
 from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
-from infercanary.compare.units import count, short
+from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified
@@ -128,10 +128,15 @@ def compare_runs(
             "--candidate-id"
         )
     notes = _notes(baseline, candidate, policy, subject)
-    old, new = _identified(judged(baseline, policy), judged(candidate, policy))
-    replica = (_points(old), _points(new))
+    old, new = judged(baseline, policy), judged(candidate, policy)
+    # Weights that are the same but for their last bits are one model.
+    starts = identified([*old.starts, *new.starts])
+    old, new = old._replace(starts=starts[: len(old.starts)]), new._replace(starts=starts[len(old.starts) :])
+    replica = cast("tuple[list[Points], list[Points]]", (old.points, new.points))
     # As in the judge's own `compare`: two files of numbers are one series before and after, starts are named as such.
-    is_series = restart_sd is None and all(_is_sample(side) for side in (baseline, candidate))
+    is_series = restart_sd is None and all(
+        len(side.points) == 1 and not side.starts for side in (baseline, candidate)
+    )
     seen, shift, restarts = compare_starts(
         *replica, restart_sd=0.0 if is_series else restart_sd, policy=policy
     )
@@ -168,14 +173,15 @@ def compare_runs(
     )
     following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     verdicts = compare_measures(old.starts, new.starts, policy)
+    shown_shift, low, high = map(finite, (seen.shift, seen.low, seen.high) if known else (None,) * 3)
     result = ComparisonResult(
         canary=shown(canary) or None,
         verdict=verdict,
         exit_code=OF_VERDICT[verdict],
         sentence=_with_failures(text, failed) if failing else text,
-        shift=_finite(seen.shift) if known else None,
-        low=_finite(seen.low) if known else None,
-        high=_finite(seen.high) if known else None,
+        shift=shown_shift,
+        low=low,
+        high=high,
         level=policy.confidence,
         smallest_effect=policy.smallest_effect,
         restart_sd=restarts.sd,
@@ -187,7 +193,7 @@ def compare_runs(
         baseline=_side(files[0], baseline, old),
         candidate=_side(files[1], candidate, new),
         phases=parts.phases(old, new, policy) if journal else {},
-        controls=parts.pieces(old, new, lambda sample: sample.controls, policy) if journal else {},
+        controls=parts.pieces(old, new, "controls", policy) if journal else {},
         causes=causes,
         failures_rose=failing,
         next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
@@ -264,12 +270,6 @@ def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy =
     )
 
 
-def _identified(old: RecordedRuns, new: RecordedRuns) -> tuple[RecordedRuns, RecordedRuns]:
-    """Both sides, with weights that are the same but for their last bits as one model."""
-    starts = identified([*old.starts, *new.starts])
-    return old._replace(starts=starts[: len(old.starts)]), new._replace(starts=starts[len(old.starts) :])
-
-
 def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy, subject: str) -> list[str]:
     notes = []
     for what, side in (("baseline", baseline), ("candidate", candidate)):
@@ -328,13 +328,9 @@ def _sentence(seen: Comparison, only: float | None, causes: Causes | None, subje
 
 def _too_few(observed: Observed, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
     sides = {"baseline": baseline, "candidate": candidate}
-    none = [
-        f"no runs{' that count' * bool(side.left_out)} in the {what}"
-        for what, side in sides.items()
-        if not side.points
-    ]
-    if none:
-        return f"inconclusive: {' and '.join(none)}"
+    if none := [what for what, side in sides.items() if not side.points]:
+        words = (f"no runs{' that count' * bool(sides[what].left_out)} in the {what}" for what in none)
+        return f"inconclusive: {' and '.join(words)}"
     longest = {what: max(points.size for points in side.points) for what, side in sides.items()}
     fewest = observed.policy.fewest_runs
     few = " and ".join(f"the {what} has {size}" for what, size in longest.items() if size < fewest)
@@ -363,16 +359,3 @@ def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
             "on purpose, name another with --canary"
         ]
     return []
-
-
-def _is_sample(side: RecordedRuns) -> bool:
-    """Whether it is one file of numbers, which names no start."""
-    return len(side.points) == 1 and not side.starts
-
-
-def _points(series: RecordedRuns) -> list[Points]:
-    return [cast("Points", points) for points in series.points]
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

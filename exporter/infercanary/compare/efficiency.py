@@ -91,10 +91,9 @@ def in_words(of: Efficiency) -> str:
         "runs": f"{rate} by its own requests",
         "latency": f"{rate} by its latency, as if a request were one inference" if of.cost_per_1000 else "",
     }[of.throughput_from]
+    cost = f"{short(of.cost_per_1000, 3)} for 1,000 inferences at " if of.cost_per_1000 else ""
     parts = [
-        f"{short(of.cost_per_1000, 3)} for 1,000 inferences at {throughput}"
-        if of.cost_per_1000
-        else throughput,
+        cost + throughput,
         f"{measured(of.energy_per_1000, 'joules')} for 1,000 inferences" if of.energy_per_1000 else "",
         f"{size(of.host_memory)} of host memory" if of.host_memory else "",
         f"{size(of.device_memory)} of device memory" if of.device_memory else "",
@@ -119,7 +118,14 @@ def prices(given: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
     known = list(hosts)
     for each in given:
         host, named, number = each.rpartition("=")
-        price = _price(each, number)
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not 0 < price < _MOST_PRICE:
+            raise UsageError(
+                f"--price {each}: give what an hour costs, a number above 0, such as 2.5 or gpu-1=2.5"
+            )
         if named and host not in known:
             raise UsageError(f"--price {each}: no host `{host}`; there are: {', '.join(known)}")
         if named:
@@ -127,18 +133,6 @@ def prices(given: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
         else:
             every = dict.fromkeys(known, price)
     return every | own
-
-
-def _price(given: str, number: str) -> float:
-    try:
-        price = float(number)
-    except ValueError:
-        price = math.nan
-    if not 0 < price < _MOST_PRICE:
-        raise UsageError(
-            f"--price {given}: give what an hour costs, a number above 0, such as 2.5 or gpu-1=2.5"
-        )
-    return price
 
 
 def _is_throughput(name: str) -> bool:

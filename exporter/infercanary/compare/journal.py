@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
+from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_most, listed, shown
 from infercanary.contract import bounds
 from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.profile import is_sound
@@ -73,11 +73,8 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
         if not line.strip():
             continue
         if len(line) > _MAX_LINE_BYTES or at > _MAX_LINES:  # read, each takes many times its size
-            raise UsageError(
-                f"{place}:{at}: a line of more than 1 MiB, which no probe writes; take it out"
-                if at <= _MAX_LINES
-                else f"{place}: more than {_MAX_LINES:,} lines; give a part of them"
-            )
+            at_most(_MAX_LINES, at, place, "lines")
+            raise UsageError(f"{place}:{at}: a line of more than 1 MiB, which no probe writes; take it out")
         try:
             yield f"{place}:{at}", decode(line)
         except msgspec.ValidationError as error:
@@ -126,12 +123,9 @@ def recording(
     described = 0
     for where, entry in lines:
         if entry.components is not None:
-            described += len(entry.components) if entry.environment not in components else 0
-            if described > _MAX_COMPONENTS:
-                raise UsageError(
-                    f"{where}: more than {_MAX_COMPONENTS:,} components of environments; give a part of the journal"
-                )
+            described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
+            at_most(_MAX_COMPONENTS, described, where, "components of environments", "the journal")
             # Not replaced: files may be named in any order, and at first nothing is known.
             outputs.setdefault(entry.boot_id, {}).update(entry.outputs)
         if entry.run is None:
@@ -139,15 +133,11 @@ def recording(
         boot_id = entry.run.boot_id or entry.boot_id
         known.update((entry.environment, boot_id))
         boots.add(boot_id)
-        if len(boots) > _MAX_STARTS:
-            raise UsageError(f"{where}: more than {_MAX_STARTS:,} starts; give a part of the journal")
+        at_most(_MAX_STARTS, len(boots), where, "starts", "the journal")
         if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
             continue
         runs = samples.setdefault(entry.run.canary, {}).setdefault(boot_id, {})
-        if len(samples) > _MAX_CANARIES:
-            raise UsageError(
-                f"{where}: more than {_MAX_CANARIES:,} canaries, each with its comparison; give a part of the journal"
-            )
+        at_most(_MAX_CANARIES, len(samples), where, "canaries, each with its comparison", "the journal")
         if entry.run.profile is not None and is_sound(entry.run.profile):
             profiles[boot_id] = merged(profiles.get(boot_id, {}), of_runs([entry.run]))
         if wrong := bounds.fault(msgspec.structs.replace(entry.run, latencies=())):

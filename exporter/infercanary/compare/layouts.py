@@ -1,109 +1,150 @@
 """Files that load generators and benchmarks write: those with single runs are read, of summaries the option is named.
 
-One entry for each layout, with the smallest function that makes rows of it. Times become seconds.
+``layouts.yaml`` declares the tables and the summaries; here is what takes code. Times become seconds.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias
+
+import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import PER_SECOND
 from infercanary.compare.recording import listed, shown
-from infercanary.compare.rows import WRONG, Layout, Row
 
 Document: TypeAlias = "Mapping[str, Any]"
-_REQUESTS = ("http_req_duration", "grpc_req_duration")
+Row: TypeAlias = "Mapping[str, object]"
+
+_WRONG = (UsageError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+"""Errors of an entry whose form is not the tool's."""
 _AGGREGATE = re.compile("_(mean|median|stddev|cv|min|max)$")
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+class Layout(msgspec.Struct, frozen=True):
+    """How a tool writes single runs."""
+
+    tool: str = ""
+    columns: Sequence[str] = ()
+    """Latencies; those that occur are judged one by one unless --column names one."""
+    needs: frozenset[str] = frozenset()
+    """Columns by which a table is known to be of this tool."""
+    per_second: float = 1.0
+    """1e3 if the times are in milliseconds."""
+    series: Sequence[str] = ()
+    """Columns that name what was measured."""
+    only: dict[str, set[str]] = {}
+    """Column → values; other rows count only if --where names that column."""
+    is_labelled: bool = False
+    """True if all other columns are the user's own: each names a series, and `status` may be anything."""
+
+    def shaped(self, where: str, row: Row) -> Row | None:
+        """Return a row's columns, or None if it is no run.
+
+        Args:
+            where: Its place, for messages.
+            row: As it was written.
+
+        Raises:
+            UsageError: The tool does not write such a row.
+        """
+        if not (read := _READERS.get(self.tool)):
+            return row
+        try:
+            return read(row)
+        except _WRONG as error:
+            raise _misread(where, self, error, "take it out") from None
 
 
-def _floats(value: object) -> list[Any]:
+UNKNOWN = Layout()
+"""Of a tool that is not known."""
+
+
+class _Header(msgspec.Struct):
+    columns: Sequence[str]
+    fewest: int
+    cells: Sequence[str]
+
+
+class _Summary(msgspec.Struct):
+    what: str
+    advice: str
+    needs: Sequence[frozenset[str]] = ()
+    texts: Sequence[str] = ()
+
+
+class _Declared(msgspec.Struct):
+    tables: Sequence[Layout]
+    headers: Sequence[_Header]
+    summaries: Sequence[_Summary]
+
+
+@functools.cache
+def _declared() -> _Declared:
+    return msgspec.yaml.decode(files(__package__).joinpath("layouts.yaml").read_bytes(), type=_Declared)
+
+
+def _misread(where: str, layout: Layout, error: Exception, advice: str) -> UsageError:
+    if isinstance(error, UsageError):
+        return UsageError(f"{where}: {error}")
+    return UsageError(f"{where}: not as {layout.tool} writes it ({shown(repr(error))}); {advice}")
+
+
+def _entries(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [entry for entry in _entries(value) if isinstance(entry, dict)]
+
+
+def _seconds(cell: Any, unit: object) -> Any:
+    if not (per_second := PER_SECOND.get(str(unit).strip())):
+        raise UsageError(f"unit `{str(unit)[:20]}` is not one of time; convert the file to seconds")
+    try:
+        return cell if isinstance(cell, bool) else float(cell) / per_second
+    except (TypeError, ValueError, OverflowError):
+        return cell
 
 
 def _k6_point(row: Row) -> Row | None:
     return row if row.get("type", "Point") == "Point" and "data.value" in row else None
 
 
-def _in_seconds(row: Row, columns: Sequence[str], unit: object) -> Row:
-    per_second = PER_SECOND.get(str(unit).strip(), 0.0)
-    if not per_second:
-        raise UsageError(f"unit `{str(unit)[:20]}` is not one of time; convert the file to seconds")
-    times = {name: x / per_second for name in columns if isinstance(x := _number(row.get(name)), float)}
-    return {**row, **times}
-
-
-def _number(cell: object) -> object:
-    try:
-        return float(cell) if isinstance(cell, (str, int, float)) and not isinstance(cell, bool) else cell
-    except (ValueError, OverflowError):
-        return cell
-
-
 def _google_row(row: Row) -> Row | None:
     if row.get("run_type", "iteration") != "iteration" or _AGGREGATE.search(str(row.get("name", ""))):
         return None
-    times = ("real_time", "cpu_time")
-    kept = {name: value for name, value in row.items() if name != "time_unit"}
-    return _in_seconds(kept, times, row.get("time_unit") or "ns")
+    unit = row.get("time_unit") or "ns"
+    return {
+        name: _seconds(value, unit) if name in ("real_time", "cpu_time") else value
+        for name, value in row.items()
+        if name != "time_unit"
+    }
 
 
 def _aiperf(row: Row) -> Row | None:
     if str(row.get("metadata.benchmark_phase") or row.get("metadata.credit_phase")).lower() == "warmup":
         return None
-    found = {name: value for name, value in row.items() if not name.startswith("metrics.")}
+    found: dict[str, object] = {}
     for name, value in row.items():
-        metric, _, part = name.removeprefix("metrics.").rpartition(".")
-        if name.startswith("metrics.") and part == "value":
+        metric = name.removeprefix("metrics.")
+        if metric == name:
+            found[name] = value
+        elif metric.endswith(".value"):
+            metric = metric.removesuffix(".value")
             unit = row.get(f"metrics.{metric}.unit", "ms")
-            found[metric] = (
-                _in_seconds({metric: value}, (metric,), unit)[metric] if unit in PER_SECOND else value
-            )
+            found[metric] = _seconds(value, unit) if unit in PER_SECOND else value
     return found
 
 
-_AIPERF = ("request_latency", "time_to_first_token", "inter_token_latency")
-TABLES: Sequence[Layout] = (
-    Layout(
-        "k6 CSV", ["metric_value"], needs=("metric_name", "timestamp", "metric_value"), per_second=1e3,
-        series=("metric_name",), only={"metric_name": _REQUESTS},
-    ),
-    Layout(
-        "k6 JSON", ["data.value"], _k6_point, needs=("type", "metric", "data.value"), per_second=1e3,
-        series=("metric",), only={"metric": _REQUESTS},
-    ),
-    Layout("vegeta", ["latency"], needs=("code", "timestamp", "latency", "bytes_in"), per_second=1e9),
-    Layout("JMeter", ["elapsed"], needs=("timeStamp", "elapsed"), per_second=1e3),
-    Layout("hey", ["response-time"], needs=("response-time", "status-code")),
-    Layout("oha", ["request-duration"], needs=("request-start", "request-duration")),
-    Layout("ghz", ["duration (ms)"], needs=("duration (ms)", "status"), per_second=1e3),
-    Layout("ab -g", ["ttime"], needs=("starttime", "ttime", "wait"), per_second=1e3),
-    Layout(
-        "Google Benchmark", ["real_time"], _google_row, needs=("name", "iterations", "real_time", "time_unit"),
-        series=("name",),
-    ),
-    Layout(
-        "AIPerf", _AIPERF, _aiperf,
-        needs=("metadata.benchmark_phase", "metadata.worker_id"),
-    ),
-    Layout("AIPerf", _AIPERF, _aiperf, needs=("metrics.request_latency.value",)),
-)  # fmt: skip
-
-_VEGETA = (
-    "timestamp", "code", "latency", "bytes_out", "bytes_in", "error", "body", "attack", "seq", "method", "url",
-    "headers",
-)  # fmt: skip
-_JMETER = (
-    "timeStamp", "elapsed", "label", "responseCode", "responseMessage", "threadName", "dataType", "success",
-    "failureMessage", "bytes", "sentBytes", "grpThreads", "allThreads", "URL", "Latency", "IdleTime", "Connect",
-)  # fmt: skip
+_READERS: Mapping[str, Callable[[Row], Row | None]] = {
+    "k6 JSON": _k6_point, "Google Benchmark": _google_row, "AIPerf": _aiperf,
+}  # fmt: skip
 
 
 def header_of(cells: Sequence[str]) -> Sequence[str]:
@@ -112,24 +153,23 @@ def header_of(cells: Sequence[str]) -> Sequence[str]:
     Args:
         cells: Of the first row.
     """
-    if 6 <= len(cells) <= len(_VEGETA) and all(map(re.fullmatch, (r"\d{18,19}", r"\d{1,3}", r"\d+"), cells)):
-        return _VEGETA[: len(cells)]
-    if 9 <= len(cells) <= len(_JMETER) and all(map(re.fullmatch, (r"\d{13}", r"\d+(\.\d+)?"), cells)):
-        return _JMETER[: len(cells)] if cells[7].lower() in ("true", "false") else ()
+    for known in _declared().headers:
+        if known.fewest <= len(cells) <= len(known.columns) and all(map(re.fullmatch, known.cells, cells)):
+            return known.columns[: len(cells)]
     return ()
 
 
-def table_of(names: Iterable[str]) -> Layout | None:
-    """Return the layout of a table with these columns, if it is known."""
-    return next((layout for layout in TABLES if set(layout.needs) <= {*names}), None)
+def table_of(names: Iterable[str]) -> Layout:
+    """Return the layout of a table with these columns."""
+    return next((layout for layout in _declared().tables if layout.needs <= {*names}), UNKNOWN)
 
 
 def _hyperfine(document: Document) -> Iterator[Row]:
     results = _objects(document["results"])
-    if not any(_floats(result.get("times")) for result in results):
+    if not any(_entries(result.get("times")) for result in results):
         raise UsageError("hyperfine's results without `times`; let --export-json FILE write them")
     for result in results:
-        times, codes = _floats(result.get("times")), _floats(result.get("exit_codes"))
+        times, codes = _entries(result.get("times")), _entries(result.get("exit_codes"))
         parameters = result.get("parameters")
         about = {"command": result["command"], **(parameters if isinstance(parameters, dict) else {})}
         for seconds, code in zip_longest(times, codes[: len(times)], fillvalue=0):
@@ -146,9 +186,9 @@ def _pytest_benchmark(document: Document) -> Iterator[Row]:
         )
     for benchmark in benchmarks:
         about: dict[str, object] = {
-            name: benchmark.get(name) for name in ("name", "fullname", "group") if name in benchmark
+            name: benchmark[name] for name in ("name", "fullname", "group") if name in benchmark
         }
-        for seconds in _floats(benchmark["stats"].get("data")):
+        for seconds in _entries(benchmark["stats"].get("data")):
             yield {**about, "data": seconds}
 
 
@@ -167,7 +207,7 @@ def _google_benchmark(document: Document) -> Iterator[Row]:
 def _query_range(document: Document) -> Iterator[Row]:
     for series in _objects(document["data"]["result"]):
         labels = series.get("metric")
-        for sample in _floats(series.get("values")):
+        for sample in _entries(series.get("values")):
             # No requests at that time.
             if isinstance(sample, list) and len(sample) == 2 and sample[1] not in ("NaN", "+Inf", "-Inf"):
                 yield {**(labels if isinstance(labels, dict) else {}), "value": sample[1]}
@@ -175,7 +215,7 @@ def _query_range(document: Document) -> Iterator[Row]:
 
 def _serving(document: Document) -> Iterator[Row]:
     ttfts, itls, errors, lengths = (
-        _floats(document.get(name)) for name in ("ttfts", "itls", "errors", "output_lens")
+        _entries(document.get(name)) for name in ("ttfts", "itls", "errors", "output_lens")
     )
     for ttft, gaps, error, length in zip_longest(ttfts, itls, errors, lengths):
         row: dict[str, object] = {"error": error or ""}
@@ -193,66 +233,45 @@ def _serving(document: Document) -> Iterator[Row]:
 def _perf_analyzer(document: Document) -> Iterator[Row]:
     for number, experiment in enumerate(_objects(document["experiments"]), 1):
         for request in _objects(experiment.get("requests")):
-            ends = _floats(request.get("response_timestamps"))
+            ends = _entries(request.get("response_timestamps"))
             row: dict[str, object] = {"experiment": number, "success": bool(ends)}
             if ends:
                 row["latency"] = ends[-1] - request["timestamp"]
             yield row
 
 
-def _ghz(document: Document) -> Iterator[Row]:
-    yield from _objects(document["details"])
-
-
-class _DocumentLayout(NamedTuple):
-    needs: Callable[[Document], bool]
-    rows: Callable[[Document], Iterator[Row]]
-    layout: Callable[[Document], Layout]
-
-
-def _first(document: Document, key: str) -> Mapping[str, Any]:
+def _first(document: Document, key: str) -> Document:
     return next(iter(_objects(document.get(key))), {})
 
 
-def _result(document: Document) -> str:
+def _is_matrix(document: Document) -> bool:
     data = document.get("data")
-    return str(data.get("resultType")) if isinstance(data, dict) and "result" in data else ""
+    return isinstance(data, dict) and "result" in data and data.get("resultType") == "matrix"
 
 
-def _labels(document: Document) -> list[str]:
-    metrics = (series.get("metric") for series in _objects(document["data"]["result"]))
-    return sorted({name for metric in metrics if isinstance(metric, dict) for name in metric})
-
-
-DOCUMENTS: Sequence[_DocumentLayout] = (
-    _DocumentLayout(
+_DOCUMENTS: Sequence[tuple[Callable[[Document], bool], Callable[[Document], Iterator[Row]], Layout]] = (
+    (
         lambda d: "command" in _first(d, "results"), _hyperfine,
-        lambda _: Layout("hyperfine", ["times"], series=("command",)),
+        Layout("hyperfine", ["times"], series=["command"]),
     ),
-    _DocumentLayout(
+    (
         lambda d: isinstance(_first(d, "benchmarks").get("stats"), dict), _pytest_benchmark,
-        lambda _: Layout("pytest-benchmark", ["data"], series=("name", "fullname")),
+        Layout("pytest-benchmark", ["data"], series=["name", "fullname"]),
     ),
-    _DocumentLayout(
-        lambda d: "context" in d and {"name", "run_type"} & {*_first(d, "benchmarks")} != set(), _google_benchmark,
-        lambda _: Layout("Google Benchmark", ["real_time"], _google_row, series=("name",)),
+    (
+        lambda d: "context" in d and not {"name", "run_type"}.isdisjoint(_first(d, "benchmarks")), _google_benchmark,
+        Layout("Google Benchmark", ["real_time"], series=["name"]),
     ),
-    _DocumentLayout(
-        lambda d: bool(_floats(d.get("ttfts"))), _serving,
-        lambda _: Layout("vLLM or SGLang", ["ttfts", "itls"]),
-    ),
-    _DocumentLayout(
+    (lambda d: bool(_entries(d.get("ttfts"))), _serving, Layout("vLLM or SGLang", ["ttfts", "itls"])),
+    (
         lambda d: "requests" in _first(d, "experiments"), _perf_analyzer,
-        lambda _: Layout("perf_analyzer", ["latency"], per_second=1e9, series=("experiment",)),
+        Layout("perf_analyzer", ["latency"], per_second=1e9, series=["experiment"]),
     ),
-    _DocumentLayout(
-        lambda d: "latency" in _first(d, "details"), _ghz,
-        lambda _: Layout("ghz", ["latency"], per_second=1e9),
+    (
+        lambda d: "latency" in _first(d, "details"), lambda d: iter(_objects(d["details"])),
+        Layout("ghz", ["latency"], per_second=1e9),
     ),
-    _DocumentLayout(
-        lambda d: _result(d) == "matrix", _query_range,
-        lambda d: Layout("Prometheus", ["value"], series=_labels(d), has_outcomes=False),
-    ),
+    (_is_matrix, _query_range, Layout("Prometheus", ["value"], is_labelled=True)),
 )  # fmt: skip
 
 
@@ -266,118 +285,39 @@ def document_of(place: str, document: Document) -> tuple[Layout, list[tuple[str,
     Raises:
         UsageError: It is known, and holds no single runs.
     """
-    for known in DOCUMENTS:
-        if known.needs(document):
+    for is_its, rows, layout in _DOCUMENTS:
+        if is_its(document):
             try:
-                return known.layout(document), _placed(place, known.rows(document))
-            except UsageError as error:
-                raise UsageError(f"{place}: {error}") from None
-            except WRONG as error:
-                raise UsageError(
-                    f"{place}: not as {known.layout(document).tool} writes it ({shown(repr(error))}); write it again"
-                ) from None
+                return layout, [(f"{place}: entry {i}", row) for i, row in enumerate(rows(document), 1)]
+            except _WRONG as error:
+                raise _misread(place, layout, error, "write it again") from None
     refuse_summary(place, document)
     return None
 
 
-def _placed(place: str, rows: Iterable[Row]) -> list[tuple[str, Row]]:
-    return [(f"{place}: entry {number}", row) for number, row in enumerate(rows, 1)]
-
-
-_SUMMARIES: Sequence[tuple[str, Sequence[str], str]] = (
-    ("k6's summary", ("metrics", "root_group"), "let `k6 run --out csv=FILE` write each request"),
-    ("k6's summary", ("metrics.http_req_duration",), "let `k6 run --out csv=FILE` write each request"),
-    ("oha's summary", ("summary", "responseTimeHistogram"), "let `oha --output-format csv` write each request"),
-    ("oha's summary", ("latencyPercentiles",), "let `oha --output-format csv` write each request"),
-    ("vegeta's report", ("latencies", "bytes_in", "status_codes"), "let `vegeta encode --to csv` write each request"),
-    ("the summary of vLLM's or SGLang's benchmark", ("mean_ttft_ms",),
-     "run it again with --save-result --save-detailed (vLLM) or --output-details (SGLang)"),
-    ("AIPerf's summary", ("request_latency", "input_config"),
-     "give its profile_export.jsonl, which --export-level records writes"),
-    ("AIPerf's or GenAI-Perf's summary", ("Metric", "avg", "p99"),
-     "give its profile_export.jsonl, which AIPerf's --export-level records writes"),
-    ("Locust's statistics", ("Type", "Name", "Request Count"), "_locust"),
-    ("Locust's statistics", ("User Count", "Type", "Name"), "_locust"),
-    ("Locust's statistics", ("num_requests", "response_times"), "_locust"),
-    ("perf_analyzer's summary", ("Concurrency", "Inferences/Second"),
-     "let `perf_analyzer --profile-export-file FILE` write each request"),
-    ("perf_analyzer's summary", ("Request Rate", "Inferences/Second"),
-     "let `perf_analyzer --profile-export-file FILE` write each request"),
-    ("hyperfine's summary", ("command", "mean", "stddev"), "let `hyperfine --export-json FILE` write each run"),
-    ("JMeter's report", ("Label", "# Samples", "Average"), "let `jmeter -l FILE.jtl` write each request"),
-    ("JMeter's report", ("Total.sampleCount",), "let `jmeter -l FILE.jtl` write each request"),
-    ("fortio's histogram", ("DurationHistogram",), "let `fortio load -access-log-file FILE` write each request"),
-    ("ab's percentiles", ("Percentage served", "Time in ms"), "let `ab -g FILE` write each request"),
-    ("pytest-benchmark's statistics", ("name", "stddev", "iqr"),
-     "let `pytest --benchmark-json FILE` write each round"),
-    ("an error of Prometheus", ("status", "errorType"), "fix the query"),
-    ("an answer of Prometheus about one moment", ("data.resultType",), "ask /api/v1/query_range"),
-)  # fmt: skip
-_LOCUST = (
-    "let a listener of Locust's `events.request` write each response_time, for none of its options (--csv, "
-    "--csv-full-history) does"
-)
-
-
-def refuse_summary(place: str, columns: Iterable[str] | Document) -> None:
+def refuse_summary(place: str, columns: Iterable[str] = (), text: str = "") -> None:
     """Refuse percentiles and averages of a tool that can write single runs, too.
 
     Args:
         place: The file's name, for messages.
         columns: Of a table, or a JSON document.
+        text: The beginning of a file, which may be what a tool prints for people.
 
     Raises:
         UsageError: It is a summary; the line names the tool's option.
     """
     names = {*columns}
     if isinstance(columns, Mapping):
-        nested = cast("Document", columns)
-        names |= {f"{key}.{k}" for key, value in nested.items() if isinstance(value, dict) for k in value}
-    for what, needs, advice in _SUMMARIES:
-        if names >= {*needs}:
-            _refuse(place, what, _LOCUST if advice == "_locust" else advice)
+        names |= {f"{key}.{k}" for key, value in columns.items() if isinstance(value, dict) for k in value}
+    for known in _declared().summaries:
+        if any(names >= needed for needed in known.needs) or any(
+            re.search(pattern, text.lstrip()) for pattern in known.texts
+        ):
+            raise UsageError(_without_runs(place, known.what, known.advice))
 
 
-_TEXTS: Sequence[tuple[str, str, str]] = (
-    (r"(?s)\ARunning .+ test @ .*threads and .*connections", "the summary of wrk or wrk2",
-     "neither has an option that writes single runs (-L writes percentiles): measure with `oha --output-format csv`, "
-     "`hey -o csv` or vegeta"),
-    (r"\AValue\s+Percentile\s+TotalCount", "an HdrHistogram of wrk2 or others",
-     "measure with `oha --output-format csv`, `hey -o csv` or vegeta"),
-    (r"(?s)\ASummary:\s+Success rate:", "oha's summary", "let `oha --output-format csv` write each request"),
-    (r"(?s)\ASummary:\s+Total:", "hey's summary", "let `hey -o csv` write each request"),
-    (r"(?s)\ASummary:\s+(Name|Count):", "ghz's summary", "let `ghz -O csv` write each request"),
-    (r"(?s)\ARequests\s+\[total", "vegeta's report", "let `vegeta encode --to csv` write each request"),
-    (r"(?s)\AThis is ApacheBench", "ab's summary", "let `ab -g FILE` write each request"),
-    (r"(?s)\A\*\*\* Measurement Settings", "perf_analyzer's summary",
-     "let `perf_analyzer --profile-export-file FILE` write each request"),
-    (r"http_req_duration\.+:", "k6's summary", "let `k6 run --out csv=FILE` write each request"),
-    (r"\AType\s+Name\s+# reqs", "Locust's statistics", _LOCUST),
-    (r"Serving Benchmark Result ===", "the summary of vLLM's or SGLang's benchmark",
-     "run it again with --save-result --save-detailed (vLLM) or --output-details (SGLang)"),
-    (r"\ABenchmark 1: ", "hyperfine's summary", "let `hyperfine --export-json FILE` write each run"),
-    (r"(?s)\A<\?xml.*<testResults|\A<testResults", "JMeter's results in XML",
-     "let `jmeter -Jjmeter.save.saveservice.output_format=csv -l FILE.jtl` write them as CSV"),
-)  # fmt: skip
-
-
-def refuse_text(place: str, text: str) -> None:
-    """Refuse what a tool prints for people.
-
-    Args:
-        place: The file's name, for messages.
-        text: The beginning of the file.
-
-    Raises:
-        UsageError: It is known; the line names the tool's option.
-    """
-    for pattern, what, advice in _TEXTS:
-        if re.search(pattern, text.lstrip()):
-            _refuse(place, what, advice)
-
-
-def _refuse(place: str, what: str, advice: str) -> None:
-    raise UsageError(f"{place}: {what}, without single runs; {advice}")
+def _without_runs(place: str, what: str, advice: str) -> str:
+    return f"{place}: {what}, without single runs; {advice}"
 
 
 _STATISTIC = re.compile(r"p\(?\d+|\d+(\.\d+)?(th|%|$)|(avg|average|mean|median|stddev|std)$")
@@ -395,6 +335,5 @@ def refuse_statistics(place: str, names: Iterable[str]) -> None:
     """
     statistics = [name for name in names if _STATISTIC.match(name.rpartition(".")[2].lower())]
     if len(statistics) > 1:
-        _refuse(
-            place, f"a summary ({listed(statistics, 4)})", "let its tool write each request, with its time"
-        )
+        what = f"a summary ({listed(statistics, 4)})"
+        raise UsageError(_without_runs(place, what, "let its tool write each request, with its time"))

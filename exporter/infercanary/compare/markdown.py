@@ -5,15 +5,14 @@ What it shows may be other people's words (names, labels of images): none of it 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from infercanary.compare import text
 from infercanary.compare.comparison import ComparisonResult
 from infercanary.compare.measured import MeasureShift
 from infercanary.compare.recording import shown
-from infercanary.compare.units import measured, value
+from infercanary.compare.units import value
 from infercanary.judge.sentence import interval
 
 _MOST = 2000  # characters of one cell
@@ -36,37 +35,18 @@ def comparison(
     sentence = f"{result.canary}: {result.sentence}" if result.canary else result.sentence
     evidence = {**text.facts(result), **(more or {})}
     evidence.pop("medians")  # the table has them
-    rows = [
-        *_row("", *names, "change"),
-        "|---|---|---|---|",
-        *_row(
-            "latency",
-            value(result.baseline.median, result.unit),
-            value(result.candidate.median, result.unit),
-            _interval(result.shift, result.low, result.high),
-        ),
-        *(line for each in result.measures.values() for line in _measure(each)),
-    ]
+    shift = "not known" if result.shift is None else interval(result.shift, *text.ends(result))
+    medians = (value(side.median, result.unit) for side in (result.baseline, result.candidate))
+    rows = [("", *names, "change"), ("latency", *medians, shift), *map(_measure, result.measures.values())]
     folded = [
-        *_row("evidence", ""),
-        "|---|---|",
-        *(line for label, words in evidence.items() if words for line in _row(label, words)),
-        *(line for words in result.next for line in _row("next", words)),
-        *(line for words in result.notes for line in _row("note", words)),
+        ("evidence", ""),
+        *((label, words) for label, words in evidence.items() if words),
+        *(("next", words) for words in result.next),
+        *(("note", words) for words in result.notes),
     ]
-    return "\n".join(
-        [
-            f"**{escaped(sentence)}**",
-            "",
-            *rows,
-            "",
-            "<details><summary>Evidence</summary>",
-            "",
-            *folded,
-            "",
-            "</details>",
-        ]
-    )
+    summary = "<details><summary>Evidence</summary>"
+    head = f"**{escaped(sentence)}**"
+    return "\n".join([head, "", *_table(rows), "", summary, "", *_table(folded), "", "</details>"])
 
 
 def document(results: Iterable[str], notes: Iterable[str]) -> str:
@@ -89,18 +69,11 @@ def escaped(words: str) -> str:
     return _MENTION.sub("@\N{ZERO WIDTH SPACE}", plain)
 
 
-def _row(*cells: str) -> Iterator[str]:
-    yield f"| {' | '.join(map(escaped, cells))} |"
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *others = (f"| {' | '.join(map(escaped, cells))} |" for cells in rows)
+    return [head, "|---" * len(rows[0]) + "|", *others]
 
 
-def _measure(each: MeasureShift) -> Iterator[str]:
-    if each.before is None or each.after is None or each.shift is None:
-        return _row(each.words, "", "", f"{each.verdict}, too few values")
-    sides = (measured(each.before, each.unit), measured(each.after, each.unit))
-    return _row(each.words, *sides, f"{each.verdict} {_interval(each.shift, each.low, each.high)}")
-
-
-def _interval(shift: float | None, low: float | None, high: float | None) -> str:
-    if shift is None:
-        return "not known"
-    return interval(shift, -1.0 if low is None else low, math.inf if high is None else high)
+def _measure(each: MeasureShift) -> tuple[str, ...]:
+    before, after, shift = text.shifted(each)
+    return each.words, before, after, f"{each.verdict} {shift}" if before else f"{each.verdict}, {shift}"

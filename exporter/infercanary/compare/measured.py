@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
 
 from infercanary.command.exit_codes import ExitCode, worst
+from infercanary.compare.units import finite
 from infercanary.contract.measures import measure_of
 from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import State
@@ -47,17 +47,14 @@ def shifts(verdicts: Mapping[str, MeasureVerdict]) -> dict[str, MeasureShift]:
     found = {}
     for name, verdict in verdicts.items():
         measure = measure_of(name)
-        known = (verdict.before, verdict.after, verdict.shift, verdict.low, verdict.high)
-        before, after, shift, low, high = (x if x is not None and math.isfinite(x) else None for x in known)
         found[name] = MeasureShift(
             verdict=verdict.state,
             words=measure.words if measure else name,
             unit=measure.unit if measure else "",
-            before=before,
-            after=after,
-            shift=shift,
-            low=low,
-            high=high,
+            **{
+                field: finite(getattr(verdict, field))
+                for field in ("before", "after", "shift", "low", "high")
+            },
         )
     return found
 

@@ -5,34 +5,27 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
+
+import msgspec
 
 from infercanary.compare.cells import as_text, plain_number
 
-_NO = {
-    "", "0", "false", "no", "n", "f", "none", "null", "nan", "nil", "-", "n/a", "na", "[]", "{}", "ok", "success",
-    "no error",
-}  # fmt: skip
-_SUCCESS = {"success", "successful", "succeeded", "ok", "passed", "completed"}
-_ERROR = {"error", "errors", "errorcode", "err", "exception", "failure", "failures", "failed", "fail"}
-_ENDED = {"cancelled", "canceled", "aborted", "timeout", "timed"}  # a number may be a limit
-_CODE = {"code", "codes", "rc", "exitcode", "retcode", "returncode", "statuscode", "responsecode", "httpcode"}
-_OF_CODES = _CODE | {"http", "grpc", "response", "resp", "exit", "return", "result", "request", "status"}
-_NO_OUTCOME = {
-    "rate", "ratio", "percent", "pct", "std", "stddev", "margin", "mean", "s", "sec", "ms", "us", "ns", "time",
-    "bar", "bound", "tolerance", "abs", "max", "min", "probability", "bytes", "size", "count", "total", "num",
-    "requests", "tests", "retries",
-}  # fmt: skip
-_SAID = {"result", "state", "verdict"}
-_GOOD = {
-    "ok", "success", "succeeded", "successful", "passed", "pass", "completed", "complete", "done", "finished",
-}  # fmt: skip
-_BAD = {
-    "error", "err", "fail", "failed", "failure", "timeout", "timedout", "timed", "exception", "cancelled", "canceled",
-    "aborted", "abort", "unavailable", "refused", "denied", "ko", "unsuccessful", "rejected", "crashed", "killed",
-    "exceeded", "exhausted", "internal", "unauthenticated", "reset",
-    "deadlineexceeded", "resourceexhausted", "permissiondenied", "invalidargument", "unimplemented", "dataloss",
-    "failedprecondition",
-}  # fmt: skip
+WORDS = msgspec.yaml.decode(
+    files(__package__).joinpath("words.yaml").read_bytes(), type=dict[str, frozenset[str]]
+)
+"""Words in the names of columns and in their cells, by what they tell."""
+_OF_CODES = WORDS["code"] | {
+    "http",
+    "grpc",
+    "response",
+    "resp",
+    "exit",
+    "return",
+    "result",
+    "request",
+    "status",
+}
 
 # States of a row. What a zero or a word means is known once the whole column is: 0 is OK to gRPC and a refused
 # connection to HTTP; `miss` is a failure beside `ok`, and not beside `hit`.
@@ -46,17 +39,17 @@ _MOST_STATES = 4096
 def outcome_kind(name: str) -> str:
     """Return whether a column tells how runs ended (`success`, `error`, `ended`, `status`, `said`); "" for others."""
     words = words_of(name.rpartition(".")[2]) or words_of(name)
-    path = {*words, *(words_of(name.rpartition(".")[0]) & _ERROR)}
-    if path & _NO_OUTCOME or "%" in name:
+    path = {*words, *(words_of(name.rpartition(".")[0]) & WORDS["error"])}
+    if path & WORDS["no outcome"] or "%" in name:
         return ""
     if words == {"expected", "response"}:
         return "success"
-    for kind, known in (("success", _SUCCESS), ("error", _ERROR), ("ended", _ENDED)):
-        if path & known:
+    for kind in ("success", "error", "ended"):
+        if path & WORDS[kind]:
             return kind
-    if words & {"status", "outcome", "httpstatus"} or (words & _CODE and words <= _OF_CODES):
+    if words & {"status", "outcome", "httpstatus"} or (words & WORDS["code"] and words <= _OF_CODES):
         return "status"
-    return "said" if words <= _SAID or words == {"finish", "reason"} else ""
+    return "said" if words <= WORDS["said"] or words == {"finish", "reason"} else ""
 
 
 def words_of(name: str) -> set[str]:
@@ -100,11 +93,11 @@ class Outcomes:
                 state = state if state == FAILED else self._status(name, cell) or state
             elif kind == "said":  # anything else than a bad end may be what the run computed
                 said = words_of(cell)
-                state = FAILED if said and said <= _BAD else state
+                state = FAILED if said and said <= WORDS["bad"] else state
             elif kind == "ended":
                 is_limit = cell == "1" and "timeout" in words_of(name)
                 state = FAILED if cell in ("true", "1", "yes") and not is_limit else state
-            elif cell not in _NO:
+            elif cell not in WORDS["nothing"]:
                 number = plain_number(cell)
                 state = FAILED if number is None or (number and number.is_integer()) else state
         return state
@@ -116,10 +109,10 @@ class Outcomes:
         number = plain_number(cell.split()[0])
         if number is None:
             words = words_of(cell)
-            if words & _BAD or re.fullmatch("[45]xx", cell):
+            if words & WORDS["bad"] or re.fullmatch("[45]xx", cell):
                 return FAILED
-            self.has_good |= bool(words & _GOOD)
-            return RUNS if words & _GOOD or not words or re.fullmatch("[123]xx", cell) else _WORD
+            self.has_good |= bool(words & WORDS["good"])
+            return RUNS if words & WORDS["good"] or not words or re.fullmatch("[123]xx", cell) else _WORD
         if words_of(name) & {"exit", "exitcode"}:
             return FAILED if number else RUNS
         if number == 101 or 200 <= number < 600:

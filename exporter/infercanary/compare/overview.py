@@ -200,11 +200,8 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start], price: float | None) 
 
 def _operators(starts: Sequence[Start], canary: str) -> dict[str, float]:
     """The shares of the last profile that there is."""
-    last = None
-    for start in starts:
-        for profile in unpacked(start.generation.profiles.get(canary, ())):
-            last = profile
-    return shares(last, _OPERATORS) if last is not None else {}
+    every = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]
+    return shares(every[-1], _OPERATORS) if every else {}
 
 
 def _cold(starts: Iterable[Start], canary: str, step: str) -> float | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from infercanary.command.settings import UsageError
-from infercanary.compare import operators, picture, text
+from infercanary.compare import picture, text
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.colophon import colophon
 from infercanary.compare.comparison import ComparisonResult, SideSummary
@@ -22,12 +23,17 @@ from infercanary.compare.overview import OverviewRow, apart
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, safe, shown
 from infercanary.compare.units import count, value, when
+from infercanary.judge import operator_words
+from infercanary.judge.operators import Operators
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.sentence import interval
-from infercanary.judge.shift import CHANGED
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-_WIDTH, _HEIGHT = 600, 100
+WIDTH, HEIGHT = 600, 100
+"""Coordinates of a figure."""
+EDGES = f"M0 0H{WIDTH}M0 {HEIGHT}H{WIDTH}"
+"""Path of its upper and lower edge."""
+_BAR, _BAR_HEIGHT = 200, 10
 _BINS = 300  # from 0 on, a distribution fills a few
 _DOTS = 1500  # of a series; of more, medians are drawn
 
@@ -65,37 +71,37 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         baseline: Its runs before.
         candidate: Its runs after.
     """
-    facts = {
-        "expected": result.claim.sentence if result.claim else "",
-        "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
+    known = text.facts(result) | {
         "baseline": _side(result.baseline),
         "candidate": _side(result.candidate),
         "confidence": f"{100 * result.level:g} %",
-        "restarts": text.restarts(result),
-        "bottleneck": text.bottlenecks(result),
         "changed": text.changed(result.causes.changes, most=40) if result.causes else "",
         "notes": "; ".join(result.notes),
+        **dict.fromkeys(("rests on", "phases", "controls", "left out"), ""),  # shown elsewhere
     }
     before, after = baseline.every, candidate.every
     pictures = (
-        [*_distributions(before, after, result.unit), _sides(before, after, result.unit)]
+        [
+            *_distributions(before, after, result.unit),
+            _runs({"old": before, "new": after}, result.unit, keys(("baseline", "candidate"))),
+        ]
         if before.size and after.size
         else []
     )
-    parts = [
-        _headline(result.canary, result.sentence, result.verdict),
-        _list(result.next),
-        _facts(facts),
-        *pictures,
-        _table("Phases", result.phases, result.smallest_effect),
-        _table("Controls: work that is the same in every image", result.controls, result.smallest_effect),
-        operators.table(result.causes.operators if result.causes else None),
-        _measures(result.measures, max(result.smallest_effect, FILES.measure_effect)),
-    ]
-    return (
-        f'<article class="{"regressed" if result.regressed else result.verdict}">'
-        + "\n".join(part for part in parts if part)
-        + "</article>"
+    return article(
+        "regressed" if result.regressed else result.verdict,
+        [
+            _headline(result.canary, result.sentence, result.verdict),
+            _list(result.next),
+            facts(known),
+            *pictures,
+            _pieces("Phases", result.phases, result.smallest_effect),
+            _pieces(
+                "Controls: work that is the same in every image", result.controls, result.smallest_effect
+            ),
+            _operators(result.causes.operators if result.causes else None),
+            _measures(result.measures, max(result.smallest_effect, FILES.measure_effect)),
+        ],
     )
 
 
@@ -106,18 +112,15 @@ def scan(result: ScanResult, series: RecordedRuns) -> str:
         result: On one series.
         series: Its runs.
     """
-    facts = {
-        "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
-        "rests on": text.rests_on(result),
-        "left out": text.left_out(result.left_out),
-    }
-    parts = [
-        _headline(result.canary, result.sentence, result.verdict),
-        _facts(facts),
-        _series(result, series.every) if series.runs else "",
-        _changes(result),
-    ]
-    return f'<article class="{result.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+    return article(
+        result.verdict,
+        [
+            _headline(result.canary, result.sentence, result.verdict),
+            facts(text.levels(result)),
+            _runs({"new": series.every}, result.unit, result=result) if series.runs else "",
+            _changes(result),
+        ],
+    )
 
 
 def overview(each: Sequence[OverviewRow]) -> str:
@@ -129,38 +132,22 @@ def overview(each: Sequence[OverviewRow]) -> str:
     most = max(max(kind.medians) for kind in each) * 1.02
     rows = []
     for kind, what in zip(each, apart(each), strict=True):
-        dots = "".join(f"M{200 * x / most:.1f} 5h0" for x in kind.medians)
+        dots = "".join(f"M{_BAR * x / most:.1f} 5h0" for x in kind.medians)
         deviation = "" if kind.deviation is None else f" <small>±{100 * kind.deviation:.1f} %</small>"
-        cells = (
-            safe(kind.canary), safe(kind.host), safe(kind.service),
-            safe(" · ".join(filter(None, (kind.image, kind.origin, what)))), safe(kind.engine),
-            safe(kind.device), safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
-            f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", safe(value(kind.load, "s")),
-            safe(in_words(kind.efficiency)),
-            '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label="medians of the starts">'
-            f'<path class="reach" d="M0 5H{200 * kind.median / most:.1f}"/><path class="point" d="{dots}"/></svg>',
-        )  # fmt: skip
+        image = " · ".join(filter(None, (kind.image, kind.origin, what)))
+        bar = {"reach": f"M0 5H{_BAR * kind.median / most:.1f}", "point": dots}
         rows.append(
-            "<tr>"
-            + "".join(f"<td>{cell}</td>" for cell in cells[:-1])
-            + f'<td class="bar">{cells[-1]}</td></tr>'
+            row(
+                *map(safe, (kind.canary, kind.host, kind.service, image, kind.engine, kind.device)),
+                safe(value(kind.median, "s")) + deviation,
+                f"+{100 * kind.slower:.1f} %",
+                f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}",
+                *map(safe, (value(kind.load, "s"), in_words(kind.efficiency))),
+                svg("medians of the starts", bar, _BAR, _BAR_HEIGHT),
+            )
         )
-    names = (
-        "canary",
-        "host",
-        "service",
-        "image",
-        "engine",
-        "device",
-        "median",
-        "slower",
-        "rests on",
-        "load",
-        "throughput and cost",
-        "starts",
-    )
-    head = "".join(f"<th>{name}</th>" for name in names)
-    return f'<article class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></article>'
+    head = "canary,host,service,image,engine,device,median,slower,rests on,load,throughput and cost,starts"
+    return article("wide", [table(rows, head)])
 
 
 def write(path: str, document: str) -> None:
@@ -178,34 +165,108 @@ def write(path: str, document: str) -> None:
         raise UsageError(f"--html {path}: is a folder; name a file in it")
     if os.path.exists(target) and not os.path.isfile(target):
         raise UsageError(f"--html {path}: is a device or a pipe; name a file")
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    except OSError as error:
-        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); name another place") from None
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
+        with draft.open("x", encoding="utf-8") as file:
             file.write(document)
-        Path(temporary).chmod(0o666 & ~_umask())
-        os.replace(temporary, target)
+        os.replace(draft, target)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         raise UsageError(f"--html {path}: cannot be written ({error.strerror}); name another place") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def article(style: str, parts: Iterable[str]) -> str:
+    """Return one result.
+
+    Args:
+        style: Its class: a verdict.
+        parts: HTML; empty ones are left out.
+    """
+    return f'<article class="{style}">' + "\n".join(filter(None, parts)) + "</article>"
+
+
+def facts(known: Mapping[str, str], more: str = "") -> str:
+    """Return a list of labels and lines.
+
+    Args:
+        known: Label → text, which is escaped; an empty one is left out.
+        more: HTML of further ones.
+    """
+    each = "".join(f"<dt>{label}</dt><dd>{safe(words, 4000)}</dd>" for label, words in known.items() if words)
+    return f"<dl>{each}{more}</dl>"
+
+
+def table(rows: Iterable[str], head: str = "", title: str = "") -> str:
+    """Return a table; empty text where it has no rows.
+
+    Args:
+        rows: As :func:`row` returns them.
+        head: Names of the columns, separated by commas.
+        title: Above it.
+    """
+    if not (inside := "".join(rows)):
+        return ""
+    names = "".join(f"<th>{name}</th>" for name in head.split(",") if head)
+    return (
+        f"{f'<h3>{title}</h3>' if title else ''}<table>{f'<tr>{names}</tr>' if head else ''}{inside}</table>"
+    )
+
+
+def row(*cells: str, style: str = "") -> str:
+    """Return a row of a table.
+
+    Args:
+        cells: HTML; a cell that is a drawing is a bar.
+        style: The row's class.
+    """
+    bars = ('<td class="bar">' if cell.startswith("<svg") else "<td>" for cell in cells)
+    inside = "".join(f"{begin}{cell}</td>" for begin, cell in zip(bars, cells, strict=True))
+    return f'<tr class="{style}">{inside}</tr>'
+
+
+def svg(label: str, paths: Mapping[str, str], width: int = WIDTH, height: int = HEIGHT) -> str:
+    """Return a drawing.
+
+    Args:
+        label: Text; it is escaped.
+        paths: Class → path, in the order in which they are drawn.
+        width: Of its coordinates.
+        height: Of its coordinates.
+    """
+    drawn = "".join(f'<path class="{style}" d="{path}"/>' for style, path in paths.items())
+    return (
+        f'<svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" aria-label="{safe(label)}">'
+        f"{drawn}</svg>"
+    )
+
+
+def figure(style: str, drawing: str, caption: str) -> str:
+    """Return a drawing with its caption.
+
+    Args:
+        style: The class.
+        drawing: As :func:`svg` returns it.
+        caption: HTML.
+    """
+    return f'<figure class="{style}">{drawing}<figcaption>{caption}</figcaption></figure>'
+
+
+def keys(labels: tuple[str, str]) -> str:
+    """Return the key to the colours of both sides.
+
+    Args:
+        labels: Names of the sides.
+    """
+    return "".join(
+        f'<span class="key {style}">{x}</span>' for style, x in zip(("old", "new"), labels, strict=True)
+    )
 
 
 def _headline(canary: str | None, sentence: str, verdict: str) -> str:
     name = f"{safe(canary)}: " if canary else ""
     rest = safe(sentence.removeprefix(verdict), 2000)
     return f'<h2>{name}<span class="word">{verdict}</span>{rest}</h2>'
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{safe(v, 4000)}</dd>" for k, v in facts.items() if v) + "</dl>"
 
 
 def _list(sentences: Sequence[str]) -> str:
@@ -217,102 +278,79 @@ def _side(side: SideSummary) -> str:
     out = f"; left out {text.left_out(side.left_out)}" if side.left_out else ""
     where = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
     environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
-    return f"{where}{count(side.runs, 'run')} of {count(side.starts, 'start')}{environments}{out}"
+    return f"{where}{text.side(side)}{environments}{out}"
 
 
 def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[str]:
     """Yield a figure for each side, on one scale."""
-    low, (high, beyond) = 0.0, picture.axis((before, after))
+    high, beyond = picture.axis((before, after))
     yield "<h3>Run medians, on one scale</h3>"
     for style, label, points in (("old", "baseline", before), ("new", "candidate", after)):
         middle = float(np.median(points))
-        x = middle / high * _WIDTH
+        paths = {
+            "edge": f"M0 {HEIGHT}H{WIDTH}",
+            "fill": _bars(picture.densities(points, 0.0, high, _BINS)),
+            "middle": f"M{middle / high * WIDTH:.1f} 0V{HEIGHT}",
+        }
         caption = f'<span class="key {style}">{label}, median {safe(value(middle, unit))}</span>'
-        yield (
-            f'<figure class="{style}">{_svg(f"distribution of the {label}")}'
-            f'<path class="edge" d="M0 {_HEIGHT}H{_WIDTH}"/>'
-            f'<path class="fill" d="{_bars(picture.densities(points, low, high, _BINS))}"/>'
-            f'<path class="middle" d="M{x:.1f} 0V{_HEIGHT}"/></svg><figcaption>{caption}</figcaption></figure>'
-        )
-    yield (
-        f"<figure><figcaption><span>0</span><span>{safe(value(high, unit) + _beyond(beyond))}</span>"
-        "</figcaption></figure>"
-    )
+        yield figure(style, svg(f"distribution of the {label}", paths), caption)
+    yield figure("", "", f"<span>0</span><span>{_end(high, beyond, unit)}</span>")
 
 
-def _beyond(runs: int) -> str:
-    """How many runs lie beyond the end of an axis."""
-    return f", {count(runs, 'run')} beyond" if runs else ""
+def _end(high: float, beyond: int, unit: str | None) -> str:
+    """The end of an axis, and how many runs lie beyond it."""
+    return safe(value(high, unit) + (f", {count(beyond, 'run')} beyond" if beyond else ""))
 
 
 def _bars(numbers: Sequence[float]) -> str:
     most = max(numbers, default=0) or 1
-    step = _WIDTH / max(1, len(numbers))
+    step = WIDTH / max(1, len(numbers))
     return "".join(
-        f"M{i * step:.1f} {_HEIGHT}v{-_HEIGHT * n / most:.1f}h{step:.1f}V{_HEIGHT}z"
+        f"M{i * step:.1f} {HEIGHT}v{-HEIGHT * n / most:.1f}h{step:.1f}V{HEIGHT}z"
         for i, n in enumerate(numbers)
         if n
     )
 
 
-def _sides(before: Floats, after: Floats, unit: str | None) -> str:
-    """Return a figure of both sides in order of time, each on its half."""
-    high, beyond = picture.axis((before, after))
-    half = _WIDTH / 2
-    dots = "".join(
-        f'<path class="dots {style}" d="{_dots(picture.condensed(points, _DOTS), at, at + half, high)}"/>'
-        for style, points, at in (("old", before, 0.0), ("new", after, half))
-    )
-    keys = '<span class="key old">baseline</span><span class="key new">candidate</span>'
-    return (
-        f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
-        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}M{half} 0V{_HEIGHT}"/>{dots}</svg>'
-        f"<figcaption>{keys}<span>0 to {safe(value(high, unit) + _beyond(beyond))}</span></figcaption></figure>"
-    )
-
-
-def _series(result: ScanResult, points: Floats) -> str:
-    high, beyond = picture.axis((points,))
-    each = _WIDTH / points.size
-    marks = "".join(f"M{change.index * each:.1f} 0V{_HEIGHT}" for change in result.changes)
-    levels = "".join(
-        f"M{level.index * each:.1f} {_y(level.median, high):.1f}h{level.runs * each:.1f}"
-        for level in result.levels
-    )
-    return (
-        f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
-        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
-        f'<path class="dots new" d="{_dots(picture.condensed(points, _DOTS), 0, _WIDTH, high)}"/>'
-        f'<path class="level" d="{levels}"/><path class="mark" d="{marks}"/></svg><figcaption>'
-        f"<span>0 to {safe(value(high, result.unit) + _beyond(beyond))}</span></figcaption></figure>"
-    )
+def _runs(
+    sides: Mapping[str, Floats], unit: str | None, labels: str = "", result: ScanResult | None = None
+) -> str:
+    """Return a figure of series in order of time, each in its part; with levels and changes where one was scanned."""
+    high, beyond = picture.axis(sides.values())
+    width = WIDTH / len(sides)
+    paths = {"edge": EDGES + "".join(f"M{i * width} 0V{HEIGHT}" for i in range(1, len(sides)))}
+    for i, (style, points) in enumerate(sides.items()):
+        dots = picture.condensed(points, _DOTS)
+        step = width / dots.size
+        paths[f"dots {style}"] = "".join(
+            f"M{i * width + (j + 0.5) * step:.1f} {_y(float(x), high):.1f}h0" for j, x in enumerate(dots)
+        )
+    if result is not None:
+        each = WIDTH / result.runs
+        paths["level"] = "".join(
+            f"M{level.index * each:.1f} {_y(level.median, high):.1f}h{level.runs * each:.1f}"
+            for level in result.levels
+        )
+        paths["mark"] = "".join(f"M{change.index * each:.1f} 0V{HEIGHT}" for change in result.changes)
+    drawing = svg("medians of runs, in order of time", paths)
+    caption = f"{labels}<span>0 to {_end(high, beyond, unit)}</span>"
+    return f"<h3>Runs, in order of time</h3>{figure('runs', drawing, caption)}"
 
 
 def _changes(result: ScanResult) -> str:
-    if not result.changes:
-        return ""
     rows = [
-        (
+        row(
             f"{change.index:,}",
             when(change.at) if change.at is not None else "",
-            interval(change.shift, change.low, change.high),
-            text.began(change),
+            safe(interval(change.shift, change.low, change.high)),
+            safe(text.began(change), 1000),
         )
         for change in result.changes
     ]
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{safe(cell, 1000)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    head = "<tr><th>index</th><th>time</th><th>shift</th><th>what began there</th></tr>"
-    return f"<h3>Changes</h3><table>{head}{cells}</table>"
+    return table(rows, "index,time,shift,what began there", "Changes")
 
 
-def _table(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
-    """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
-    if not pieces:
-        return ""
-    ends = [abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10]
-    reach = max([2 * effect, *ends])
+def _pieces(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
     rows = []
     for name, piece in pieces.items():
         style = "moved better" if piece.moved and piece.shift < 0 else "moved" if piece.moved else ""
@@ -320,56 +358,78 @@ def _table(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
             f" <small>{100 * piece.share:.0f} % of the change</small>" if piece.moved and piece.share else ""
         )
         shift = safe(interval(piece.shift, piece.low, piece.high))
-        rows.append(
-            f'<tr class="{style}"><td>{safe(name)}</td><td>{shift}{share}</td>'
-            f'<td class="bar">{_reach(piece, reach, effect)}</td></tr>'
-        )
-    return f"<h3>{title}</h3><table>{''.join(rows)}</table>"
+        rows.append((style, (safe(name), f"{shift}{share}"), piece))
+    return _intervals(title, rows, effect)
 
 
 def _measures(each: Mapping[str, MeasureShift], effect: float) -> str:
-    """Return a table of what is judged beside the latency, with the intervals as in the other tables."""
-    if not each:
+    styles = {"regressed": "moved", "improved": "moved better"}
+    rows = [(styles.get(of.verdict, ""), (safe(text.measure(of)),), of) for of in each.values()]
+    return _intervals("Beside the latency", rows, effect)
+
+
+def _intervals(
+    title: str, rows: Sequence[tuple[str, tuple[str, ...], PartShift | MeasureShift]], effect: float
+) -> str:
+    """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
+    ends = [abs(x) for *_, of in rows if of.shift is not None for x in (of.low, of.high) if x is not None]
+    reach = max([2 * effect, *(end for end in ends if end < 10)])
+    return table(
+        [row(*cells, _reach(of, reach, effect), style=style) for style, cells, of in rows], title=title
+    )
+
+
+def _reach(of: PartShift | MeasureShift, reach: float, effect: float) -> str:
+    shift, low, high = of.shift, of.low, of.high
+    if shift is None or low is None or high is None:
         return ""
-    drawn = {
-        name: PartShift(of.shift, of.low, of.high, of.verdict in CHANGED)
-        for name, of in each.items()
-        if of.shift is not None and of.low is not None and of.high is not None
+
+    def x(ratio: float) -> str:
+        return f"{_BAR / 2 + 96 * max(-1.0, min(1.0, ratio / reach)):.1f}"
+
+    paths = {
+        "band": f"M{x(-effect)} 0H{x(effect)}V10H{x(-effect)}z",
+        "zero": "M100 0V10",
+        "reach": f"M{x(low)} 5H{x(high)}",
+        "point": f"M{x(shift)} 5h0",
     }
-    reach = max([2 * effect, *(abs(x) for p in drawn.values() for x in (p.low, p.high) if abs(x) < 10)])
-    rows = []
-    for name, of in each.items():
-        style = {"regressed": "moved", "improved": "moved better"}.get(of.verdict, "")
-        bar = _reach(drawn[name], reach, effect) if name in drawn else ""
-        rows.append(f'<tr class="{style}"><td>{safe(text.measure(of))}</td><td class="bar">{bar}</td></tr>')
-    return f"<h3>Beside the latency</h3><table>{''.join(rows)}</table>"
+    return svg(interval(shift, low, high), paths, _BAR, _BAR_HEIGHT)
 
 
-def _reach(piece: PartShift, reach: float, effect: float) -> str:
-    def x(ratio: float) -> float:
-        return 100 + 96 * max(-1.0, min(1.0, ratio / reach))
-
-    return (
-        '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" '
-        f'aria-label="{safe(interval(piece.shift, piece.low, piece.high))}">'
-        f'<path class="band" d="M{x(-effect):.1f} 0H{x(effect):.1f}V10H{x(-effect):.1f}z"/>'
-        f'<path class="zero" d="M100 0V10"/><path class="reach" d="M{x(piece.low):.1f} 5H{x(piece.high):.1f}"/>'
-        f'<path class="point" d="M{x(piece.shift):.1f} 5h0"/></svg>'
-    )
-
-
-def _dots(points: Floats, begin: float, end: float, high: float) -> str:
-    step = (end - begin) / points.size
-    return "".join(
-        f"M{begin + (i + 0.5) * step:.1f} {_y(float(v), high):.1f}h0" for i, v in enumerate(points)
-    )
+def _operators(found: Operators | None) -> str:
+    """Return a table with a row for each operator that changed, and one for what is outside of them."""
+    if found is None:
+        return ""
+    rows = [
+        (
+            shift.operator,
+            f"{operator_words.CHANGES[shift.change]}, {100 * shift.share:.0f} % of the change",
+            "; ".join(filter(None, (shift.detail, shift.shapes))),
+            (shift.before, shift.after),
+        )
+        for shift in found.shifts
+    ]
+    if rows:
+        share = f"{100 * (1 - found.share):.0f} % of the change"
+        rows.append(("outside operators", share, "", found.outside))
+    most = max((x for *_, times in rows for x in times), default=0.0)
+    drawn = []
+    for name, what, detail, times in rows:
+        words = operator_words.times(*times)
+        note = f" <small>{safe(detail, 400)}</small>" if detail else ""
+        old, new = (_BAR * seconds / most if most > 0 else 0.0 for seconds in times)
+        bars = {"fill old": f"M0 0h{old:.1f}v4H0z", "fill new": f"M0 6h{new:.1f}v4H0z"}
+        drawn.append(
+            row(
+                safe(name),
+                f"{safe(words)} <small>{safe(what)}</small>{note}",
+                svg(words, bars, _BAR, _BAR_HEIGHT),
+            )
+        )
+    return f"<h3>Operators</h3><p>{safe(operator_words.summary(found), 400)}</p>{table(drawn)}"
 
 
 def _y(number: float, high: float) -> float:
     """Return the height of ``number`` over 0; what is beyond ``high`` is drawn at the edge."""
     share = number / high
-    return _HEIGHT * (1 - (min(1.0, max(0.0, share)) if math.isfinite(share) else 1.0))
-
-
-def _svg(label: str) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{safe(label)}">'
+    return HEIGHT * (1 - (min(1.0, max(0.0, share)) if math.isfinite(share) else 1.0))

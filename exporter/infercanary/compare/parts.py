@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from infercanary.compare.recording import RecordedRuns, shown
-from infercanary.judge.model import Sample, Start
+from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import pool
 from infercanary.judge.shift import Restarts, Shift
@@ -40,7 +41,7 @@ def phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, Pa
     Returns:
         Phase → shift, of those that both sides have.
     """
-    each = pieces(old, new, lambda sample: sample.phases, policy)
+    each = pieces(old, new, "phases", policy)
     whole = float(np.median(new.every) - np.median(old.every)) if each else 0.0
     if not whole or abs(whole) < policy.clear_zone * float(np.median(old.every)):
         return each
@@ -53,32 +54,32 @@ def phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, Pa
 
 
 def pieces(
-    old: RecordedRuns, new: RecordedRuns, of: Callable[[Sample], Mapping[str, float]], policy: Policy
+    old: RecordedRuns, new: RecordedRuns, field: Literal["phases", "controls"], policy: Policy
 ) -> dict[str, PartShift]:
     """Return the shift of each that both sides have. Its interval leaves the variance of restarts out.
 
     Args:
         old: The starts that count of the baseline.
         new: Those of the candidate.
-        of: Gives the times of a run, in seconds, by name.
+        field: Of a sample.
         policy: The numbers that decide.
 
     Returns:
         Name → shift.
     """
-    sides = (old.starts, new.starts)
-    names = [dict.fromkeys(name for start in side for s in start.samples for name in of(s)) for side in sides]
     found = {}
-    for name in names[0]:
-        before, after = ([_values(start, of, name) for start in side] for side in sides)
+    for name in dict.fromkeys(
+        name for start in old.starts for s in start.samples for name in getattr(s, field)
+    ):
+        before, after = ([_values(start, field, name) for start in side.starts] for side in (old, new))
         shift = pool([(before, after)], _NO_RESTART, policy)
         if math.isfinite(shift.se):
             found[shown(name)] = _piece(shift, policy)
     return found
 
 
-def _values(start: Start, of: Callable[[Sample], Mapping[str, float]], name: str) -> list[float]:
-    return [x for sample in start.samples if 0 < (x := of(sample).get(name, 0.0)) < math.inf]
+def _values(start: Start, field: str, name: str) -> list[float]:
+    return [x for sample in start.samples if 0 < (x := getattr(sample, field).get(name, 0.0)) < math.inf]
 
 
 def _piece(shift: Shift, policy: Policy) -> PartShift:

@@ -140,10 +140,5 @@ def column(index: int, size: int, width: int) -> int:
     """
     if size <= width:
         return index
-    longer = size % width  # the first so many parts have one point more
-    short = size // width
-    return (
-        index // (short + 1)
-        if index < longer * (short + 1)
-        else longer + (index - longer * (short + 1)) // short
-    )
+    short, longer = divmod(size, width)  # the first so many parts have one point more
+    return max(index // (short + 1), (index - longer) // short)

@@ -9,7 +9,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.journal import entries, is_journal
-from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
+from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, Choice
 from infercanary.compare.table import numbers
 from infercanary.contract.journal import JournalEntry
@@ -41,15 +41,14 @@ def read(
     places = [named(path) for path in paths]
     texts = {path: content(path) for path in dict.fromkeys(paths)}
     journals = {path: is_journal(text) for path, text in texts.items()}
-    if len(set(journals.values())) > 1:
+    if {*journals.values()} == {True, False}:
         one, other = (next(named(p) for p, is_ in journals.items() if is_ is kind) for kind in (True, False))
         raise UsageError(f"{one}: a journal, but {other} holds numbers; give journals only, or numbers only")
     notes: list[str] = []
     if journals[paths[0]]:
-        if choice.column or choice.where:
-            option = "--column" if choice.column else "--where"
+        if choice.option:
             raise UsageError(
-                f"{places[0]}: a journal, whose runs are judged by their latencies; leave {option} out"
+                f"{places[0]}: a journal, whose runs are judged by their latencies; leave {choice.option} out"
             )
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
@@ -64,8 +63,8 @@ def read(
     if any(series.keys() != files[0].keys() for series in files):
         raise UsageError(f"{' and '.join(places)}: hold different columns; name one of each with --column")
     joined = {name: _joined([series[name] for series in files]) for name in files[0]}
-    if any(runs.runs > MAX_POINTS for runs in joined.values()):
-        raise UsageError(f"{' and '.join(places)}: more than {MAX_POINTS:,} numbers; give a part of them")
+    for runs in joined.values():
+        at_most(MAX_POINTS, runs.runs, " and ".join(places), "numbers")
     return Recording(places, False, joined, {}, notes)
 
 

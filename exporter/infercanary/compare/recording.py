@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable, shortened
 from infercanary.judge.model import Start
 
@@ -70,6 +71,23 @@ def shown(text: str, limit: int = 60) -> str:
         limit: Characters; a longer text ends with ``…``.
     """
     return shortened(printable(text), limit)
+
+
+def at_most(most: int, number: int, place: str, what: str, whole: str = "them") -> None:
+    """Refuse what is more than a file may have.
+
+    Args:
+        most: The most.
+        number: That there are.
+        place: For the message.
+        what: Things are counted, in the plural.
+        whole: Of what a part is to be given.
+
+    Raises:
+        UsageError: There are more.
+    """
+    if number > most:
+        raise UsageError(f"{place}: more than {most:,} {what}; give a part of {whole}")
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from infercanary.command.settings import UsageError
@@ -29,12 +30,19 @@ class RunRow(NamedTuple):
     """Seconds of its fastest repeat."""
 
 
-_FIXED = (
-    "host", "service", "container", "image", "image_id", "boot_id", "environment_id", "canary", "sequence",
-    "started_at", "started_at_unix_seconds", "outcome", "detail", "latency_median_seconds", "latency_min_seconds",
-    "repeats", "merged_runs", "tags", "sm_clock_hertz", "output_error_ratio", "waited_seconds", "crowded_seconds",
-    "inside_cores", "received_segments_per_second",
-)  # fmt: skip
+_FIXED = {
+    "host": "host", "service": "generation.key", "container": "generation.container", "image": "generation.image",
+    "image_id": "generation.image_id", "boot_id": "generation.boot_id", "environment_id": "environment_id",
+    "canary": "sample.canary", "sequence": "sample.sequence", "started_at": "sample.started_at",
+    "started_at_unix_seconds": "sample.started_at", "outcome": "sample.outcome", "detail": "detail",
+    "latency_median_seconds": "sample.median", "latency_min_seconds": "fastest", "repeats": "sample.repeats",
+    "merged_runs": "sample.runs", "tags": "sample.tags", "sm_clock_hertz": "sample.sm_clock",
+    "output_error_ratio": "sample.output_error", "waited_seconds": "sample.waited",
+    "crowded_seconds": "sample.crowded", "inside_cores": "sample.inside",
+    "received_segments_per_second": "sample.received",
+}  # fmt: skip
+"""Column → field of a row."""
+_FIELDS = attrgetter(*_FIXED.values())
 
 
 def of_journal(host: str, entries: Iterable[tuple[str, JournalEntry]]) -> list[RunRow]:
@@ -116,15 +124,12 @@ def cells(row: RunRow, columns: Sequence[str]) -> list[Cell]:
     Returns:
         A cell for each column; None where nothing is known.
     """
-    start, sample = row.generation, row.sample
-    numbers = _numbers(sample)
-    fixed: tuple[Cell, ...] = (
-        row.host, str(start.key), start.container, start.image, start.image_id, start.boot_id, row.environment_id,
-        sample.canary, sample.sequence, moment(sample.started_at), sample.started_at, sample.outcome, row.detail,
-        sample.median, row.fastest, sample.repeats, sample.runs, ";".join(sample.labelled_tags), sample.sm_clock,
-        sample.output_error, sample.waited, sample.crowded, sample.inside, sample.received,
-    )  # fmt: skip
-    return [*fixed, *map(numbers.get, columns[len(fixed) :])]
+    fixed = dict(zip(_FIXED, _FIELDS(row), strict=True)) | {
+        "service": str(row.generation.key),
+        "started_at": moment(row.sample.started_at),
+        "tags": ";".join(row.sample.labelled_tags),
+    }
+    return [*map({**_numbers(row.sample), **fixed}.get, columns)]
 
 
 def _numbers(sample: Sample) -> Mapping[str, float]:

@@ -17,10 +17,11 @@ import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
-from infercanary.compare.arrays import array_of
+from infercanary.compare.arrays import array_of, flat
 from infercanary.compare.cells import as_text, duration, plain_number
-from infercanary.compare.recording import RecordedRuns, listed, shown
-from infercanary.compare.rows import MAX_POINTS, Choice, Layout, Row, flat, pick_column, read_rows
+from infercanary.compare.layouts import UNKNOWN
+from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
+from infercanary.compare.rows import MAX_POINTS, Choice, pick_column, read_rows
 
 Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
 """Runs by column (an empty name if there is one), and notes for the reader."""
@@ -57,13 +58,17 @@ def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # no
     first = next((line for _, line in _lines(data)), b"")
     if not first:
         raise UsageError(f"{place}: holds comments only; give numbers too")
-    layouts.refuse_text(place, data[:_BEGINNING].decode(errors="replace"))
+    layouts.refuse_summary(place, text=data[:_BEGINNING].decode(errors="replace"))
     if first.startswith(b"["):
-        return _array(place, data, choice)
+        _bounded(place, data)
+        try:
+            return _entries(place, _parse(data), choice)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
     if first.startswith(b"{"):
         return _objects(place, data, first, choice)
     text = first.decode(errors="replace")
-    if plain_number(text) is not None or duration(text) is not None:
+    if _is_number(text):
         comment = data[: data.index(first)].decode(errors="replace").rpartition("#")[2].strip()
         if choice.where or (choice.column and choice.column != comment):
             option = "--where" if choice.where else "--column"
@@ -82,33 +87,22 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _bounded(place: str, data: bytes) -> None:
-    if data.count(b",") > MAX_POINTS:  # before it is read, and takes 32 times its size
-        raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
-
-
-def _array(place: str, data: bytes, choice: Choice) -> Series:
-    _bounded(place, data)
-    try:
-        document = _parse(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
-    return _entries(place, document, choice)
+    at_most(MAX_POINTS, data.count(b","), place, "numbers")  # before it is read, and takes 32 times its size
 
 
 def _entries(place: str, entries: list[Any], choice: Choice) -> Series:
-    places = (f"{place}: entry {number}" for number in range(1, len(entries) + 1))
+    rows = ((f"{place}: entry {number}", entry) for number, entry in enumerate(entries, 1))
     if entries and all(isinstance(entry, dict) for entry in entries):
         layouts.refuse_summary(place, entries[0])
-        rows = ((where, dict(flat(entry))) for where, entry in zip(places, entries, strict=True))
         return _records(place, rows, choice)
-    if choice.column or choice.where:
-        option = "--column" if choice.column else "--where"
-        raise UsageError(f"{place}: an array of numbers, without columns; leave {option} out")
-    return read_rows(place, ((where, {"": entry}) for where, entry in zip(places, entries, strict=True)))
+    if choice.option:
+        raise UsageError(f"{place}: an array of numbers, without columns; leave {choice.option} out")
+    return read_rows(place, ((where, {"": entry}) for where, entry in rows))
 
 
-def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Series:
+def _records(place: str, entries: Iterator[tuple[str, Mapping[str, Any]]], choice: Choice) -> Series:
     """Read JSON objects, one for each run."""
+    rows = ((where, dict(flat(entry))) for where, entry in entries)
     head = [*islice(rows, 100)]
     layout = layouts.table_of({name for _, row in head for name in row})
     return read_rows(place, chain(head, rows), choice, layout, records=True)
@@ -116,23 +110,24 @@ def _records(place: str, rows: Iterator[tuple[str, Row]], choice: Choice) -> Ser
 
 def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
     """Read one JSON document, or JSON Lines."""
-    second = next(islice(_lines(data), 1, None), None)
-    at = next(at for at, _ in _lines(data))
-    if second is None:
+    (at, _), *more_lines = islice(_lines(data), 2)
+    if not more_lines:
         _bounded(place, data)
     try:
         beginning = _parse(first)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         _bounded(place, data)
         try:
             return _document(place, _parse(data), choice)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as of_all:
-            if second is None or second[1].startswith(b'{"'):  # JSON Lines, of which the first is wrong
+        except msgspec.DecodeError as of_all:
+            if not more_lines or more_lines[0][1].startswith(
+                b'{"'
+            ):  # JSON Lines, of which the first is wrong
                 message = f"{place}:{at}: not JSON ({error}); put one object on each line"
             else:
                 message = f"{place}: not JSON ({of_all}); is it whole? Give one document, or one object on each line"
             raise UsageError(message) from None
-    if second is None:
+    if not more_lines:
         return _document(place, beginning, choice, line=at)
     notes: list[str] = []
     records = _json_lines(place, data, notes)
@@ -140,39 +135,36 @@ def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
         _bounded(place, data)
         runs, more = _documents(place, [*records], choice)
     else:
-        runs, more = _records(place, ((where, dict(flat(entry))) for where, entry in records), choice)
+        runs, more = _records(place, records, choice)
     return runs, [*more, *notes]
 
 
 def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    truncated = ""
-    for at, line in _lines(data):
-        if truncated:
-            break
+    lines = _lines(data)
+    for at, line in lines:
         where = f"{place}:{at}"
         try:
             entry = _parse(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            truncated = f"{where}: not JSON ({error}); put one object on each line"
-            continue
+        except msgspec.DecodeError as error:
+            # Only the last line may be truncated, and only if its line end is missing.
+            if data.endswith(b"\n") or next(lines, None):
+                raise UsageError(f"{where}: not JSON ({error}); put one object on each line") from None
+            notes.append(f"{place}: the last line is truncated, and was left out")
+            return
         if not isinstance(entry, dict):
             raise UsageError(
                 f"{where}: `{shown(as_text(entry))}` among objects; keep to one format in a file"
             )
         yield where, entry
-    else:
-        # Only the last line may be truncated, and only if its line end is missing.
-        if truncated and not data.endswith(b"\n"):
-            notes.append(f"{place}: the last line is truncated, and was left out")
-            truncated = ""
-    if truncated:
-        raise UsageError(truncated)
 
 
 def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 1) -> Series:
     """Read the runs in one JSON object."""
     if known := layouts.document_of(place, document):
-        return _known(place, known, choice)
+        layout, rows = known
+        if not rows:
+            raise UsageError(f"{place}: a file of {layout.tool} without a run; give another")
+        return read_rows(place, rows, choice, layout, records=True)
     array = array_of(place, document, choice.column)
     if array is None:
         row = dict(flat(document))
@@ -182,25 +174,22 @@ def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 
                 f"{place}: one JSON object, whose arrays ({listed(nested, 4)}) hold no numbers that --column could "
                 "name; give an array of numbers, or one object on each line"
             )
-        return _records(place, iter([(f"{place}:{line}", row)]), choice)
+        return _records(place, iter([(f"{place}:{line}", document)]), choice)
     return _entries(place, array.entries, choice._replace(column=array.key))
 
 
 def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choice: Choice) -> Series:
     """Read one of several results in a file, to which a tool appends."""
-    keys = {key for _, document in documents for key, value in document.items() if not _is_nested(value)}
+    keys = {k for _, document in documents for k, x in document.items() if not isinstance(x, (dict, list))}
     about = [(key, value) for key, value in choice.where if key in keys]
+    every = [{key: as_text(document.get(key)) for key in keys} for _, document in documents]
     picked = [
         document
-        for _, document in documents
-        if all(as_text(document.get(key)) == value for key, value in about)
+        for (_, document), texts in zip(documents, every, strict=True)
+        if all(texts[key] == value for key, value in about)
     ]
     if len(picked) != 1:
-        different = [
-            key
-            for key in documents[0][1]
-            if key in keys and len({as_text(document.get(key)) for _, document in documents}) > 1
-        ]
+        different = [key for key in documents[0][1] if len({texts.get(key) for texts in every}) > 1]
         option = f"pick one with --where COLUMN=VALUE, of: {listed(different)}" if different else ""
         raise UsageError(
             f"{place}: holds {len(documents)} results of a benchmark, and {len(picked) if about else 'all'} fit; "
@@ -210,27 +199,16 @@ def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choi
     return _document(place, picked[0], choice._replace(where=rest))
 
 
-def _is_nested(value: object) -> bool:
-    return isinstance(value, (dict, list))
-
-
-def _known(place: str, known: tuple[Layout, Sequence[tuple[str, Row]]], choice: Choice) -> Series:
-    layout, rows = known
-    if not rows:
-        raise UsageError(f"{place}: a file of {layout.tool} without a run; give another")
-    return read_rows(place, rows, choice, layout, records=True)
-
-
 def _parse(text: bytes) -> Any:
     """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
     try:
-        return _decode(text)
-    except msgspec.DecodeError:
-        if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
-            raise
-    try:
+        try:
+            return _decode(text)
+        except msgspec.DecodeError:
+            if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
+                raise
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
 
 
@@ -252,7 +230,11 @@ def _table(place: str, data: bytes, choice: Choice) -> Series:
     delimiter = separator or max(",;\t", key=lambda sign: len(_cells(header, sign)))
     first = _cells(header, delimiter)
     names: Sequence[str] = layouts.header_of(first)
-    if not names and len(beside := _cells(comment, delimiter)) == len(first) and not _all_numbers(beside):
+    if (
+        not names
+        and len(beside := _cells(comment, delimiter)) == len(first)
+        and not all(map(_is_number, beside))
+    ):
         names = beside if any(map(_is_number, first)) else ()
     if not names and first.count(choice.column) > 1:
         pick_column(f"{place}:{at}", first, choice.column)
@@ -260,7 +242,7 @@ def _table(place: str, data: bytes, choice: Choice) -> Series:
     head = [*islice(rows, 1)]
     names = [*head[0][1]] if head else [*names] or first
     layout = layouts.table_of(names)
-    if layout is None:
+    if layout is UNKNOWN:
         layouts.refuse_summary(place, names)
     comma = delimiter in ";\t"
     if not head:
@@ -288,10 +270,6 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 def _is_number(cell: str) -> bool:
     return plain_number(cell) is not None or duration(cell) is not None
-
-
-def _all_numbers(cells: Sequence[str]) -> bool:
-    return all(map(_is_number, cells))
 
 
 def _rows(
@@ -324,7 +302,7 @@ def _rows(
 
 
 def _header(where: str, names: list[str]) -> list[str]:
-    if _all_numbers(values := [name for name in names if name]):
+    if all(map(_is_number, values := [name for name in names if name])):
         comma = "; if these are decimal commas, write points" if len(values) == 2 else ""
         raise UsageError(
             f"{where}: several columns on a line, and no header to name them; add one, or give one number a line{comma}"

@@ -35,29 +35,15 @@ def comparison(
         candidate: Its runs after.
         width: Columns.
     """
-    beside = {
-        "operators": operators(result),
-        "measures": [measure(each) for each in result.measures.values()],
-    }
+    beside = {"operators": operators(result), "measures": [*map(measure, result.measures.values())]}
+    below = [("" if i else label, line) for label, each in beside.items() for i, line in enumerate(each)]
+    last = [*(("next", action) for action in result.next), *(("note", note) for note in result.notes)]
     before, after = baseline.every, candidate.every
     blocks = [
         _head(result.canary, result.sentence, width),
-        [
-            line
-            for label, text in (
-                *facts(result).items(),
-                *(pair for each in beside.items() for pair in _below(*each)),
-            )
-            if text
-            for line in row(label, text, width)
-        ],
+        rows([*facts(result).items(), *below], width),
         distributions(before, after, result.unit, width) if before.size and after.size else [],
-        [
-            line
-            for label, texts in (("next", result.next), ("note", result.notes))
-            for text in texts
-            for line in row(label, text, width)
-        ],
+        rows(last, width),
     ]
     return _text(blocks)
 
@@ -74,7 +60,7 @@ def facts(result: ComparisonResult) -> dict[str, str]:
     return {
         "expected": result.claim.sentence if result.claim else "",
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
-        "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
+        "rests on": f"{side(result.baseline)} and {side(result.candidate)}; {100 * result.level:g} % confidence",
         "restarts": restarts(result),
         "left out": _left_out(result),
         "bottleneck": bottlenecks(result),
@@ -92,29 +78,31 @@ def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:
         series: Its runs.
         width: Columns.
     """
-    facts = {
-        "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
-        "rests on": rests_on(result),
-        "left out": left_out(result.left_out),
-    }
     blocks = [
         _head(result.canary, result.sentence, width),
         [*_changes(result, width)],
-        [line for label, text in facts.items() if text for line in row(label, text, width)],
+        rows(levels(result).items(), width),
         [*_line(result, series.every, width)] if series.runs else [],
     ]
     return _text(blocks)
 
 
-def rests_on(result: ScanResult) -> str:
-    """Return how many runs were scanned.
+def levels(result: ScanResult) -> dict[str, str]:
+    """Return the levels of a series, and what they rest on.
 
     Args:
         result: On one series.
+
+    Returns:
+        Label → one line, which is empty where nothing is known.
     """
     starts = f" of {count(result.starts, 'start')}" if result.unit else ""
     block = f", scanned as medians of {result.block} each" if result.block > 1 else ""
-    return f"{count(result.runs, 'run')}{starts}{block}"
+    return {
+        "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
+        "rests on": f"{count(result.runs, 'run')}{starts}{block}",
+        "left out": left_out(result.left_out),
+    }
 
 
 def began(change: LevelChange) -> str:
@@ -123,8 +111,8 @@ def began(change: LevelChange) -> str:
     Args:
         change: One change of level; the text is empty where nothing began there.
     """
-    parts = [f"boot {change.start} begins"] if change.start else []
-    return "; ".join([*parts, *(text for text in (changed(change.changes),) if text)])
+    start = f"boot {change.start} begins" if change.start else ""
+    return "; ".join(filter(None, (start, changed(change.changes))))
 
 
 def restarts(result: ComparisonResult) -> str:
@@ -134,18 +122,14 @@ def restarts(result: ComparisonResult) -> str:
         result: On one canary.
     """
     sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
-    if result.restart_sd_from == "none":
-        return (
-            "two files of numbers count as one series without a restart between them; if there was one, give "
-            "--restart-sd, or several files of each side"
-        )
-    if result.restart_sd_from == "given":
-        return f"{sd}, as given" if result.restart_sd else "nothing was restarted, as given"
-    if result.restart_sd_from == "assumed":
-        return f"{sd}, assumed: no restart of one image is in these files"
-    if result.restart_sd_from == "measured":
-        return f"{sd}, measured on {count(result.restarts_seen, 'start')}"
-    return f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior"
+    return {
+        "none": "two files of numbers count as one series without a restart between them; if there was one, give "
+        "--restart-sd, or several files of each side",
+        "given": f"{sd}, as given" if result.restart_sd else "nothing was restarted, as given",
+        "assumed": f"{sd}, assumed: no restart of one image is in these files",
+        "measured": f"{sd}, measured on {count(result.restarts_seen, 'start')}",
+        "estimated": f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior",
+    }[result.restart_sd_from]
 
 
 def bottlenecks(result: ComparisonResult) -> str:
@@ -155,12 +139,9 @@ def bottlenecks(result: ComparisonResult) -> str:
         result: On one canary; the text is empty where nothing is known, or there may be no change: its interval has 0.
     """
     shares = result.causes.bottlenecks if result.causes else {}
-    low, high = -1.0 if result.low is None else result.low, math.inf if result.high is None else result.high
-    if (
-        abs(result.shift or 0.0) < result.smallest_effect
-        or low <= 0 <= high
-        or not shares.keys() - {"unknown"}
-    ):
+    low, high = ends(result)
+    is_change = abs(result.shift or 0.0) >= result.smallest_effect and not low <= 0 <= high
+    if not is_change or not shares.keys() - {"unknown"}:
         return ""
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()) + " of the change"
 
@@ -204,11 +185,29 @@ def measure(each: MeasureShift) -> str:
     Args:
         each: Of one comparison.
     """
+    before, after, shift = shifted(each)
+    return f"{each.words}: {each.verdict}, " + (f"{before} → {after}, {shift}" if before else shift)
+
+
+def shifted(each: MeasureShift) -> tuple[str, str, str]:
+    """Return both sides of a measure and the shift between them; the sides are empty where there are too few values.
+
+    Args:
+        each: Of one comparison.
+    """
     if each.before is None or each.after is None or each.shift is None:
-        return f"{each.words}: {each.verdict}, too few values"
-    low, high = -1.0 if each.low is None else each.low, math.inf if each.high is None else each.high
-    sides = f"{measured(each.before, each.unit)} → {measured(each.after, each.unit)}"
-    return f"{each.words}: {each.verdict}, {sides}, {interval(each.shift, low, high)}"
+        return "", "", "too few values"
+    before, after = (measured(number, each.unit) for number in (each.before, each.after))
+    return before, after, interval(each.shift, *ends(each))
+
+
+def ends(of: ComparisonResult | MeasureShift) -> tuple[float, float]:
+    """Return the ends of an interval, as ratios; an end that is not known lies as far out as it may.
+
+    Args:
+        of: What has the interval.
+    """
+    return -1.0 if of.low is None else of.low, math.inf if of.high is None else of.high
 
 
 def left_out(reasons: Mapping[str, int]) -> str:
@@ -262,6 +261,19 @@ def distributions(before: Floats, after: Floats, unit: str | None, width: int) -
     return [*lines, f"  {'':<{_LABEL}}{ends[0]}{ends[1].rjust(room - len(ends[0]))}"]
 
 
+def rows(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
+    """Return what is known, beside its labels, wrapped.
+
+    Args:
+        facts: Labels (:func:`row`) and lines; one that is empty is left out.
+        width: Columns.
+
+    Returns:
+        Lines.
+    """
+    return [line for label, text in facts if text for line in row(label, text, width)]
+
+
 def row(label: str, text: str, width: int) -> list[str]:
     """Return ``text`` beside its label, wrapped.
 
@@ -304,17 +316,18 @@ def _head(canary: str | None, sentence: str, width: int) -> list[str]:
     return wrapped(shown(text, 2000), width)
 
 
-def _side(side: SideSummary) -> str:
-    return f"{count(side.runs, 'run')} of {count(side.starts, 'start')}"
+def side(of: SideSummary) -> str:
+    """Return how many runs and starts of a side count.
+
+    Args:
+        of: The side.
+    """
+    return f"{count(of.runs, 'run')} of {count(of.starts, 'start')}"
 
 
 def _left_out(result: ComparisonResult) -> str:
-    sides = [
-        f"{what} {text}"
-        for what, side in (("baseline", result.baseline), ("candidate", result.candidate))
-        if (text := left_out(side.left_out))
-    ]
-    return "; ".join(sides)
+    sides = {"baseline": result.baseline, "candidate": result.candidate}
+    return "; ".join(f"{what} {left_out(of.left_out)}" for what, of in sides.items() if of.left_out)
 
 
 def _piece(name: str, piece: PartShift) -> str:
@@ -330,9 +343,7 @@ def _changes(result: ScanResult, width: int) -> Iterator[str]:
     for change in result.changes:
         at = f"  {when(change.at):<23}" if change.at is not None else ""
         head = f"  {change.index:>8}{at}  "
-        text = "; ".join(
-            part for part in (interval(change.shift, change.low, change.high), began(change)) if part
-        )
+        text = "; ".join(filter(None, (interval(change.shift, change.low, change.high), began(change))))
         yield from wrapped(text, width, head, " " * len(head))
 
 
@@ -347,8 +358,3 @@ def _line(result: ScanResult, points: Floats, width: int) -> Iterator[str]:
             marks[picture.column(change.index, points.size, room)] = "▲"
         yield f"  {'changes':<{_LABEL}}{''.join(marks)}"
     yield f"  {'':<{_LABEL}}from {value(low, result.unit)} to {value(high, result.unit)}"
-
-
-def _below(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Several rows, of which the first has the label."""
-    return [(label if i == 0 else "", text) for i, text in enumerate(texts)]

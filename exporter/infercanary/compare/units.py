@@ -83,6 +83,15 @@ def size(number: float) -> str:
     return f"{_three(number / factor)} {name}"
 
 
+def finite(number: float | None) -> float | None:
+    """Return a number as JSON may have it: None where it is not finite.
+
+    Args:
+        number: Any, or None.
+    """
+    return number if number is not None and math.isfinite(number) else None
+
+
 def short(number: float, digits: int = 2) -> str:
     """Return ``number`` in so many significant digits, without trailing zeros.
 

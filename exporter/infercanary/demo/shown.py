@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from rich import box
 from rich.table import Table
 
-Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
-"""Sample → labels → value."""
+Values = list[Sample]
 Condition = Callable[[Values], bool]
 
 
@@ -28,11 +28,7 @@ def scrape(url: str) -> Values:
     """
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:  # noqa: S310 - our own exporter
         text = response.read().decode()
-    values: Values = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            values.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-    return values
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 def runs(values: Values) -> float:
@@ -41,8 +37,7 @@ def runs(values: Values) -> float:
     Args:
         values: As scraped.
     """
-    counts = values.get("infercanary_runs_total", {})
-    return max((n for labels, n in counts.items() if ("outcome", "ok") in labels), default=0.0)
+    return max((s.value for s in _of(values, "infercanary_runs_total", outcome="ok")), default=0.0)
 
 
 def verdict(values: Values) -> str:
@@ -51,7 +46,7 @@ def verdict(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    return _of_latency(values, "infercanary_verdict", "verdict")
+    return _label(values, "infercanary_verdict", "verdict")
 
 
 def sentence(values: Values) -> str:
@@ -60,12 +55,15 @@ def sentence(values: Values) -> str:
     Args:
         values: As scraped.
     """
-    return _of_latency(values, "infercanary_verdict_info", "sentence")
+    return _label(values, "infercanary_verdict_info", "sentence")
 
 
-def _of_latency(values: Values, name: str, label: str) -> str:
-    series = ((dict(labels), holds) for labels, holds in values.get(name, {}).items())
-    return next((labels[label] for labels, holds in series if holds and labels["measure"] == "latency"), "")
+def _of(values: Values, name: str, **labels: str) -> Iterator[Sample]:
+    return (s for s in values if s.name == name and labels.items() <= s.labels.items())
+
+
+def _label(values: Values, name: str, label: str) -> str:
+    return next((s.labels[label] for s in _of(values, name, measure="latency") if s.value), "")
 
 
 def table(values: Values) -> Table:
@@ -80,30 +78,21 @@ def table(values: Values) -> Table:
     drawn = Table("container", "canary", "state", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("median", "IQR", "runs", "every"):
         drawn.add_column(column, justify="right", no_wrap=True)
-    for labels, active in values.get("infercanary_canary_state", {}).items():
-        known = dict(labels)
-        if not active:
+    for state in _of(values, "infercanary_canary_state"):
+        known = {name: label for name, label in state.labels.items() if name != "state"}
+        if not state.value:
             continue
-        state = known.pop("state")
-        canary = tuple(sorted(known.items()))
-        container = tuple(item for item in canary if item[0] != "canary")
-
-        def milliseconds(name: str, key: tuple[tuple[str, str], ...] = canary) -> str:
-            value = values.get(name, {}).get(key)
-            return "–" if value is None else f"{value * 1e3:.2f} ms"
-
-        ended = values.get("infercanary_runs_total", {}).get(
-            tuple(sorted({**known, "outcome": "ok"}.items())), 0
-        )
-        interval = values.get("infercanary_interval_seconds", {}).get(container, 0)
+        times = [_of(values, f"infercanary_run_{what}_seconds", **known) for what in ("median", "iqr")]
+        ended = _of(values, "infercanary_runs_total", **known, outcome="ok")
+        canary = known.pop("canary")
+        interval = _of(values, "infercanary_interval_seconds", **known)
         drawn.add_row(
             known["container"],
-            known["canary"],
-            state,
-            milliseconds("infercanary_run_median_seconds"),
-            milliseconds("infercanary_run_iqr_seconds"),
-            f"{ended:.0f}",
-            f"{interval:.1f} s",
+            canary,
+            state.labels["state"],
+            *(next((f"{s.value * 1e3:.2f} ms" for s in found), "–") for found in times),
+            next((f"{s.value:.0f}" for s in ended), "0"),
+            next((f"{s.value:.1f} s" for s in interval), "0.0 s"),
         )
     if not drawn.rows:
         drawn.add_row("demo", "…", "no report", *["–"] * 4)

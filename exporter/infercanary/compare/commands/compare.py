@@ -8,14 +8,14 @@ import click
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
-from infercanary.compare import junit, markdown, options, page, text, units
+from infercanary.compare import junit, options, page, text, units
 from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.measured import Gate
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.rows import Choice
-from infercanary.compare.terminal import say, width
+from infercanary.compare.terminal import width
 from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
@@ -52,9 +52,11 @@ meant, as in Python's ``restart_sd=0.01``."""
 @click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
 @options.choice
-@click.option(
+@options.number(
     "--restart-sd",
-    type=float,
+    low=0,
+    high=100,
+    advice="give a percentage from 0 to 100, such as 1",
     metavar="PERCENT",
     help="How much starts of one image differ (a standard deviation), such as 1 for 1 %; 0 if nothing was restarted. "
     "Without it, it is estimated from the starts.",
@@ -67,7 +69,7 @@ meant, as in Python's ``restart_sd=0.01``."""
 @options.policy(FILES, "the interval")
 @options.expect
 @options.gate
-@options.form
+@options.form("How the answer is printed: `github` is Markdown, for a comment on a change request.")
 @options.report
 @options.junit_file
 def command(
@@ -100,8 +102,6 @@ def command(
     each side, or --restart-sd. Two files of numbers count as one series without a restart between them, unless
     --restart-sd is given. Several files of numbers on a side count as one start each.
     """
-    if restart_sd is not None:
-        options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
@@ -144,16 +144,8 @@ def command(
         page.write(report, page.page(title, articles, notes, policy))
     if junit_path:
         junit.write(junit_path, results.values())
-    if form == "json":
-        say(options.answer([*map(options.plain, results.values())], notes))
-        return code
-    if form == "github":
-        say(markdown.document(map(markdown.comparison, results.values()), notes))
-        return code
-    options.show(
-        ((each.verdict, text.comparison(each, *pictured[name], width())) for name, each in results.items()),
-        notes,
-    )
+    texts = (text.comparison(each, *pictured[name], width()) for name, each in results.items())
+    options.show(form, [*results.values()], texts, notes)
     return code
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -29,12 +30,17 @@ from infercanary.compare.units import count, value
 
 _BAR = 24  # columns
 _LONGEST = 400  # characters of what a row is of
-_COLUMNS = (
-    "canary", "host", "service", "image", "origin", "engine", "device", "starts", "runs", "latency_median_seconds",
-    "latency_deviation_ratio", "latency_p90_seconds", "latency_above_fastest_ratio", "load_seconds",
-    "first_run_seconds", "throughput_samples_per_second", "throughput_from", "best_load", "host_memory_bytes",
-    "device_memory_bytes", "energy_per_1000_joules", "cost_per_1000", "model", "settings",
-)  # fmt: skip
+_COLUMNS = {
+    "canary": "canary", "host": "host", "service": "service", "image": "image", "origin": "origin", "engine": "engine",
+    "device": "device", "starts": "starts", "runs": "runs", "latency_median_seconds": "median",
+    "latency_deviation_ratio": "deviation", "latency_p90_seconds": "p90", "latency_above_fastest_ratio": "slower",
+    "load_seconds": "load", "first_run_seconds": "first_run",
+    "throughput_samples_per_second": "efficiency.throughput", "throughput_from": "efficiency.throughput_from",
+    "best_load": "efficiency.best_load", "host_memory_bytes": "efficiency.host_memory",
+    "device_memory_bytes": "efficiency.device_memory", "energy_per_1000_joules": "efficiency.energy_per_1000",
+    "cost_per_1000": "efficiency.cost_per_1000", "model": "model", "settings": "settings",
+}  # fmt: skip
+"""Column of the CSV → field of a row."""
 
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
@@ -51,25 +57,18 @@ _COLUMNS = (
     help="What an hour of the machine or GPU costs, such as 2.5, in any currency: shows the cost of 1,000 inferences. "
     "May be repeated, with the name of a host.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "csv"]),
-    help="How the table is printed.  [default: text]",
-)
+@options.form("How the table is printed.", ("text", "json", "csv"), ())
 @click.option(
     "--runs", "each_run", is_flag=True, help="Print each run of the stores instead; needs --format csv."
 )
-@options.as_json
 @options.report
 def command(
     files: tuple[str, ...],
     canary: str,
     service: str,
     given_prices: tuple[str, ...],
-    form: str | None,
+    form: str,
     each_run: bool,
-    as_json: bool,
     report: str,
 ) -> int:
     """Compare one model across images, engines, devices and hosts: a table from the stores of exporters, and a picture.
@@ -83,9 +82,6 @@ def command(
     throughput that is known: of a sweep, of the canary's own requests, or by its latency as if each request were one
     inference.
     """
-    if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form}: exclude each other; give one of them")
-    form = "json" if as_json else form or "text"
     hosts = _hosts(files)
     journals = {host: found for host, path in hosts.items() if (found := _journal(path)) is not None}
     if journals or each_run:
@@ -103,7 +99,7 @@ def command(
     if form == "json":
         say(options.json_line(msgspec.to_builtins(kinds)))
     elif form == "csv":
-        _say_all(spreadsheet.lines(_COLUMNS, map(cells, kinds)))
+        _say_all(spreadsheet.lines([*_COLUMNS], map(attrgetter(*_COLUMNS.values()), kinds)))
     else:
         say(text(kinds, width(), several=len(hosts) > 1))
     return 0
@@ -127,44 +123,21 @@ def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
             deviation = "" if kind.deviation is None else f" ±{100 * kind.deviation:.1f} %"
             slower = f"+{100 * kind.slower:.1f} %" if kind.slower else "fastest"
             lines.append(f"  {bar:<{_BAR}}  {value(kind.median, 's'):>9}{deviation:<9} {slower:>10}")
-            where = [
-                kind.host if several else "",
-                kind.service,
-                kind.image,
-                kind.origin,
-                what,
-                kind.engine,
-                kind.device,
-            ]
-            lines += wrapped(shown(" · ".join(filter(None, where)), _LONGEST), columns, "    ", "    ")
+            host = kind.host if several else ""
+            where = (host, kind.service, kind.image, kind.origin, what, kind.engine, kind.device)
             cold = f"; load {value(kind.load, 's')}" if kind.load is not None else ""
             first = f"; first run {value(kind.first_run, 's')}" if kind.first_run is not None else ""
+            lines += _wrapped(" · ".join(filter(None, where)), columns)
             rests = f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}"
             lines.append(f"    {rests}; p90 {value(kind.p90, 's')}{cold}{first}")
             operators = ", ".join(f"{name} {100 * share:.0f} %" for name, share in kind.operators.items())
-            for line in (in_words(kind.efficiency), operators):
-                if line:
-                    lines += wrapped(shown(line, _LONGEST), columns, "    ", "    ")
+            lines += [*_wrapped(in_words(kind.efficiency), columns), *_wrapped(operators, columns)]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
-def cells(kind: OverviewRow) -> list[spreadsheet.Cell]:
-    """Return the cells of a row.
-
-    Args:
-        kind: The row.
-
-    Returns:
-        A cell for each column of the CSV.
-    """
-    of = kind.efficiency
-    return [
-        kind.canary, kind.host, kind.service, kind.image, kind.origin, kind.engine, kind.device, kind.starts, kind.runs,
-        kind.median, kind.deviation, kind.p90, kind.slower, kind.load, kind.first_run, of.throughput,
-        of.throughput_from, of.best_load, of.host_memory, of.device_memory, of.energy_per_1000, of.cost_per_1000,
-        kind.model, kind.settings,
-    ]  # fmt: skip
+def _wrapped(line: str, columns: int) -> list[str]:
+    return wrapped(shown(line, _LONGEST), columns, "    ", "    ") if line else []
 
 
 def _hosts(files: Sequence[str]) -> dict[str, str]:

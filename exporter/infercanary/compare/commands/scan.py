@@ -10,7 +10,7 @@ from infercanary.compare import options, page, text
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.read import pick, read
 from infercanary.compare.rows import Choice
-from infercanary.compare.terminal import say, width
+from infercanary.compare.terminal import width
 from infercanary.judge.policy import FILES
 
 
@@ -51,11 +51,6 @@ def command(file: str, canary: str, choice: Choice, as_json: bool, report: str) 
             report,
             page.page(" + ".join(recording.places), articles, recording.notes),
         )
-    if as_json:
-        say(options.answer([*map(options.plain, results.values())], recording.notes))
-        return code
-    options.show(
-        ((each.verdict, text.scan(each, series[name], width())) for name, each in results.items()),
-        recording.notes,
-    )
+    texts = (text.scan(each, series[name], width()) for name, each in results.items())
+    options.show("json" if as_json else "text", [*results.values()], texts, recording.notes)
     return code
