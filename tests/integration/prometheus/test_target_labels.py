@@ -92,7 +92,7 @@ def test_the_exporters_labels_stay(query: Query) -> None:
     assert (up["service"], up["container"]) == ("search", "search-1")
     assert not [label for label in up if label.startswith("exported_")]
     assert (up["instance"], up["job"]) == (up["instance"], "infercanary") and "127.0.0.1" in up["instance"]
-    eventually(query, 'service:infercanary_up:avg{service="search"}')
+    eventually(query, 'instance_service_container:infercanary_up:max{service="search"}')
     assert not query('{job="infercanary", exported_service!=""}')
 
 
@@ -100,4 +100,4 @@ def test_without_honor_labels_no_rule_knows_the_service(query: Query) -> None:
     """That the test above can fail."""
     [up] = eventually(query, 'infercanary_up{job="renamed"}')
     assert (up["service"], up["exported_service"]) == ("monitoring", "search")
-    eventually(query, 'service:infercanary_up:avg{service="monitoring"}')
+    eventually(query, 'instance_service_container:infercanary_up:max{service="monitoring"}')

@@ -225,20 +225,6 @@ DRIFT = Metric(
     _CANARY,
     reading=f"A change without an upgrade: heat, a neighbour, a leak. Missing before {_DRIFT_RUNS} steady runs.",
 )
-DRIFT_LOW = Metric(
-    "infercanary_drift_low_ratio",
-    "gauge",
-    "Lower end of the drift's interval.",
-    _CANARY,
-    reading="Missing without a drift.",
-)
-DRIFT_HIGH = Metric(
-    "infercanary_drift_high_ratio",
-    "gauge",
-    "Upper end of the drift's interval.",
-    _CANARY,
-    reading="Missing without a drift.",
-)
 DRIFT_HOST = Metric(
     "infercanary_drift_host_ratio",
     "gauge",
@@ -301,8 +287,6 @@ _OF_BOTH: dict[Metric, Callable[[Judgement | MeasureVerdict], float | None]] = {
 }
 _OF_DRIFTS: dict[Metric, Callable[[Drift], float | None]] = {
     DRIFT: lambda d: d.shift,
-    DRIFT_LOW: lambda d: d.low,
-    DRIFT_HIGH: lambda d: d.high,
     DRIFT_HOST: lambda d: d.host.shift if d.host else None,
     DRIFT_ONSET: lambda d: d.onset,
 }
