@@ -82,7 +82,8 @@ def table(values: Values) -> Table:
         known = {name: label for name, label in state.labels.items() if name != "state"}
         if not state.value:
             continue
-        times = [_of(values, f"infercanary_run_{what}_seconds", **known) for what in ("median", "iqr")]
+        names = ("infercanary_run_median_seconds", "infercanary_run_iqr_seconds")
+        times = [_of(values, name, **known) for name in names]
         ended = _of(values, "infercanary_runs_total", **known, outcome="ok")
         canary = known.pop("canary")
         interval = _of(values, "infercanary_interval_seconds", **known)

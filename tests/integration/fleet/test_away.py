@@ -25,9 +25,7 @@ KEY = ServiceKey("", "slower")
 
 
 def shown(judging: Judging, name: str) -> float:
-    [point] = next(
-        family.points for family in judging.families() if family.name == f"infercanary_store_{name}"
-    )
+    [point] = next(family.points for family in judging.families() if family.name == f"infercanary_{name}")
     assert isinstance(point.value, float)
     return point.value
 
@@ -48,8 +46,8 @@ def survives(
     for part in parts[:third]:
         submit(judging, part)
     judging.turn()
-    assert shown(judging, "up") == 1.0
-    before = shown(judging, "success_timestamp_seconds")
+    assert shown(judging, "store_up") == 1.0
+    before = shown(judging, "stored_runs_total")
 
     breaks()
     with capture_logs() as logged:
@@ -57,8 +55,8 @@ def survives(
             submit(judging, part)
             if number % 9 == 0:
                 judging.turn()
-    assert shown(judging, "up") == 0.0
-    assert shown(judging, "success_timestamp_seconds") == before, "it says since when"
+    assert shown(judging, "store_up") == 0.0
+    assert shown(judging, "stored_runs_total") == before
     assert judging.ownership.publishes(KEY), "what was found stays"
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1] and "\n" not in complaints[-1]
@@ -70,11 +68,11 @@ def survives(
 
     def goes_on() -> bool:
         judging.turn()
-        return shown(judging, "up") == 1.0
+        return shown(judging, "store_up") == 1.0
 
     eventually(goes_on, 30)
     judging.turn()
-    assert shown(judging, "success_timestamp_seconds") > before
+    assert shown(judging, "stored_runs_total") > before
     total = sum(len(part.runs) for part in parts)
     assert postgres.sql("SELECT sum(taken) FROM series", url) == str(total)
     assert (

@@ -28,13 +28,13 @@ def devices() -> dict[str, list[Path]]:
 
 def test_devices_show_metrics_of_the_same_names_and_kinds() -> None:
     scripted = kinds("".join((GOLDEN / f"nvml_{state}.metrics").read_text() for state in ("idle", "loaded")))
-    assert len(scripted) > 25 and devices()
+    assert len(scripted) > 20 and devices()
     for device, paths in devices().items():
         assert len(paths) == 2, f"{device}: idle and loaded"
         for path in paths:
             ours = kinds(path.read_text())
             ours.pop(OF_DEVICE_FILES, None)
-            assert len(ours) > 20 and ours.items() <= scripted.items(), (device, set(ours) - set(scripted))
+            assert len(ours) > 15 and ours.items() <= scripted.items(), (device, set(ours) - set(scripted))
 
 
 def test_the_page_has_each_device_and_each_step() -> None:
