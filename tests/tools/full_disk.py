@@ -69,7 +69,7 @@ def _values(judging: Judging) -> dict[str, float]:
 
 def _stored(path: Path) -> list[int]:
     with closing(SqliteStore.open(path)) as store:
-        assert store.session.set_aside == 0
+        assert store.set_aside_at is None
         return [s.sequence for _, samples in store.generations(S, "c") for s in samples]
 
 

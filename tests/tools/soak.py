@@ -151,6 +151,8 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
     gc.collect()
     store = judging._store
     assert isinstance(store, SqliteStore)
+    with store.session.work() as db:
+        (rows,) = db.execute("SELECT count(*) FROM sample").fetchone()
     values = {family.name: family.points[0].value for family in judging.families() if family.points}
     stored = values["infercanary_stored_runs_total"]
     assert isinstance(stored, float)
@@ -159,7 +161,7 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
         resident=resident(),
         store=path.stat().st_size,
         log=path.with_name(path.name + "-wal").stat().st_size,
-        rows=store.rows,
+        rows=rows,
         scrape=len(scrape),
         tasks=len(asyncio.all_tasks()),
         objects=len(gc.get_objects()),

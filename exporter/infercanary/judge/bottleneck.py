@@ -83,7 +83,7 @@ def _split(
 
     def most(shifts: Sequence[Shift]) -> Shift:
         """The one that moved furthest in the same direction."""
-        clear = [s for s in shifts if _has_moved(s, policy) and s.log * sign > 0]
+        clear = [s for s in shifts if s.has_moved(policy) and s.log * sign > 0]
         return max(clear, key=lambda s: abs(s.log), default=_STOOD)
 
     def known(kind: Bottleneck) -> list[Shift]:
@@ -97,7 +97,7 @@ def _split(
     compute = min(left, abs(computing.log))
     left -= compute
     beyond = Shift(abs(remembering.log) - abs(computing.log), math.hypot(remembering.se, computing.se), 0.0)
-    is_memory = beyond.log > 0 and _has_moved(beyond, policy)
+    is_memory = beyond.log > 0 and beyond.has_moved(policy)
     memory = min(left, beyond.log) if is_memory else 0.0
     left -= memory
     if is_memory or not of_memory or not of_compute:
@@ -138,8 +138,3 @@ def _parts(sample: Sample, latency: float, is_known: bool) -> Parts:
 
 def _on_gpu(control: str) -> bool:
     return control.startswith("gpu_")
-
-
-def _has_moved(shift: Shift, policy: Policy) -> bool:
-    """By the smallest effect or more, and beyond its own noise."""
-    return abs(shift.log) >= max(policy.log_effect, policy.moved_sigmas * shift.se)

@@ -18,7 +18,7 @@ Args:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.decide import Decision
-from infercanary.judge.evidence import Evidence, evidence, resources
+from infercanary.judge.evidence import Evidence, evidence, in_time, resources
 from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
@@ -107,7 +107,7 @@ def explain(
     Returns:
         All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
     """
-    before, after = (_in_time(getattr(pair, side) for pair in compared) for side in ("old", "after"))
+    before, after = (in_time(compared, side) for side in ("old", "after"))
     known = msgspec.structs.replace(
         immediate(before, after, canary),
         memory_kills=(memory_kills(before), memory_kills(after)),
@@ -209,14 +209,14 @@ def host_part(
     known = [s for s in controls.values() if math.isfinite(s.se)]
     others = [] if siblings is None else [siblings]
     moved, beside = (
-        [s for s in each if _has_moved(s, policy) and s.log * shift.log > 0] for each in (known, others)
+        [s for s in each if s.has_moved(policy) and s.log * shift.log > 0] for each in (known, others)
     )
     if waits and shift.log > 0 and (moved or beside):
         return shift
     if moved:
         most = max((*moved, *beside), key=lambda s: abs(s.log))
         return most if abs(most.log) < abs(shift.log) else Shift(shift.log, most.se, most.df)
-    if siblings is not None and _has_moved(siblings, policy):
+    if siblings is not None and siblings.has_moved(policy):
         return siblings
     flat = [*known, *others]
     return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
@@ -376,9 +376,7 @@ def _explained(
     tags = {tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.tag_share}
     parts = _parts(shift, of_others, in_step(known.changes), tags, policy)
     waits = _waits(shift, moved_with, policy)
-    is_crowded = CPU_WAIT_INSIDE in tags or (
-        waits and crowd is not None and crowd.inside > 1 - policy.whole_share
-    )
+    is_crowded = _is_crowded(moved_with, tags, waits, policy)
     named = {name: share for name, share in moved_with.phases.items() if share >= policy.phase_share}
     return msgspec.structs.replace(
         known,
@@ -388,7 +386,7 @@ def _explained(
         cause=_cause(shift, parts, policy),
         phases=dict(sorted(named.items(), key=lambda item: -item[1])),
         bottlenecks=dict(moved_with.bottlenecks),
-        controls={name: math.expm1(s.log) for name, s in controls.items() if _has_moved(s, policy)},
+        controls={name: math.expm1(s.log) for name, s in controls.items() if s.has_moved(policy)},
         has_controls=any(math.isfinite(s.se) for s in controls.values()),
         siblings=_part(moved_with.siblings, policy),
         clock=_part(moved_with.clock, policy),
@@ -428,14 +426,14 @@ def _parts(
     waiting, crowd, siblings = moved_with.waiting, moved_with.crowding, moved_with.siblings
     waits = _waits(shift, moved_with, policy)
     controls = {name: s for name, s in moved_with.controls.items() if name in of_host and math.isfinite(s.se)}
-    if CPU_WAIT_INSIDE in tags or (waits and crowd is not None and crowd.inside > 1 - policy.whole_share):
+    if _is_crowded(moved_with, tags, waits, policy):
         # They shared the container's CPU with others as the canary did: what moved them is not the host.
         controls = {name: s._replace(log=0.0) for name, s in controls.items()}
     is_queued = CPU_WAIT_OUTSIDE in tags and CPU_WAIT_INSIDE not in tags and waiting is None
     host = host_part(shift, controls, siblings, waits=is_queued, policy=policy)
     # One sibling may have changed by itself, or lie.
-    alone = siblings is not None and _has_moved(siblings, policy) and moved_with.felt_by < 2
-    is_known = not alone or any(_has_moved(s, policy) and s.log * shift.log > 0 for s in controls.values())
+    alone = siblings is not None and siblings.has_moved(policy) and moved_with.felt_by < 2
+    is_known = not alone or any(s.has_moved(policy) and s.log * shift.log > 0 for s in controls.values())
     load, error, slack = None, math.inf, 0.0
     if waiting is not None and waits:
         felt = math.copysign(min(abs(waiting.log), abs(shift.log)), shift.log)
@@ -462,7 +460,13 @@ def _parts(
 def _waits(shift: Shift, moved_with: Evidence, policy: Policy) -> bool:
     """Whether some of the shift is waiting for CPUs that others had."""
     waiting = moved_with.waiting
-    return waiting is not None and _has_moved(waiting, policy) and waiting.log * shift.log > 0
+    return waiting is not None and waiting.has_moved(policy) and waiting.log * shift.log > 0
+
+
+def _is_crowded(moved_with: Evidence, tags: Collection[str], waits: bool, policy: Policy) -> bool:
+    """Whether the canary shares the container's CPU with others inside."""
+    crowd = moved_with.crowding
+    return CPU_WAIT_INSIDE in tags or (waits and crowd is not None and crowd.inside > 1 - policy.whole_share)
 
 
 def _may_be_load(shift: Shift, moved_with: Evidence, waits: bool, load: Shift | None, policy: Policy) -> bool:
@@ -495,7 +499,7 @@ def _without_host(
     adjusted = decision.look.shift
     left, felt = adjusted.log, raw.log - adjusted.log
     of_host = in_step(causes.changes) if causes.inside is None else frozenset()
-    moved = [s.log for name, s in controls.items() if name in of_host and _has_moved(s, policy)]
+    moved = [s.log for name, s in controls.items() if name in of_host and s.has_moved(policy)]
     # What a control shares with the siblings is the host's variation, all of it where they felt more.
     beyond = [
         math.copysign(max(0.0, abs(log) - (abs(felt) if log * felt > 0 else 0.0)), log) for log in moved
@@ -568,11 +572,6 @@ def _is_clear(part: Shift, policy: Policy) -> bool:
     return low > 0 or high < 0
 
 
-def _has_moved(shift: Shift, policy: Policy) -> bool:
-    """By the smallest effect or more, and beyond its own noise."""
-    return abs(shift.log) >= max(policy.log_effect, policy.moved_sigmas * shift.se)
-
-
 def _part(shift: Shift | None, policy: Policy, slack: float = 0.0) -> Part | None:
     """With an interval that reaches further by ``slack`` (a logarithm), to the side of its sign."""
     if shift is None:
@@ -580,10 +579,6 @@ def _part(shift: Shift | None, policy: Policy, slack: float = 0.0) -> Part | Non
     part = Part.of(shift, policy.cause_confidence)
     further = Part.of(shift._replace(log=shift.log + slack), policy.cause_confidence)
     return Part(part.shift, min(part.low, further.low), max(part.high, further.high))
-
-
-def _in_time(sides: Iterable[Sequence[Start]]) -> list[Start]:
-    return sorted((start for starts in sides for start in starts), key=lambda s: s.generation.started_at)
 
 
 def _output_error(before: Generation, after: Generation, canary: str) -> float | None:

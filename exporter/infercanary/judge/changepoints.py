@@ -19,10 +19,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import ndtri
 
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.resolution import resolution
+from infercanary.judge.resolution import Floats, resolution
 from infercanary.judge.segmentation import persistence
 from infercanary.judge.shift import ratio
-from infercanary.judge.statistics import Floats, Points, Series, shift
+from infercanary.judge.statistics import Points, Series, shift
 
 _MAD = 1.4826  # of normal noise, the SD over the MAD
 _MIDDLE = 2.5758  # of the normal distribution: 99 % lie within so many SDs
@@ -86,7 +86,10 @@ def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
         return []
     noise, doubt = _noise(logs, clear, policy)
     lasting = persistence(logs, noise, policy)
-    return [(at, math.sqrt(min(clear[at], policy.scan_most) * lasting[at]) / doubt) for at in sorted(clear)]
+    return [
+        (at, math.sqrt(min(clear[at], policy.scan_penalties[-1]) * lasting[at]) / doubt)
+        for at in sorted(clear)
+    ]
 
 
 def _candidates(y: Floats, policy: Policy) -> list[int]:
@@ -261,6 +264,6 @@ def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[Chang
             < abs(between.log)
         ):
             continue
-        low, high = between.interval(policy.change_confidence)
+        low, high = between.interval(policy.history_confidence)
         points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
     return points

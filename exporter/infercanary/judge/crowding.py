@@ -55,9 +55,9 @@ def crowding(
     if min(map(len, known)) < policy.fewest_new_runs:
         return None
     old, new = known
-    cores = (_level(old, lambda s: s.inside), _level(new, lambda s: s.inside))
-    crowded = _level(new, lambda s: s.crowded) - _level(old, lambda s: s.crowded)
-    longer = max(_level(side, lambda s: s.median) for side in known)
+    cores = (level(old, lambda s: s.inside), level(new, lambda s: s.inside))
+    crowded = level(new, lambda s: s.crowded) - level(old, lambda s: s.crowded)
+    longer = max(level(side, lambda s: s.median) for side in known)
     # Not all that was split off as theirs, but what they computed beyond what they did before.
     more = (cores[1] - cores[0]) * longer
     theirs = parts[0] * max(0.0, min(1.0, more / crowded)) if crowded else 0.0
@@ -76,10 +76,16 @@ def _load(cores: tuple[float, float], received: Shift, policy: Policy) -> float 
     if not is_clear or abs(ratio - 1) < policy.more_requests or before == after:
         return 0.0
     # Of a container that was idle, what a request costs is not known better than this.
-    level = max(before, policy.idle_cores) if ratio > 1 else before
-    return max(0.0, min(1.0, level * (ratio - 1) / (after - before)))
+    own = max(before, policy.idle_cores) if ratio > 1 else before
+    return max(0.0, min(1.0, own * (ratio - 1) / (after - before)))
 
 
-def _level(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
+def level(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
+    """The median of what runs know; 0 where none does.
+
+    Args:
+        samples: Any runs.
+        value: What is asked of each.
+    """
     values = [x for sample in samples if (x := value(sample)) is not None]
     return median(values) if values else 0.0

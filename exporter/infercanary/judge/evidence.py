@@ -11,7 +11,7 @@ from typing import NamedTuple
 from infercanary.contract.bottleneck import Limit
 from infercanary.contract.vocabulary import BY_ITSELF, COMPUTE_THREADS, CONTROLS, GPU_BUSY, IN_STEP
 from infercanary.judge.bottleneck import bottlenecks
-from infercanary.judge.crowding import Crowding, crowding
+from infercanary.judge.crowding import Crowding, crowding, level
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import middle_of, moved_beside, pool, pool_parts
@@ -59,7 +59,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     Returns:
         Shifts are logarithms, without what restarts do; that of a control with too few runs has an infinite error.
     """
-    both = [_flat(getattr(pair, side) for pair in compared) for side in ("old", "after")]
+    both = _runs(compared)
     controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
     whole, waiting = _waiting(compared, policy)
     felt = [
@@ -68,9 +68,10 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         if not _disturbed_itself(pair, policy)
         and math.isfinite((shift := _shift([pair], _median, policy)).se)
     ]
-    received = _shift(compared, lambda s: _plus(s.received, policy.idle_segments), policy)
-    newest = [_last(getattr(pair, side) for pair in compared) for side in ("old", "after")]
-    single = all(threads(start.generation) == "1" for start in newest)
+    received = _shift(
+        compared, lambda s: None if s.received is None else s.received + policy.idle_segments, policy
+    )
+    single = all(threads(in_time(compared, side)[-1].generation) == "1" for side in ("old", "after"))
     siblings, clock = _beyond_concurrent(felt, compared, policy), _clock(compared, policy)
     return Evidence(
         controls=controls,
@@ -99,7 +100,7 @@ def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) ->
     Returns:
         Resource → its share, the largest first.
     """
-    before, after = (_flat(getattr(pair, side) for pair in compared) for side in ("old", "after"))
+    before, after = _runs(compared)
     beside = (moved_with.clock, moved_with.siblings)
     return bottlenecks(before, after, moved_with.controls, beside, policy)
 
@@ -107,14 +108,9 @@ def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) ->
 def _disturbed_itself(sibling: Pair, policy: Policy) -> bool:
     """Whether more of its runs than before were held back by its own container, such as by a lower quota."""
     before, after = (
-        [not BY_ITSELF.isdisjoint(sample.tags) for sample in _flat([side])]
-        for side in (sibling.before, sibling.after)
+        [not BY_ITSELF.isdisjoint(sample.tags) for sample in side] for side in _runs([sibling], "before")
     )
     return bool(before and after) and fmean(after) - fmean(before) >= policy.tag_share
-
-
-def _plus(known: float | None, more: float) -> float | None:
-    return None if known is None else known + more
 
 
 def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:
@@ -171,11 +167,11 @@ def _clock(compared: Sequence[Pair], policy: Policy) -> Shift | None:
 def _phases(both: Sequence[Sequence[Sample]]) -> dict[str, float]:
     """What each phase adds to the change, as a share of the whole: levels in seconds, so that shares can be summed."""
     before, after = both
-    whole = _level(after, _median) - _level(before, _median)
+    whole = level(after, _median) - level(before, _median)
     if not whole:
         return {}
     names = _names(both, lambda s: s.phases)
-    return {name: (_level(after, _phase(name)) - _level(before, _phase(name))) / whole for name in names}
+    return {name: (level(after, _phase(name)) - level(before, _phase(name))) / whole for name in names}
 
 
 def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
@@ -262,12 +258,11 @@ def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = L
         compared: For each replica its starts before and after.
         policy: When a control has moved.
     """
-    both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
+    both = _runs(compared, "before")
     for name in _names(both, lambda sample: sample.controls):
         if name in IN_STEP and CONTROLS[name].made_of is None:
             moved = _shift(compared, _control(name), policy)
-            is_clear = abs(moved.log) >= max(policy.log_effect, policy.moved_sigmas * moved.se)
-            if is_clear and moved.log / log >= policy.restless_share:
+            if moved.has_moved(policy) and moved.log / log >= policy.restless_share:
                 return True
     return False
 
@@ -313,18 +308,23 @@ def _names(both: Sequence[Sequence[Sample]], of: Callable[[Sample], Mapping[str,
     return [name for name in dict.fromkeys(n for sample in before for n in of(sample)) if name in there]
 
 
-def _flat(sides: Iterable[Sequence[Start]]) -> list[Sample]:
-    return [sample for starts in sides for start in starts for sample in start.samples]
+def _runs(compared: Sequence[Pair], before: str = "old") -> list[list[Sample]]:
+    """The runs of both sides."""
+    return [
+        [sample for pair in compared for start in getattr(pair, side) for sample in start.samples]
+        for side in (before, "after")
+    ]
 
 
-def _level(samples: Iterable[Sample], value: Value) -> float:
-    values = [x for sample in samples if (x := value(sample)) is not None]
-    return median(values) if values else 0.0
+def in_time(compared: Iterable[Pair], side: str) -> list[Start]:
+    """The starts of one side in the order in which they began.
 
-
-def _last(sides: Iterable[Sequence[Start]]) -> Start:
-    """Which began last."""
-    return sorted((start for starts in sides for start in starts), key=lambda s: s.generation.started_at)[-1]
+    Args:
+        compared: For each replica its starts before and after.
+        side: The attribute of a pair.
+    """
+    starts = [start for pair in compared for start in getattr(pair, side)]
+    return sorted(starts, key=lambda start: start.generation.started_at)
 
 
 def threads(generation: Generation) -> str:

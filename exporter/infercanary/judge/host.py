@@ -22,7 +22,8 @@ import numpy as np
 from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.statistics import Floats, Series
+from infercanary.judge.resolution import Floats
+from infercanary.judge.statistics import Series
 
 
 class Adjustment(NamedTuple):

@@ -136,7 +136,7 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
             elif same.model != start.model:
                 start = _with(start, MODEL, same.model)
         found.append(start)
-    return starts if all(a is b for a, b in zip(starts, found, strict=True)) else found
+    return found
 
 
 def _agree(one: Start, other: Start) -> bool:

@@ -33,7 +33,7 @@ def of_one_image(starts: Sequence[Start]) -> Sequence[Start]:
         starts: Of one service, in order of time.
 
     Returns:
-        The same list where each image has one form; Docker's have both digests, and stay as they are.
+        As many, in the same order; Docker's have both digests, and stay as they are.
     """
     images: list[_Image] = []
     found = []
@@ -59,7 +59,7 @@ def of_one_image(starts: Sequence[Start]) -> Sequence[Start]:
             )
             start = Start(generation, start.samples, start.last_at, start.canary)
         found.append(start)
-    return starts if all(a is b for a, b in zip(starts, found, strict=True)) else found
+    return found
 
 
 def by_reference(before: Iterable[Start], after: Iterable[Start]) -> bool:

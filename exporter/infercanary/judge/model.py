@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, median_low
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -34,8 +34,9 @@ from infercanary.judge.operators import Operators
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import Packed
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Shift
-from infercanary.judge.statistics import Floats, Series
+from infercanary.judge.statistics import Series
 
 _CPU_MODEL, _GPU_MODEL = "cpu_model", "_cuda_device"  # components of the environment; of the GPU's, the end
 
@@ -161,6 +162,11 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.outcome != "ok" or self.median is None
 
 
+_OF_RUN = [name for name in Sample.__struct_fields__ if name in Run.__struct_fields__]
+_NUMBERS = ("sm_clock", "waited", "crowded", "inside", "received")  # each None where it is not known
+_BY_NAME = ("phases", "controls", "off_cpu", "measures")
+
+
 def kept(run: Run) -> Sample:
     """``run`` as it is kept: its point is the median of its latencies.
 
@@ -171,24 +177,9 @@ def kept(run: Run) -> Sample:
         A sample whose ``median`` is None if the run has no latency.
     """
     return Sample(
-        sequence=run.sequence,
-        canary=run.canary,
-        started_at=run.started_at,
-        outcome=run.outcome,
         median=median(run.latencies) if run.latencies else None,
         repeats=len(run.latencies),
-        phases=run.phases,
-        controls=run.controls,
-        sm_clock=run.sm_clock,
-        tags=run.tags,
-        output_error=run.output_error,
-        waited=run.waited,
-        crowded=run.crowded,
-        inside=run.inside,
-        received=run.received,
-        off_cpu=run.off_cpu,
-        measures=run.measures,
-        clock_reason=run.clock_reason,
+        **{name: getattr(run, name) for name in _OF_RUN},
     )
 
 
@@ -214,26 +205,19 @@ def merge(samples: Sequence[Sample]) -> Sample:
         if sample.clock_reason:
             reasons[sample.clock_reason] += sample.runs
     counted = sum(sample.runs for sample in samples)
-    clocks = [sample.sm_clock for sample in samples if sample.sm_clock is not None]
+    medians: dict[str, Any] = {name: _median(getattr(s, name) for s in samples) for name in _NUMBERS}
+    medians |= {name: _medians(getattr(s, name) for s in samples) for name in _BY_NAME}
     return Sample(
         sequence=sequence,
         canary=samples[-1].canary,
         started_at=started_at,
         outcome="ok",
-        median=median(sample.median for sample in samples if sample.median is not None),
+        median=_median(sample.median for sample in samples),
         repeats=median_low(sample.repeats for sample in samples),
-        phases=_medians(sample.phases for sample in samples),
-        controls=_medians(sample.controls for sample in samples),
-        sm_clock=median(clocks) if clocks else None,
         tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= counted)),
         output_error=max((s.output_error for s in samples if s.output_error is not None), default=None),
         runs=runs,
-        waited=_median(sample.waited for sample in samples),
-        crowded=_median(sample.crowded for sample in samples),
-        inside=_median(sample.inside for sample in samples),
-        received=_median(sample.received for sample in samples),
-        off_cpu=_medians(sample.off_cpu for sample in samples),
-        measures=_medians(sample.measures for sample in samples),
+        **medians,
         clock_reason=max(reasons, key=reasons.__getitem__, default=""),
     )
 

@@ -16,15 +16,13 @@ Series", 1953) on the discrete cosine transform, which is nearly uncorrelated fo
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 
 from infercanary.judge.policy import Policy
-
-Floats: TypeAlias = NDArray[np.float64]
+from infercanary.judge.resolution import Floats
 
 _STEPS = 10  # of autocorrelations, evenly in the logarithm of 1 less the autocorrelation; more change nothing
 _LEAST = 0.15  # of them; below it the error grows by less than a sixth

@@ -211,7 +211,8 @@ class Policy:
     """Of the interval of a part of a shift."""
 
     history_confidence: float = 0.9995
-    """Of the interval of a shift against the same image's own history, and of the parts of an adjusted shift."""
+    """Of the interval of a shift against the same image's own history, of the parts of an adjusted shift, and of the
+    shift at a change point."""
 
     moved_sigmas: float = 2.6
     """Standard errors by which a control or a sibling has moved, and by the smallest effect: one in a hundred that
@@ -344,9 +345,6 @@ class Policy:
     scan_reach: int = 20
     """Points on either side of a change, at most, whose medians make its z."""
 
-    scan_most: float = 180.0
-    """The largest z that counts: the points of a coarse clock may all be the same on either side."""
-
     scan_rough: float = 4.0
     """The z of changes between which the autocorrelation of the noise is taken."""
 
@@ -385,13 +383,11 @@ class Policy:
 
     scan_penalties: tuple[float, ...] = (1.5, 2.2, 3.3, 5, 7.5, 11, 16, 24, 36, 54, 80, 120, 180)
     """What a change costs a segmentation, times the logarithm of the number of points. 2 is that of the Bayesian
-    information criterion where the noise is what it is taken for; it seldom is, so the whole range is tried."""
+    information criterion where the noise is what it is taken for; it seldom is, so the whole range is tried. The
+    last one is the largest z that counts, too: the points of a coarse clock may all be the same on either side."""
 
     change_points: int = 30
     """Points on either side that a change's shift is taken from."""
-
-    change_confidence: float = 0.9995
-    """Of the interval of that shift."""
 
     # Experiments in pairs.
 

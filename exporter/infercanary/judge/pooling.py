@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.resolution import Resolution
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
-from infercanary.judge.statistics import Floats, Points, Series, resolution_of, shift_of, variance_of
+from infercanary.judge.statistics import Points, Series, resolution_of, shift_of, variance_of
 
 Replica: TypeAlias = "tuple[Sequence[Points], Sequence[Points]]"
 Stayed: TypeAlias = "Mapping[tuple[int, int], Points]"
@@ -54,18 +54,14 @@ def pool(
     Returns:
         The pooled shift; of infinite error where nothing can be compared.
     """
-    each, compared = [], []
-    for place, replica in enumerate(replicas):
-        sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_runs)
-        beside = moved_beside(concurrent[place], policy) if concurrent and not sides.stayed else None
-        if pair := _replica(sides, restarts, policy):
-            each.append((pair, beside))
-            compared.append(sides)
-    if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
+    each = _compared(replicas, restarts, policy, concurrent, stayed)
+    if not each or any(one.beside is not None and not math.isfinite(one.beside.shift.se) for one in each):
         return UNKNOWN
     runs, starting, df, apart = _together(_beyond(each), restarts)
-    pooled = _widened(runs, starting, df)
-    return pooled._replace(se=max(runs.se, pooled.se * apart), resolution=_resolution(compared, policy))
+    pooled = runs.widened(starting, df)
+    return pooled._replace(
+        se=max(runs.se, pooled.se * apart), resolution=resolution_of(*_sides(each), policy)
+    )
 
 
 def pool_parts(
@@ -96,25 +92,18 @@ def pool_parts(
     Returns:
         None where nothing can be compared.
     """
-    each, compared = [], []
-    lasting: tuple[list[Floats], ...] = ([], [], [])
-    for place, replica in enumerate(replicas):
-        sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, policy.fewest_new_runs)
-        if pair := _replica(sides, restarts, policy, policy.noise_df):
-            compared.append(sides)
-            around = concurrent[place] if concurrent else ()
-            each.append((pair, None if sides.stayed else moved_beside(around, policy, policy.noise_df)))
-            others = [Series.of(points, policy=policy) for both in around for points in both]
-            for found, side in zip(lasting, (sides.old, sides.new, others), strict=True):
-                found.extend(series.deviations for series in side)
+    each = _compared(replicas, restarts, policy, concurrent, stayed, policy.noise_df)
     if not each:
         return None
     runs, starting, df, apart = _together(_beyond(each), restarts)
-    known = [beside.shift.log for _, beside in each if beside is not None]
+    known = [one.beside.shift.log for one in each if one.beside is not None]
     moved = median(known) if known else None
     more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
     error = math.sqrt(max(more, 0.0))
-    coarse = _resolution(compared, policy)
+    old, new = _sides(each)
+    others = [Series.of(points, policy=policy) for one in each for both in one.around for points in both]
+    lasting = [[series.deviations for series in side] for side in (old, new, others)]
+    coarse = resolution_of(old, new, policy)
     return Pooled(runs.log, runs.se, runs.df, error, df, lasting[:2], lasting[2], moved, coarse)
 
 
@@ -247,19 +236,47 @@ class _Sides(NamedTuple):
         return cls([s for _, s in old], [s for _, s in new], same)
 
 
-def _resolution(compared: Iterable[_Sides], policy: Policy) -> Resolution:
-    compared = [*compared]
-    old = [series for sides in compared for series in sides.old]
-    new = [series for sides in compared for series in sides.new]
-    return resolution_of(old, new, policy)
+class _Compared(NamedTuple):
+    """A replica of which both images have starts that count."""
+
+    sides: _Sides
+    part: _Part
+    beside: Beside | None
+    """What replicas beside it moved by."""
+    around: Sequence[tuple[Points, Points]]
+    """Latencies of these."""
 
 
-def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
+def _compared(
+    replicas: Iterable[Replica],
+    restarts: Restarts,
+    policy: Policy,
+    concurrent: Sequence[Sequence[tuple[Points, Points]]],
+    stayed: Sequence[Stayed],
+    noise_df: float = 0.0,
+) -> list[_Compared]:
+    fewest = policy.fewest_new_runs if noise_df else policy.fewest_runs
+    each = []
+    for place, replica in enumerate(replicas):
+        sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, fewest)
+        around = concurrent[place] if concurrent else ()
+        if part := _replica(sides, restarts, policy, noise_df):
+            beside = None if sides.stayed else moved_beside(around, policy, noise_df)
+            each.append(_Compared(sides, part, beside, around))
+    return each
+
+
+def _sides(each: Sequence[_Compared]) -> tuple[list[Series], list[Series]]:
+    """The starts of the old image and of the new one."""
+    return [s for one in each for s in one.sides.old], [s for one in each for s in one.sides.new]
+
+
+def _beyond(each: Sequence[_Compared]) -> list[_Part]:
     """Each replica without what those beside it moved by. That much a replica without any may have moved, too."""
-    known = [beside.shift.log for _, beside in each if beside is not None]
+    known = [one.beside.shift.log for one in each if one.beside is not None]
     moved = math.fsum(log**2 for log in known) / len(known) if known else 0.0
     found = []
-    for part, beside in each:
+    for _, part, beside, _ in each:
         if beside is None:
             found.append(part if part.is_beside else part._replace(starting=part.starting + moved))
             continue
@@ -305,13 +322,7 @@ def _replica(sides: _Sides, restarts: Restarts, policy: Policy, noise_df: float 
         return None
     if stayed:
         return _same_minutes(sides, restarts, policy, noise_df)
-    pairs = [
-        _with_noise_of(a, a, b, shift_of(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
-        if noise_df
-        else shift_of(a, b, policy)
-        for a in old
-        for b in new
-    ]
+    pairs = [moved(a, b, policy, noise_df) for a in old for b in new]
     logs = np.array([pair.log for pair in pairs]).reshape(len(old), len(new))
     # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
     # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
@@ -389,13 +400,3 @@ def _with_noise_of(
     noise = variance_of(side, max(side.inflation, known.inflation)) * len(side) * (1 / len(a) + 1 / len(b))
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
-
-
-def _widened(between: Shift, variance: float, df: float) -> Shift:
-    """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
-    if not variance or not math.isfinite(between.se):
-        return between
-    total = between.se**2 + variance
-    share = variance / total
-    freedom = share**2 / df + (1 - share) ** 2 / between.df
-    return between._replace(se=math.sqrt(total), df=1 / freedom if freedom else math.inf)

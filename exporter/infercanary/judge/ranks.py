@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
+from infercanary.judge.resolution import Floats
 
 _PAIRS = 1 << 16  # up to here all differences are formed; beyond, each is found by bisection
 

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercanary.judge.policy import Policy
+from infercanary.judge.resolution import Floats
 
 _BLOCK = 1024  # steps whose costs are in memory at a time; of those before only a bit a level remains
 
 
-def persistence(logs: NDArray[np.float64], scale: float, policy: Policy) -> NDArray[np.float64]:
+def persistence(logs: Floats, scale: float, policy: Policy) -> Floats:
     """The largest penalty at which the best segmentation still has a change near each point.
 
     A segmentation costs the sum over its points of the squared distance to their segment's level, in units of
@@ -38,9 +39,7 @@ def persistence(logs: NDArray[np.float64], scale: float, policy: Policy) -> NDAr
     return lasting
 
 
-def _segmented(
-    logs: NDArray[np.float64], scale: float, penalties: Sequence[float], policy: Policy
-) -> list[list[int]]:
+def _segmented(logs: Floats, scale: float, penalties: Sequence[float], policy: Policy) -> list[list[int]]:
     """Where segments begin, but for the first; for each penalty."""
     stride = policy.scan_stride
     grid = _levels(logs, scale, policy)
@@ -88,7 +87,7 @@ def _traced(best: NDArray[np.int32], left: NDArray[np.uint8], level: int) -> lis
     return cuts[::-1]
 
 
-def _levels(logs: NDArray[np.float64], scale: float, policy: Policy) -> NDArray[np.float64]:
+def _levels(logs: Floats, scale: float, policy: Policy) -> Floats:
     """Evenly spaced, a part of the noise apart; where those are too many, most of them lie where the points do."""
     low, high = float(logs.min()), float(logs.max())
     count = int((high - low) / (scale * policy.scan_level_step)) + 2

@@ -100,32 +100,35 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         hardware=_classes(upgrade.after),
         contended=runs.contended,
         next_look=next((look for look in policy.looks if look > runs.reached), None),
-        look=decision.look.runs if decision.look is not None else 0,
-        confirmed_at=decision.look.confirmed_at if decision.look is not None else None,
-        starts_needed=decision.look.starts_needed if decision.look is not None else None,
         **edited,
     )
-    if decision.look is None:
+    look = decision.look
+    if look is None:
         return msgspec.structs.replace(judgement, control_seconds=_control_levels(upgrade.before))
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
     measured = estimate.looks[-1].pairs  # people are shown the runs as they are
+    before, after = ([start for pair in measured for start in getattr(pair, s)] for s in ("old", "after"))
+    compared = [start for pair in decision.pairs for start in _starts(pair)]
     return msgspec.structs.replace(
         judgement,
-        shift=decision.look.seen.shift,
-        low=decision.look.seen.low,
-        high=decision.look.seen.high,
-        only=decision.look.shift.resolution.only,
-        baseline_seconds=_level(start for pair in measured for start in pair.old),
-        current_seconds=_level(start for pair in measured for start in pair.after),
-        control_seconds=_control_levels(start for pair in measured for start in pair.old),
+        look=look.runs,
+        confirmed_at=look.confirmed_at,
+        starts_needed=look.starts_needed,
+        shift=look.seen.shift,
+        low=look.seen.low,
+        high=look.seen.high,
+        only=look.shift.resolution.only,
+        baseline_seconds=_level(before),
+        current_seconds=_level(after),
+        control_seconds=_control_levels(before),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
-        starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
-        hosts=len({s.generation.host for pair in decision.pairs for s in _starts(pair)} - {""}),
-        hardware=_classes(start for pair in decision.pairs for start in _starts(pair)),
-        concurrent=decision.look.concurrent,
-        concurrent_shift=ratio(decision.look.moved) if decision.look.moved is not None else None,
+        starts=len({start.boot for start in compared}),
+        hosts=len({start.generation.host for start in compared} - {""}),
+        hardware=_classes(compared),
+        concurrent=look.concurrent,
+        concurrent_shift=ratio(look.moved) if look.moved is not None else None,
         siblings=0 if adjusted is None else adjusted.siblings,
         is_unwaited=adjusted is not None and not adjusted.siblings,
         own=_own(own, policy),

@@ -27,7 +27,8 @@ import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
 from infercanary.judge.policy import Policy
-from infercanary.judge.shift import Comparison, Floats, Pooled, Verdict, ratio
+from infercanary.judge.resolution import Floats
+from infercanary.judge.shift import Comparison, Pooled, Verdict, ratio
 
 MOST_STARTS = 8  # that anybody would wait for
 _MODES = 60  # runs of a side that stand for all of them, as the judging thread can afford

@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from infercanary.judge.resolution import FINE, Resolution
+from infercanary.judge.policy import Policy
+from infercanary.judge.resolution import FINE, Floats, Resolution
 
 Verdict = Literal["regressed", "improved", "unconfirmed", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
 
-Floats: TypeAlias = NDArray[np.float64]
 Sides: TypeAlias = "Sequence[Sequence[Floats]]"
 
 
@@ -47,6 +45,19 @@ class Shift(NamedTuple):
         half = float(stdtrit(self.df, (1 + level) / 2)) * self.se
         return self.log - max(half, self.resolution.down), self.log + max(half, self.resolution.up)
 
+    def has_moved(self, policy: Policy) -> bool:
+        """Whether it is of the smallest effect or more, and beyond its own noise."""
+        return abs(self.log) >= max(policy.log_effect, policy.moved_sigmas * self.se)
+
+    def widened(self, variance: float, df: float) -> Shift:
+        """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
+        total = self.se**2 + variance
+        if not variance or not math.isfinite(total):
+            return self
+        share = variance / total
+        freedom = share**2 / df + (1 - share) ** 2 / self.df
+        return self._replace(se=math.sqrt(total), df=1 / freedom if freedom else math.inf)
+
 
 class Pooled(NamedTuple):
     """A shift over replicas (a logarithm), with the two parts of its error apart: they shrink with different things.
@@ -72,12 +83,8 @@ class Pooled(NamedTuple):
     @property
     def shift(self) -> Shift:
         """With both parts as one, on their degrees of freedom together (Welch and Satterthwaite)."""
-        total = self.runs_se**2 + self.restart_se**2
-        if not self.restart_se or not math.isfinite(total):
-            return Shift(self.log, self.runs_se, self.runs_df, self.resolution)
-        share = self.restart_se**2 / total
-        freedom = share**2 / self.restart_df + (1 - share) ** 2 / self.runs_df
-        return Shift(self.log, math.sqrt(total), 1 / freedom if freedom else math.inf, self.resolution)
+        runs = Shift(self.log, self.runs_se, self.runs_df, self.resolution)
+        return runs.widened(self.restart_se**2, self.restart_df)
 
 
 UNKNOWN = Shift(math.nan, math.inf, 0.0)

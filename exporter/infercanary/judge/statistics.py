@@ -26,15 +26,13 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from infercanary.judge import persistence, ranks
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.resolution import FINE, Resolution, resolution
+from infercanary.judge.resolution import FINE, Floats, Resolution, resolution
 from infercanary.judge.shift import UNKNOWN, Comparison, Restarts, Shift, Verdict, ratio
 
-Floats: TypeAlias = NDArray[np.float64]
 Points: TypeAlias = "Sequence[float] | Floats | Series"
 
 _EQUAL = 1e-9  # two logarithms that differ by less are one

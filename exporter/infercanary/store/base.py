@@ -286,15 +286,12 @@ class Store(Protocol):
             policy: Its last look says how many runs at the beginning of each start stay.
         """
 
-    def thin(self, now: float) -> int:
+    def thin(self, now: float) -> None:
         """Merge and drop what is no longer to be kept; to be called every few minutes.
 
         Args:
             now: A Unix time. Only its steps matter, as the time that exporters watched: one back, or of more than a
                 day, does not count.
-
-        Returns:
-            How many rows fewer there are.
         """
 
     def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:

@@ -33,6 +33,21 @@ class StartSummary(NamedTuple):
     runs_until: float
     """When it is late with its next run, a Unix time; when it ended, where that is known."""
 
+    @classmethod
+    def of(cls, container: str, work: str, first_at: float, last_at: float, taken: int) -> StartSummary:
+        """By the pace of all of its runs, where the judge takes the latest ones to say who is live.
+
+        Args:
+            container: The stable name.
+            work: As the field.
+            first_at: When its first run began, a Unix time.
+            last_at: When its last run began.
+            taken: How many runs there were.
+        """
+        pace = (last_at - first_at) / (taken - 1) if taken > 1 else 0.0
+        until = last_at + max(LIVE.gone_seconds, LIVE.gone_runs * pace)
+        return cls(container, work, taken < LIVE.fewest_new_runs, until)
+
 
 def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:
     """Choose the starts that a judgement needs: of each image and model those of containers that run, and of the others
@@ -60,18 +75,6 @@ def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:
         first, rest = places[:FIRST_STARTS], places[FIRST_STARTS:]
         chosen += first + rest[-LATEST_STARTS:]
     return sorted(chosen)
-
-
-def runs_until(first_at: float, last_at: float, taken: int) -> float:
-    """When a start is late with its next run, as the judge says who is live, but by the pace of all of its runs.
-
-    Args:
-        first_at: When its first run began, a Unix time.
-        last_at: When its last run began.
-        taken: How many runs there were.
-    """
-    pace = (last_at - first_at) / (taken - 1) if taken > 1 else 0.0
-    return last_at + max(LIVE.gone_seconds, LIVE.gone_runs * pace)
 
 
 def fair(wanted: Iterable[int], total: int) -> int:

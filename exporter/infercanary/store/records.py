@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import structlog
@@ -45,6 +46,7 @@ class Details(msgspec.Struct, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
+_details = msgspec.msgpack.Decoder(Details)
 # What a flipped byte makes of a row: another form, numbers that cannot be, text that is not UTF-8, another type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
@@ -138,58 +140,51 @@ def details_of(generation: Generation) -> bytes:
     Args:
         generation: A start.
     """
-    g = generation
-    return msgspec.msgpack.encode(
-        Details(
-            g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form, g.ended_at, g.host, g.profiles
-        )
-    )
+    return _encoder.encode(Details(**{name: getattr(generation, name) for name in Details.__struct_fields__}))
 
 
-def start_in(
-    names: tuple[str, str, str, str],
-    started_at: float,
-    image: tuple[str, str, str],
-    environment: bytes,
-    details: bytes,
-) -> Generation | None:
-    """The start that a row has; None if a failing disk made it unreadable.
+def start_in(row: Sequence[Any]) -> Generation | None:
+    """The start in a row; None if a failing disk made the row unreadable.
 
     Args:
-        names: Namespace, service, container and boot id.
-        started_at: A Unix time.
-        image: Reference, id and digest.
-        environment: As :func:`encode_environment` made it.
-        details: As :func:`details_of` made them.
+        row: Namespace, service, container, boot id, start (Unix time), image, its id, its digest, environment (of
+            :func:`encode_environment`), details (of :func:`details_of`).
 
     Returns:
         The start, or None.
     """
+    (
+        namespace,
+        service,
+        container,
+        boot_id,
+        started_at,
+        image,
+        image_id,
+        image_digest,
+        environment,
+        details,
+    ) = row
     try:
-        known = msgspec.msgpack.decode(details, type=Details)
-        components = _components(environment)
-        started_at = msgspec.convert(started_at, Moment)
+        return Generation(
+            namespace=namespace,
+            service=service,
+            container=container,
+            boot_id=boot_id,
+            started_at=msgspec.convert(started_at, Moment),
+            image=image,
+            image_id=image_id,
+            image_digest=image_digest,
+            environment=_components(environment),
+            **msgspec.structs.asdict(_details.decode(details)),
+        )
     except _UNREADABLE:
         log.warning(
             "a stored start cannot be read, and is left out: check the disk",
-            service=names[1],
-            container=names[2],
+            service=service,
+            container=container,
         )
         return None
-    return Generation(
-        **dict(zip(("namespace", "service", "container", "boot_id"), names, strict=True)),
-        started_at=started_at,
-        **dict(zip(("image", "image_id", "image_digest"), image, strict=True)),
-        environment=components,
-        outputs=known.outputs,
-        cold_start=known.cold_start,
-        origin=known.origin,
-        memory_kills=known.memory_kills,
-        image_form=known.image_form,
-        ended_at=known.ended_at,
-        host=known.host,
-        profiles=known.profiles,
-    )
 
 
 @lru_cache(maxsize=_ENVIRONMENTS)
@@ -209,7 +204,7 @@ def with_known(generation: Generation, details: bytes) -> Generation:
         The start; of many ends, and of many profiles, it has the last ones.
     """
     try:
-        known = msgspec.msgpack.decode(details, type=Details)
+        known = _details.decode(details)
     except _UNREADABLE:
         return generation
     times = tuple(sorted({*known.memory_kills, *generation.memory_kills})[-_MAX_KILLS:])

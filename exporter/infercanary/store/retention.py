@@ -28,6 +28,8 @@ DAY_SECONDS = 86_400.0
 # What a row is: a run of the first or of the later ones of its start, a failed one, or a median of an image's first
 # runs, of a block or of an hour.
 OPENING, RAW, FAILED, FIRST, BLOCKS, HOURS = range(6)
+TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
+"""Tier → the column of a series with the number of its rows."""
 
 _SEEN_SECONDS = 7_200.0  # `seen` is written each hour only: what differs by less was seen at the same time
 _RUNS_SECONDS = 2 * DAY_SECONDS  # since it was seen; the store's age may grow by one in a step

@@ -28,12 +28,8 @@ class Session:
         self,
         path: Path | None,
         load: Callable[[sqlite3.Connection], None],
-        rolled_back: Callable[[sqlite3.Connection], None],
+        rolled_back: Callable[[], None],
     ) -> None:
-        self.errors = 0
-        """What could not be done."""
-        self.set_aside = 0
-        """Files that were corrupt and were renamed."""
         self.set_aside_at: float | None = None
         """When the last of those that still lie beside the file was, also by an earlier exporter: a Unix time."""
         self.size_bytes = 0
@@ -64,7 +60,6 @@ class Session:
                 self._db = self._connect()
             yield self._db
         except (sqlite3.Error, UnicodeError, OverflowError, OSError) as error:
-            self.errors += 1
             text = f"{self._path or 'the store in memory'}: {database.explain(error, self._path)}"
             if self._db is not None and database.is_corrupt(error):
                 self._disconnect()  # the next work begins anew
@@ -106,8 +101,7 @@ class Session:
                     db.execute("ROLLBACK TO part" if inner else "ROLLBACK")
                 if db.in_transaction:
                     db.execute("RELEASE part")
-            with suppress(sqlite3.Error):
-                self._rolled_back(db)
+            self._rolled_back()
             raise
         finally:
             self._within = inner
@@ -159,7 +153,6 @@ class Session:
     def _set_aside(self, error: BaseException) -> None:
         assert self._path is not None
         target = database.set_aside(self._path)
-        self.set_aside += 1
         log.warning("store was corrupt; set aside, and begun anew", path=str(target), error=str(error))
 
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import Policy
 from infercanary.store import database, retention, starts, thinning
-from infercanary.store.base import HISTORY, Document, Fleet, LastRun, StoreError
+from infercanary.store.base import HISTORY, Document, LastRun, StoreError
 from infercanary.store.kinds import DEFAULT_SCHEME, register
 from infercanary.store.reading import (
     StartSize,
@@ -33,7 +33,6 @@ from infercanary.store.reading import (
     ends,
     fair,
     first_that_fits,
-    runs_until,
     to_judge,
 )
 from infercanary.store.records import (
@@ -45,6 +44,7 @@ from infercanary.store.records import (
     encode,
     key_of,
     refuse,
+    start_in,
     tier_of,
 )
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
@@ -63,12 +63,13 @@ class SqliteStore:
         keep: How much is kept.
     """
 
+    fleet = None
+    """The file has one owner."""
+
     def __init__(self, path: Path | None, keep: Retention) -> None:
-        self.rows = 0
-        """Runs, blocks and hours that are kept."""
-        self.session = Session(path, load=self._load, rolled_back=self._rolled_back)
         self._keep = keep
         self._starts = StartRows()
+        self.session = Session(path, load=self._load, rolled_back=self._starts.forget)
         self._touched: set[ContainerKey] = set()
         self._now: float | None = None
         self._age = 0.0
@@ -101,11 +102,6 @@ class SqliteStore:
         return self.session.size_bytes
 
     @property
-    def fleet(self) -> Fleet | None:
-        """None: the file has one owner."""
-        return None
-
-    @property
     def set_aside_at(self) -> float | None:
         """When the last corrupt file that still lies beside this one was set aside, a Unix time."""
         return self.session.set_aside_at
@@ -134,7 +130,6 @@ class SqliteStore:
                     first_at = min(several, key=lambda sample: sample.sequence).started_at
                     series = starts.add_series(db, start, canary, first_at)
                 new += _insert(db, series, several, self._keep.opening)
-            self.rows += new
         self._touched.add(key_of(generation))
         return new
 
@@ -177,7 +172,7 @@ class SqliteStore:
                 f"{starts.COLUMNS} WHERE namespace = ? AND service = ? AND container = ? AND boot_id = ?",
                 (*service, container, boot_id),
             ).fetchone()
-        return None if row is None else starts.read(row)
+        return None if row is None else start_in(row)
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Each start of the service's containers, also without runs, in order of time."""
@@ -186,7 +181,7 @@ class SqliteStore:
                 f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, container, g.id",
                 service,
             ).fetchall()
-        return [generation for row in rows if (generation := starts.read(row)) is not None]
+        return [generation for row in rows if (generation := start_in(row)) is not None]
 
     def generations(
         self,
@@ -201,7 +196,7 @@ class SqliteStore:
         found = []
         with self.session.work() as db:
             several: Sequence[tuple[Any, ...]] = db.execute(
-                "SELECT g.id, s.id, container, image_key, taken, first_at, last_at FROM generation g "
+                "SELECT g.id, s.id, container, image_key, first_at, last_at, taken FROM generation g "
                 "JOIN series s ON s.generation = g.id "
                 "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? "
                 "AND container = ifnull(?, container) "
@@ -209,13 +204,15 @@ class SqliteStore:
                 (*service, canary, since, container),
             ).fetchall()
             if most_bytes is not None:
-                several = _that_fit(db, _to_judge(several), most_bytes)
+                seen = [StartSummary.of(*row[2:]) for row in several]
+                chosen = to_judge(seen, max((row[5] for row in several), default=0.0))
+                several = _that_fit(db, [several[place] for place in chosen], most_bytes)
             sizes = (
                 {} if most_bytes is None else _sizes(db, [series for _, series, *_ in several], most_bytes)
             )
             share = fair((size for _, size in sizes.values()), most_bytes or 0)
             for start, series, *_ in several:
-                generation = starts.read(db.execute(f"{starts.COLUMNS} WHERE g.id = ?", (start,)).fetchone())
+                generation = start_in(db.execute(f"{starts.COLUMNS} WHERE g.id = ?", (start,)).fetchone())
                 if generation is None:
                     continue
                 samples = decode(
@@ -229,9 +226,8 @@ class SqliteStore:
         """Keep, from now on, the runs that this policy looks at."""
         self._keep = self._keep.reaching(policy)
 
-    def thin(self, now: float) -> int:
-        """Merge and drop what is no longer to be kept; how many rows fewer there are."""
-        before = self.rows
+    def thin(self, now: float) -> None:
+        """Merge and drop what is no longer to be kept."""
         step = now - self._now if self._now is not None else 0.0
         if 0 < step <= retention.DAY_SECONDS:
             self._age += step
@@ -248,9 +244,6 @@ class SqliteStore:
                 self._starts.forget()
                 self._sweep(db)
             self._swept_at = self._age
-        with self.session.work() as db:
-            self._count(db)
-        return before - self.rows
 
     # Documents ---------------------------------------------------------------------------------------------------
 
@@ -295,33 +288,13 @@ class SqliteStore:
         )
         db.execute(starts.DELETE_UNUSED_ENVIRONMENTS)
 
-    def _count(self, db: sqlite3.Connection) -> None:
-        (rows,) = db.execute(
-            "SELECT total(opening + raw + failed + first + blocks + hours) FROM series"
-        ).fetchone()
-        self.rows = int(rows)
-
     def _load(self, db: sqlite3.Connection) -> None:
         database.retype(db)
         touched = set(db.execute("SELECT DISTINCT namespace, service, container FROM generation"))
         now, age = db.execute("SELECT now, age FROM clock").fetchone() or (None, 0.0)
-        self._count(db)
         self._starts.forget()
         self._touched, self._swept_at = touched, None
         self._now, self._age = None if now is None else starts.number(now), starts.number(age)
-
-    def _rolled_back(self, db: sqlite3.Connection) -> None:
-        self._starts.forget()
-        self._count(db)
-
-
-def _to_judge(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Generations of :meth:`SqliteStore.generations` that a judgement needs."""
-    seen = [
-        StartSummary(container, work, taken < LIVE.fewest_new_runs, runs_until(first_at, last_at, taken))
-        for _, _, container, work, taken, first_at, last_at in rows
-    ]
-    return [rows[place] for place in to_judge(seen, max((row[-1] for row in rows), default=0.0))]
 
 
 def _that_fit(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from typing import Any
 
 import msgspec
 
@@ -15,15 +14,14 @@ from infercanary.store.records import (
     details_of,
     encode_environment,
     key_of,
-    start_in,
     with_known,
 )
 
 COLUMNS = (
-    "SELECT g.id, namespace, service, container, boot_id, started_at, image, image_id, image_digest, e.body, details "
+    "SELECT namespace, service, container, boot_id, started_at, image, image_id, image_digest, e.body, details "
     "FROM generation g JOIN environment e ON e.id = g.environment "
 )
-"""What :func:`read` takes a row of."""
+"""A row for :func:`~infercanary.store.records.start_in`."""
 
 DELETE_UNUSED_ENVIRONMENTS = (
     "DELETE FROM environment WHERE NOT EXISTS "
@@ -104,32 +102,6 @@ class StartRows:
                 db.execute(f"{DELETE_UNUSED_ENVIRONMENTS} AND id = ?", (before,))
             row.written = generation
         return row
-
-
-def read(row: tuple[Any, ...]) -> Generation | None:
-    """The start in a row of ``COLUMNS``; None if a failing disk made it unreadable.
-
-    Args:
-        row: The columns of ``COLUMNS``, in that order.
-
-    Returns:
-        The start, or None.
-    """
-    (
-        _,
-        namespace,
-        service,
-        container,
-        boot_id,
-        started_at,
-        image,
-        image_id,
-        image_digest,
-        environment,
-        details,
-    ) = row
-    names = (namespace, service, container, boot_id)
-    return start_in(names, started_at, (image, image_id, image_digest), environment, details)
 
 
 def add_series(db: sqlite3.Connection, start: StartRow, canary: str, first_at: float) -> SeriesRow:

@@ -20,6 +20,7 @@ from infercanary.store.retention import (
     HOURS,
     OPENING,
     RAW,
+    TIERS,
     Retention,
     image_of,
 )
@@ -138,11 +139,8 @@ def _windows(series: Sequence[SeriesCounts], works: int) -> list[list[SeriesCoun
 
 def _drop_first(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Those of models whose windows became one, beyond what the image's first one left; ``series`` are newest first."""
-    oldest = series[::-1]
-    for one, count in _beyond(oldest, [one.first for one in oldest], keep.first_most // BLOCK):
-        if rows := _oldest(db, one, FIRST, count):
-            one.first -= len(rows)
-            _replace(db, one, rows, [])
+    for one, rows in _surplus(db, series[::-1], FIRST, keep.first_most // BLOCK):
+        _replace(db, one, rows, [])
 
 
 def _merge_raw(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
@@ -179,27 +177,33 @@ def _merge_raw(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> Non
 
 def _merge_blocks(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Into hours; ``series`` are those of all images, newest first."""
-    for one, count in _beyond(series, [one.blocks for one in series], keep.blocks):
-        if count < one.blocks:
-            count -= count % HOUR
-        if rows := _oldest(db, one, BLOCKS, count):
-            hours = [(sequence, HOURS, hour) for sequence, hour in _merged(rows, HOUR)]
-            one.blocks -= len(rows)
-            one.hours += len(hours)
-            _replace(db, one, rows, hours)
+    for one, rows in _surplus(db, series, BLOCKS, keep.blocks, HOUR):
+        hours = [(sequence, HOURS, hour) for sequence, hour in _merged(rows, HOUR)]
+        one.hours += len(hours)
+        _replace(db, one, rows, hours)
 
 
 def _drop_oldest(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Hours and failed runs; ``series`` are those of all images, newest first."""
-    for one, count in _beyond(series, [one.hours for one in series], keep.hours):
-        if rows := _oldest(db, one, HOURS, count):
-            one.hours -= len(rows)
-            _replace(db, one, rows, [])
-    for one, count in _beyond(series, [one.failed for one in series], keep.failed):
-        if rows := _oldest(db, one, FAILED, count):
-            one.failed -= len(rows)
-            one.failed_through = rows[-1][0]
-            _replace(db, one, rows, [])
+    for one, rows in _surplus(db, series, HOURS, keep.hours):
+        _replace(db, one, rows, [])
+    for one, rows in _surplus(db, series, FAILED, keep.failed):
+        one.failed_through = rows[-1][0]
+        _replace(db, one, rows, [])
+
+
+def _surplus(
+    db: Rows, series: Sequence[SeriesCounts], tier: int, window: int, whole: int = 1
+) -> Iterator[tuple[SeriesCounts, list[tuple[int, bytes]]]]:
+    """The oldest rows of a tier beyond a window, ``whole`` at a time unless none would be left; no longer counted."""
+    name = TIERS[tier]
+    for one, count in _beyond(series, [getattr(one, name) for one in series], window):
+        there = getattr(one, name)
+        if count < there:
+            count -= count % whole
+        if rows := _oldest(db, one, tier, count):
+            setattr(one, name, there - len(rows))
+            yield one, rows
 
 
 def _beyond(

@@ -27,7 +27,7 @@ pytestmark = needs_cc
 def batches_in(path: Path) -> int:
     """How many batches the store in a file holds: each as a whole, all up to one."""
     with closing(SqliteStore.open(path, KEEP)) as store:
-        assert store.session.set_aside == 0
+        assert store.set_aside_at is None
         found = store.generations(S, "c")
         taken = store.taken(S, "c")
         documents = [int(document.body) for document in store.history(S, "c", "answer")]

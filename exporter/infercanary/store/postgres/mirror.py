@@ -133,10 +133,9 @@ class Mirror:
             starts: Their identifiers.
         """
         for row in db.rows(sql.STARTS, service=self._service, starts=[*starts]):
-            start, revision, began, namespace, name, container, boot_id, started_at, *image = row[:11]
-            names = (namespace, name, container, boot_id)
-            generation = start_in(names, started_at, (image[0], image[1], image[2]), row[11], row[12])
-            size = StartSize(len(row[12]), hash(row[11]), len(row[11]))
+            start, revision, began, _, _, container, boot_id, *_, environment, details = row
+            generation = start_in(row[3:])
+            size = StartSize(len(details), hash(environment), len(environment))
             work = "" if generation is None else generation.work_key
             self.starts[start] = StartSeen(revision, began, container, boot_id, generation, work, size)
 

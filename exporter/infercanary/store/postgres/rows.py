@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from infercanary.store.postgres import sql
 from infercanary.store.postgres.session import PostgresSession
 from infercanary.store.thinning import SeriesCounts
@@ -21,8 +23,6 @@ class PostgresRows:
     """
 
     def __init__(self, db: PostgresSession, service: UUID, container: str) -> None:
-        self.removed = 0
-        """How many rows fewer there are."""
         self._db = db
         self._service = service
         self._key: dict[str, Any] = {"service": service, "container": container}
@@ -54,16 +54,14 @@ class PostgresRows:
                 sql.ADD_SAMPLES,
                 service=self._service, series=[one.id] * len(merged), sequences=numbers, tiers=tiers, bodies=bodies,
             )  # fmt: skip
-        counts = ("merged_through", "failed_through", "opening", "raw", "failed", "first", "blocks", "hours")
-        self._db.run(sql.SET_COUNTS, **key, **{name: getattr(one, name) for name in counts})
-        self.removed += len(sequences) - len(merged)
+        self._db.run(sql.SET_COUNTS, **{**msgspec.structs.asdict(one), **key})
 
     def drop(self, starts: Iterable[UUID]) -> None:
         """Forget starts with all of their runs."""
         ids = [*starts]
         locked = self._db.rows(sql.LOCK_SERIES_OF_STARTS, service=self._service, starts=ids)
         series = [one for (one,) in locked]
-        self.removed += self._db.run(sql.DROP_SAMPLES_OF_SERIES, service=self._service, series=series)
+        self._db.run(sql.DROP_SAMPLES_OF_SERIES, service=self._service, series=series)
         self._db.run(sql.DROP_STARTS, service=self._service, starts=ids)
 
     def drop_empty(self) -> None:

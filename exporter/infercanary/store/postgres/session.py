@@ -84,21 +84,9 @@ class PostgresSession:
             cursor = db.execute(statement.encode(), given)
             return cursor.fetchall() if cursor.description else []
 
-    def run(self, statement: str, **given: object) -> int:
-        """Do what a statement says.
-
-        Args:
-            statement: One of :mod:`.sql`.
-            given: Its parameters.
-
-        Returns:
-            How many rows it was done to.
-
-        Raises:
-            StoreError: As :meth:`rows`.
-        """
-        with self._work() as db:
-            return db.execute(statement.encode(), given).rowcount
+    def run(self, statement: str, **given: object) -> None:
+        """As :meth:`rows`, of a statement that returns none."""
+        self.rows(statement, **given)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 from uuid import UUID
@@ -16,17 +16,17 @@ from uuid import UUID
 import msgspec
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import Policy
 from infercanary.store import retention, thinning
 from infercanary.store.base import HISTORY, Document, LastRun, LeaseLost, StoreError
 from infercanary.store.postgres import sql
 from infercanary.store.postgres.fleet import PostgresFleet
 from infercanary.store.postgres.keys import series_id, service_id, start_id, storable
 from infercanary.store.postgres.location import Location
-from infercanary.store.postgres.mirror import Mirror, SeriesSeen, StartSeen
+from infercanary.store.postgres.mirror import Mirror
 from infercanary.store.postgres.rows import PostgresRows
 from infercanary.store.postgres.session import PostgresSession
-from infercanary.store.reading import StartSummary, fair, first_that_fits, runs_until, to_judge
+from infercanary.store.reading import StartSummary, fair, first_that_fits, to_judge
 from infercanary.store.records import (
     MAX_CANARIES,
     ContainerKey,
@@ -66,6 +66,11 @@ class PostgresStore:
         holder: What tells this process from all others; None for a random name.
     """
 
+    size_bytes = None
+    """Databases with PostgreSQL's protocol have no common way to ask."""
+    set_aside_at = None
+    """A database is never begun anew."""
+
     def __init__(self, location: Location, keep: Retention | None = None, holder: str | None = None) -> None:
         self.session = PostgresSession(location, self._rolled_back)
         self._keep = keep or Retention()
@@ -74,22 +79,7 @@ class PostgresStore:
         self._swept_at = -math.inf
         # A database that does not answer is noticed before the lease ends.
         self._renewing = PostgresSession(location, lambda: None, location.lease_seconds / 2)
-        self._fleet = PostgresFleet(self.session, self._renewing, location.lease_seconds, holder)
-
-    @property
-    def size_bytes(self) -> int | None:
-        """None: databases with PostgreSQL's protocol have no common way to ask."""
-        return None
-
-    @property
-    def set_aside_at(self) -> float | None:
-        """None: a database is never begun anew."""
-        return None
-
-    @property
-    def fleet(self) -> PostgresFleet:
-        """What exporters that share it agree on."""
-        return self._fleet
+        self.fleet = PostgresFleet(self.session, self._renewing, location.lease_seconds, holder)
 
     def transaction(self) -> AbstractContextManager[None]:
         """What is done within it is kept as a whole or, after an exception, not at all."""
@@ -169,7 +159,12 @@ class PostgresStore:
             if container in {None, start.container} and start.began >= since
         ]
         if most_bytes is not None:
-            several = _to_judge(several)
+            seen = [
+                StartSummary.of(start.container, start.work, series.first_at, series.last_at, series.taken)
+                for start, series in several
+            ]
+            now = max((series.last_at for _, series in several), default=0.0)
+            several = [several[place] for place in to_judge(seen, now)]
         mirror.read(self.session, [series for _, series in several])
         if most_bytes is not None:
             several = several[first_that_fits([start.size for start, _ in several], most_bytes) :]
@@ -177,32 +172,29 @@ class PostgresStore:
         for start, series in several:
             if start.generation is not None and (samples := decode(series.within(share))):
                 found.append((start.generation, samples))
-        self._fleet.forget_runs(_MOST_READ_BYTES, service, canary)
+        self.fleet.forget_runs(_MOST_READ_BYTES, service, canary)
         return found
 
     def keep_for(self, policy: Policy) -> None:
         """Keep, from now on, the runs that this policy looks at."""
         self._keep = self._keep.reaching(policy)
 
-    def thin(self, now: float) -> int:
-        """Merge and drop what is no longer to be kept; how many rows fewer there are.
+    def thin(self, now: float) -> None:
+        """Merge and drop what is no longer to be kept.
 
         Of the containers whose runs this process took, and of the services that it judges; the time is the database's.
         """
-        removed = 0
         for key in list(self._touched):
             namespace, name, container = key
             rows = PostgresRows(self.session, service_id(ServiceKey(namespace, name)), container)
             with self.transaction():
                 thinning.thin(rows, self._keep)
-            removed += rows.removed
             self._touched.discard(key)
         if time.monotonic() - self._swept_at >= _SWEEP_SECONDS:
             [(age,)] = self.session.rows(sql.NOW)
-            for service in self._fleet.held:
-                removed += self._sweep(service_id(service), age)
+            for service in self.fleet.held:
+                self._sweep(service_id(service), age)
             self._swept_at = time.monotonic()
-        return removed
 
     # Documents ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +206,7 @@ class PostgresStore:
         """
         key = {"service": service_id(service), "kind": kind, "canary": canary}
         with self.transaction():
-            numbers = self.session.rows(sql.SAVE, **key, **self._fleet.claim(service), at=at, body=body)
+            numbers = self.session.rows(sql.SAVE, **key, **self.fleet.claim(service), at=at, body=body)
             if not numbers:
                 raise LeaseLost(f"{service}: another exporter judges it by now")
             self.session.run(sql.FORGET_DOCUMENTS, **key, number=numbers[0][0] - HISTORY)
@@ -228,7 +220,7 @@ class PostgresStore:
 
     def _mirror(self, service: ServiceKey, container: str | None = None) -> Mirror:
         """What is known of a service: as it was refreshed last or, if this process does not judge it, as it is now."""
-        known = self._fleet.mirrors.get(service)
+        known = self.fleet.mirrors.get(service)
         if known is None:
             known = Mirror(service_id(service), container)
             known.refresh(self.session)
@@ -310,7 +302,7 @@ class PostgresStore:
             db.run(sql.COUNT_SAMPLES, service=service, **columns)
         return len(added)
 
-    def _sweep(self, service: UUID, age: float) -> int:
+    def _sweep(self, service: UUID, age: float) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
         key = ServiceKey("", "")  # all of one service
         rows = self.session.rows(sql.RECORDS, service=service)
@@ -324,25 +316,9 @@ class PostgresStore:
             if expired:
                 self.session.run(sql.DROP_FINDINGS, service=service)
             self.session.run(sql.DROP_UNUSED_ENVIRONMENTS, service=service)
-        return dropped.removed
 
     def _rolled_back(self) -> None:
         self._written.clear()
-
-
-def _to_judge(several: Sequence[tuple[StartSeen, SeriesSeen]]) -> list[tuple[StartSeen, SeriesSeen]]:
-    """Generations that a judgement needs."""
-    seen = [
-        StartSummary(
-            start.container,
-            start.work,
-            series.taken < LIVE.fewest_new_runs,
-            runs_until(series.first_at, series.last_at, series.taken),
-        )
-        for start, series in several
-    ]
-    now = max((series.last_at for _, series in several), default=0.0)
-    return [several[place] for place in to_judge(seen, now)]
 
 
 def _encoded(sample: Sample) -> bytes:
