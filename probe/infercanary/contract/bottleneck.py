@@ -21,13 +21,8 @@ QUEUED: Final = "queued"
 BLOCKED: Final = "blocked"
 READING: Final = "reading"
 ASLEEP: Final = "asleep"
-OFF_CPU: Mapping[str, Limit] = {
-    QUEUED: "scheduling",
-    BLOCKED: "scheduling",
-    READING: "io",
-    ASLEEP: "unknown",
-}
-"""Why a canary's thread did not compute → what that time depended on.
+OFF_CPU = (QUEUED, BLOCKED, READING, ASLEEP)
+"""Why a canary's thread did not compute.
 
 ``queued``: ready, it waited for a CPU, whoever had it; its own quota, or threads that its engine computes with, too.
 ``blocked``: asleep without I/O, as for a lock. ``reading``: asleep while blocks were read for it. ``asleep``: one of

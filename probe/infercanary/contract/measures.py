@@ -32,9 +32,8 @@ class Measure:
     """As a sentence says it: "takes 31 % more host memory"."""
     unit: str
     """Base unit, empty for a ratio."""
-    meaning: str
-    more_is_better: bool
-    is_judged: bool
+    more_is_better: bool = False
+    is_judged: bool = False
     """Whether it gets a verdict of its own. What moves as the latency does, or with the neighbours, does not."""
 
 
@@ -42,40 +41,22 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         measure.name: measure
         for measure in (
-            Measure(
-                THROUGHPUT, "throughput", "samples/s",
-                "Samples of the run's requests over the wall time of its repeats.",
-                more_is_better=True, is_judged=False,
-            ),
-            Measure(
-                HOST_MEMORY, "host memory", "bytes",
-                "The most memory of the host that the canary's process had during the run; in a server's process, or "
-                "of a server in the probe's container, what was in use after it.",
-                more_is_better=False, is_judged=True,
-            ),
-            Measure(
-                DEVICE_MEMORY, "device memory", "bytes",
-                "The most memory of its device that the engine had allocated during the run.",
-                more_is_better=False, is_judged=True,
-            ),
-            Measure(
-                DEVICE_USE, "use of the device", "",
-                "Share of the time in which the device worked, whoever's work it was.",
-                more_is_better=False, is_judged=False,
-            ),
-            Measure(
-                ENERGY, "energy", "joules",
-                "Energy of its device for one inference, whoever else had the device meanwhile.",
-                more_is_better=False, is_judged=True,
-            ),
-            Measure(
-                OUTPUT, "output", "tokens",
-                "Tokens of the run's last streamed completion: fewer take less time, whatever the image.",
-                more_is_better=True, is_judged=False,
-            ),
+            # Samples of the run's requests over the wall time of its repeats.
+            Measure(THROUGHPUT, "throughput", "samples/s", more_is_better=True),
+            # The most memory of the host that the canary's process had during the run; in a server's process, or of a
+            # server in the probe's container, what was in use after it.
+            Measure(HOST_MEMORY, "host memory", "bytes", is_judged=True),
+            # The most memory of its device that the engine had allocated during the run.
+            Measure(DEVICE_MEMORY, "device memory", "bytes", is_judged=True),
+            # Share of the time in which the device worked, whoever's work it was.
+            Measure(DEVICE_USE, "use of the device", ""),
+            # Energy of its device for one inference, whoever else had the device meanwhile.
+            Measure(ENERGY, "energy", "joules", is_judged=True),
+            # Tokens of the run's last streamed completion: fewer take less time, whatever the image.
+            Measure(OUTPUT, "output", "tokens", more_is_better=True),
         )
     }
-)  # fmt: skip
+)
 
 
 def throughput_of(batch: int, concurrency: int) -> str:
@@ -107,7 +88,6 @@ def measure_of(name: str) -> Measure | None:
         name,
         f"throughput at batch {batch}{at_a_time}",
         "samples/s",
-        "Samples a second of a sweep's point, of all requests at a time together.",
         more_is_better=True,
         is_judged=True,
     )

@@ -1,8 +1,8 @@
 """Every word that probe and exporter both know, each with what the judge needs to know of it.
 
-A new tag, control or component is one entry here. Its classification is a required argument, so it cannot be left out,
-and the probe asserts where it emits a word that this module has it. Names stay plain strings: they travel as JSON, and
-an exporter must be able to read the report of a newer probe.
+A new tag, control or component is one entry here, with its classification where that is not the default. The probe
+asserts where it emits a word that this module has it. Names stay plain strings: they travel as JSON, and an exporter
+must be able to read the report of a newer probe.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ class PhaseKind:
     """A phase of a repeat that the built-in targets time. A user's own target may name others."""
 
     name: str
-    is_waiting: bool
+    is_waiting: bool = False
     """Neither computing nor moving bytes: the host enqueues, or something else has the device."""
-    of_server: bool
+    of_server: bool = False
     """A phase of a request to a server, seen from the client."""
-    is_transfer: bool
+    is_transfer: bool = False
     """Moving bytes: over a bus, or through a socket."""
 
 
 PHASES: Mapping[str, PhaseKind] = _table(
     (
-        PhaseKind("h2d", is_waiting=False, of_server=False, is_transfer=True),
-        PhaseKind("compute", is_waiting=False, of_server=False, is_transfer=False),
-        PhaseKind("d2h", is_waiting=False, of_server=False, is_transfer=True),
-        PhaseKind("launch", is_waiting=True, of_server=False, is_transfer=False),
-        PhaseKind("queue", is_waiting=True, of_server=False, is_transfer=False),
-        PhaseKind("connect", is_waiting=False, of_server=True, is_transfer=True),
-        PhaseKind("send", is_waiting=False, of_server=True, is_transfer=True),
-        PhaseKind("wait", is_waiting=False, of_server=True, is_transfer=False),
-        PhaseKind("receive", is_waiting=False, of_server=True, is_transfer=True),
-        PhaseKind("first_token", is_waiting=False, of_server=True, is_transfer=False),
-        PhaseKind("tokens", is_waiting=False, of_server=True, is_transfer=False),
+        PhaseKind("h2d", is_transfer=True),
+        PhaseKind("compute"),
+        PhaseKind("d2h", is_transfer=True),
+        PhaseKind("launch", is_waiting=True),
+        PhaseKind("queue", is_waiting=True),
+        PhaseKind("connect", of_server=True, is_transfer=True),
+        PhaseKind("send", of_server=True, is_transfer=True),
+        PhaseKind("wait", of_server=True),
+        PhaseKind("receive", of_server=True, is_transfer=True),
+        PhaseKind("first_token", of_server=True),
+        PhaseKind("tokens", of_server=True),
     )
 )
 
@@ -86,9 +86,9 @@ class Tag:
     name: str
     meaning: str
     """What happened, and what to do about it."""
-    is_judged: bool
+    is_judged: bool = True
     """Whether the judge counts a run that has it: an image may cause its own throttling, so most are counted."""
-    by_others: bool
+    by_others: bool = False
     """Whether other processes of the host cause it. ``ab`` may leave such runs out."""
     by_itself: bool = False
     """Whether its own container causes it, by its limits or by what else runs in it: no other container feels that."""
@@ -106,60 +106,65 @@ GPU_CLOCK_LIMITED: Final = "gpu_clock_limited"
 GPU_BUSY: Final = "gpu_busy"
 
 
-def _state_tag(name: str, meaning: str) -> Tag:
-    return Tag(name, meaning, is_judged=False, by_others=False)
-
-
-def _own(name: str, meaning: str) -> Tag:
-    return Tag(name, meaning, is_judged=True, by_others=False)
-
-
-def _itself(name: str, meaning: str) -> Tag:
-    return Tag(name, meaning, is_judged=True, by_others=False, by_itself=True)
-
-
-def _others(name: str, meaning: str) -> Tag:
-    return Tag(name, meaning, is_judged=True, by_others=True)
-
-
 TAGS: Mapping[str, Tag] = _table(
     (
-        _state_tag(WARMING, "not steady yet, and may become faster still; run it again before comparing"),
-        _state_tag(
+        Tag(
+            WARMING,
+            "not steady yet, and may become faster still; run it again before comparing",
+            is_judged=False,
+        ),
+        Tag(
             FAILING,
             "it failed, or the device had no room for it, as said above; fix that before anything else",
+            is_judged=False,
         ),
-        _state_tag(
+        Tag(
             BESIDE_CANARY,
             "another canary was loading, or a sweep or profile still ran; run it again when that is over",
+            is_judged=False,
         ),
-        _others(
+        Tag(
             STALLED,
             "it started over 0.25 s late, or the process stood still; give it more CPU, or look for a paused container",
+            by_others=True,
         ),
-        _others(
-            CPU_WAIT_OUTSIDE, "ready to run, it waited for a CPU; use fewer threads, or move neighbours away"
+        Tag(
+            CPU_WAIT_OUTSIDE,
+            "ready to run, it waited for a CPU; use fewer threads, or move neighbours away",
+            by_others=True,
         ),
-        _itself(
+        Tag(
             CPU_WAIT_INSIDE,
             "ready to run, it waited for a CPU that others in its container had; look for what runs beside the server",
+            by_itself=True,
         ),
-        _itself(THROTTLED, "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"),
-        _itself("cpuset_changed", "the container got other CPUs; compare runs on the same ones only"),
-        _itself(
+        Tag(
+            THROTTLED,
+            "the CPU quota held it back; raise the quota (--cpus), or use fewer threads",
+            by_itself=True,
+        ),
+        Tag(
+            "cpuset_changed",
+            "the container got other CPUs; compare runs on the same ones only",
+            by_itself=True,
+        ),
+        Tag(
             MEMORY_LIMIT,
             "memory was at its limit and had to be freed, or the kernel killed a process; raise the limit (--memory)",
+            by_itself=True,
         ),
-        _own(
-            "io_pressure", "the container waited for a disk; look for swapping, and for models being loaded"
-        ),
-        _own("gc", "Python collected garbage in it; gc.freeze() after loading makes that rare"),
-        _own(
+        Tag("io_pressure", "the container waited for a disk; look for swapping, and for models being loaded"),
+        Tag("gc", "Python collected garbage in it; gc.freeze() after loading makes that rare"),
+        Tag(
             GPU_CLOCK_LIMITED,
             "the GPU's clock was held down; look at the reason: power, heat or a clock lock",
         ),
-        _others(GPU_BUSY, "something else used the GPU just before; run it again without that load"),
-        _own("output_changed", "the output is not that of the first steady run; look for random layers"),
+        Tag(
+            GPU_BUSY,
+            "something else used the GPU just before; run it again without that load",
+            by_others=True,
+        ),
+        Tag("output_changed", "the output is not that of the first steady run; look for random layers"),
     )
 )
 """In the order in which a run lists them."""
@@ -271,7 +276,7 @@ class Component:
     name: str
     title: str
     """Its name in a sentence."""
-    is_first: bool
+    is_first: bool = True
     """Whether people ask for it first; those that do are listed in the table's order, the others by name after them."""
     row: str = ""
     """The row of ``probe --once`` that shows it; empty: it is listed with all others."""
@@ -303,42 +308,42 @@ def of_canary(component: str, canary: str) -> str:
 
 COMPONENTS: Mapping[str, Component] = _table(
     (
-        Component(MODEL, "model", is_first=True, is_given=True),
-        Component(SETTINGS, "canary's settings", is_first=True, is_given=True),
-        Component("torch_device", "device", is_first=True, row="device", names_device=True),
-        Component("torch_cuda_device", "GPU", is_first=True, row="device"),
-        Component(GPU_SHARED_WITH, "GPU shared with", is_first=True, is_given=True),
-        Component("torch", "torch", is_first=True, row="torch"),
-        Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
-        Component("torch_cudnn", "cuDNN", is_first=True, row="cuDNN"),
+        Component(MODEL, "model", is_given=True),
+        Component(SETTINGS, "canary's settings", is_given=True),
+        Component("torch_device", "device", row="device", names_device=True),
+        Component("torch_cuda_device", "GPU", row="device"),
+        Component(GPU_SHARED_WITH, "GPU shared with", is_given=True),
+        Component("torch", "torch", row="torch"),
+        Component("torch_cuda", "CUDA", row="CUDA"),
+        Component("torch_cudnn", "cuDNN", row="cuDNN"),
         Component("torch_driver_cuda", "driver's CUDA", is_first=False),
-        Component("torch_mode", "mode", is_first=True, row="device", is_setting=True),
-        Component("torch_compile_mode", "compile mode", is_first=True, row="device", is_setting=True),
-        Component("torch_autocast", "autocast", is_first=True, row="device", is_setting=True),
-        Component("onnx_device", "device", is_first=True, names_device=True),
-        Component("onnx_provider", "provider", is_first=True, row="device"),
-        Component("onnx_on_cpu", "operators left to the CPU", is_first=True, row="device"),
-        Component("onnx_cuda_device", "GPU", is_first=True, row="device"),
-        Component("onnxruntime", "ONNX Runtime", is_first=True, row="ONNX Runtime"),
+        Component("torch_mode", "mode", row="device", is_setting=True),
+        Component("torch_compile_mode", "compile mode", row="device", is_setting=True),
+        Component("torch_autocast", "autocast", row="device", is_setting=True),
+        Component("onnx_device", "device", names_device=True),
+        Component("onnx_provider", "provider", row="device"),
+        Component("onnx_on_cpu", "operators left to the CPU", row="device"),
+        Component("onnx_cuda_device", "GPU", row="device"),
+        Component("onnxruntime", "ONNX Runtime", row="ONNX Runtime"),
         Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False, row="ONNX Runtime"),
         Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
-        Component("tensorrt_cuda_device", "GPU", is_first=True, row="device"),
-        Component("tensorrt", "TensorRT", is_first=True, row="TensorRT"),
-        Component("openai_prompt", "prompt", is_first=True, is_setting=True),
-        Component("nvidia_driver", "NVIDIA driver", is_first=True, row="driver"),
+        Component("tensorrt_cuda_device", "GPU", row="device"),
+        Component("tensorrt", "TensorRT", row="TensorRT"),
+        Component("openai_prompt", "prompt", is_setting=True),
+        Component("nvidia_driver", "NVIDIA driver", row="driver"),
         Component("openvino", "openvino", is_first=False, row="OpenVINO"),
-        Component("torch_intra_op_threads", "intra-op threads", is_first=True),
-        Component("torch_inter_op_threads", "inter-op threads", is_first=True),
-        Component("onnx_intra_op_threads", "intra-op threads", is_first=True),
+        Component("torch_intra_op_threads", "intra-op threads"),
+        Component("torch_inter_op_threads", "inter-op threads"),
+        Component("onnx_intra_op_threads", "intra-op threads"),
         Component("onnx_inter_op_threads", "inter-op threads", is_first=False),
-        Component("cpu_quota", "CPU quota", is_first=True, is_given=True),
-        Component("cpuset_cpus", "CPUs", is_first=True, is_given=True),
-        Component("memory_limit", "memory limit", is_first=True, is_given=True),
-        Component("kserve_instances", "server's instances", is_first=True, is_given=True),
-        Component("kserve_max_batch_size", "server's largest batch", is_first=True, is_given=True),
-        Component("kserve_batching", "server's batching", is_first=True, is_given=True),
-        Component("python", "python", is_first=True),
-        Component("numpy", "numpy", is_first=True),
+        Component("cpu_quota", "CPU quota", is_given=True),
+        Component("cpuset_cpus", "CPUs", is_given=True),
+        Component("memory_limit", "memory limit", is_given=True),
+        Component("kserve_instances", "server's instances", is_given=True),
+        Component("kserve_max_batch_size", "server's largest batch", is_given=True),
+        Component("kserve_batching", "server's batching", is_given=True),
+        Component("python", "python"),
+        Component("numpy", "numpy"),
         Component("cpu_model", "CPU", is_first=False),
         Component("onnx_execution_mode", "execution mode", is_first=False, is_setting=True),
         Component("onnx_graph_optimization", "graph optimization", is_first=False, is_setting=True),

@@ -220,7 +220,7 @@ from infercanary.probe.samplers import register
 LOAD = Metric("infercanary_load_average", "gauge", "L.")
 
 
-@register(default=%s)
+@register()
 class LoadSampler:
     name = "load"
 
@@ -244,19 +244,13 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
 
 
 def test_a_new_file_is_a_new_sampler(add: Callable[[str], None]) -> None:
-    add(NEW % True)
+    add(NEW)
     assert "load" in names({})
     assert "load" not in names({"load": False})
 
 
-def test_one_may_be_off_until_it_is_asked_for(add: Callable[[str], None]) -> None:
-    add(NEW % False)
-    assert "load" not in names({})
-    assert "load" in names({"load": True})
-
-
 def test_a_name_is_taken_once(add: Callable[[str], None]) -> None:
-    add(NEW.replace('"load"', '"stalls"') % True)
+    add(NEW.replace('"load"', '"stalls"'))
     with pytest.raises(ValueError, match="two samplers are named `stalls`"):
         make_samplers()
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -84,41 +83,13 @@ class SampleFailed(Exception):
         self.families = tuple(families)
 
 
-@dataclass(frozen=True)
-class SamplerContext:
-    """What a sampler may ask of its probe; each is callable at any time, from any thread."""
-
-    compute_threads: Callable[[], int | None] = lambda: None
-    """How many threads the canaries' engines compute with; None while that is not known."""
-    places: Callable[[], Mapping[str, Place]] = dict
-    """Canary → where the thread of its last run was; without those that are not known."""
-    local_cpus: Callable[[], Mapping[str, frozenset[int]]] = dict
-    """GPU → the CPUs on its NUMA node; without those that are not known."""
-
-
-@runtime_checkable
-class NeedsContext(Protocol):
-    """A class of samplers that ask something of their probe."""
-
-    def for_probe(self, context: SamplerContext) -> Sampler:
-        """Make one; a class method.
-
-        Args:
-            context: What it may ask.
-
-        Returns:
-            A sampler of this class.
-        """
-        ...
-
-
 class Registered(NamedTuple):
     """A built-in sampler."""
 
     name: str
-    kind: Callable[[], Sampler] | NeedsContext
-    default: bool
-    """Whether it is on where the settings do not name it."""
+    kind: Callable[..., Sampler]
+    asks_probe: bool
+    """It is made with ``compute_threads``, ``places`` and ``local_cpus``, callable at any time, from any thread."""
     is_slow: bool
     """It may take long, and is sampled after the others: they share what a run waits for."""
 
@@ -128,11 +99,11 @@ K = TypeVar("K", bound="type[Sampler]")
 _registered: dict[str, Registered] = {}
 
 
-def register(*, default: bool = True, is_slow: bool = False) -> Callable[[K], K]:
-    """Make a class of samplers known by its ``name``. It is made without arguments, or by :class:`NeedsContext`.
+def register(*, asks_probe: bool = False, is_slow: bool = False) -> Callable[[K], K]:
+    """Make a class of samplers known by its ``name``.
 
     Args:
-        default: Whether it is on where the settings do not name it.
+        asks_probe: Whether it is made with what it may ask of its probe (:class:`Registered`), else without arguments.
         is_slow: Whether it is sampled after the others.
 
     Returns:
@@ -143,7 +114,7 @@ def register(*, default: bool = True, is_slow: bool = False) -> Callable[[K], K]
     """
 
     def registering(kind: K) -> K:
-        ours = Registered(kind.name, kind, default, is_slow)
+        ours = Registered(kind.name, kind, asks_probe, is_slow)
         if _registered.setdefault(kind.name, ours) != ours:
             raise ValueError(f"two samplers are named `{kind.name}`")
         return kind
@@ -172,10 +143,10 @@ def make_samplers(
     """Make the samplers of a probe.
 
     Args:
-        switches: Name of a built-in sampler → whether it is on, where that is not its default; or
+        switches: Name of a built-in sampler → whether it is on, which is the default; or
             ``package.module:attribute`` of a class or function of your own, that makes one without arguments.
-        compute_threads: See :class:`SamplerContext`.
-        places: See :class:`SamplerContext`.
+        compute_threads: How many threads the canaries' engines compute with; None while that is not known.
+        places: Canary → where the thread of its last run was; without those that are not known.
 
     Returns:
         Those that are on, in the order in which they are to be sampled.
@@ -193,9 +164,9 @@ def make_samplers(
     def local_cpus() -> Mapping[str, frozenset[int]]:
         return next((each.local_cpus for each in made if isinstance(each, KnowsLocalCpus)), {})
 
-    context = SamplerContext(compute_threads, places, local_cpus)
-    kinds = [each.kind for each in built_in.values() if switches.get(each.name, each.default)]
-    made += [kind.for_probe(context) if isinstance(kind, NeedsContext) else kind() for kind in kinds]
+    asked = {"compute_threads": compute_threads, "places": places, "local_cpus": local_cpus}
+    are_on = [each for each in built_in.values() if switches.get(each.name, True)]
+    made += [each.kind(**asked) if each.asks_probe else each.kind() for each in are_on]
     made += [_own(name) for name, is_on in switches.items() if is_on and name not in built_in]
     names = [each.name for each in made]
     for name in names:

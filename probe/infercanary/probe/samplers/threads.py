@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe import scopes
-from infercanary.probe.samplers import SamplerContext, Unavailable, register
+from infercanary.probe.samplers import Unavailable, register
 from infercanary.probe.samplers.cgroup import granted_cpus
 
 log = logging.getLogger("infercanary.probe")
@@ -128,23 +128,20 @@ class OnCpu(NamedTuple):
     """In which it waited for a CPU."""
 
 
-def threads_beside(proc: str = "/proc") -> dict[str, OnCpu]:
+def threads_beside() -> dict[str, OnCpu]:
     """How each other thread of this process fared so far; never raises. Takes about 7 µs a thread.
-
-    Args:
-        proc: Where it is mounted.
 
     Returns:
         The thread's number → what it did, of :data:`DETAILED` threads at most; without those that are not counted.
     """
     own = str(threading.get_native_id())
     try:
-        tids = [tid for tid in os.listdir(f"{proc}/self/task") if tid != own]
+        tids = [tid for tid in os.listdir("/proc/self/task") if tid != own]
     except OSError:
         return {}
     # The newest: an engine's threads come with the thread that calls it.
     tids.sort(key=int)
-    read = ((tid, _schedstat(_read(f"{proc}/self/task/{tid}/schedstat"))) for tid in tids[-DETAILED:])
+    read = ((tid, _schedstat(_read(f"/proc/self/task/{tid}/schedstat"))) for tid in tids[-DETAILED:])
     return {tid: OnCpu(on[0] / 1e9, on[1] / 1e9) for tid, on in read if on is not None}
 
 
@@ -179,7 +176,7 @@ class _Seen(NamedTuple):
     moves: int | None = None
 
 
-@register()
+@register(asks_probe=True)
 class ThreadSampler:
     """Reads /proc of this process."""
 
@@ -212,13 +209,6 @@ class ThreadSampler:
         self._queued_ns = 0
         self._moves = 0
         self._warned = False
-
-    @classmethod
-    def for_probe(cls, context: SamplerContext) -> ThreadSampler:
-        """See :class:`~infercanary.probe.samplers.NeedsContext`."""
-        return cls(
-            local_cpus=context.local_cpus, compute_threads=context.compute_threads, places=context.places
-        )
 
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""

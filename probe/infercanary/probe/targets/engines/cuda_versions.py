@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -90,15 +89,14 @@ def unfit_driver(engine: str, built_for: str) -> str:
     )
 
 
-def wheel_cuda(name: str, version: str, majors: Iterable[int] = range(11, 20)) -> str:
+def wheel_cuda(name: str, version: str) -> str:
     """Return the CUDA that an installed wheel is for, by its name: ``tensorrt_cu12`` is for 12.0; empty where unknown.
 
     Args:
         name: Of the module, such as ``tensorrt``.
         version: Of the module that was imported.
-        majors: Releases of CUDA.
     """
-    for major in majors:
+    for major in range(11, 20):
         with suppress(metadata.PackageNotFoundError):
             if metadata.version(f"{name}-cu{major}").startswith(version):
                 return f"{major}.0"
