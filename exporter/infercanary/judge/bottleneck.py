@@ -55,7 +55,7 @@ def bottlenecks(
         processor -= launched
     if processor * whole > 0 and old.processor > 0 and new.processor > 0:
         moved = math.log(new.processor / old.processor)
-        of_device = {name: s for name, s in controls.items() if _on_gpu(name) == bool(new.launch)}
+        of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
         for limit, share in _split(moved, of_device, beside, policy).items():
             found[limit] += share * processor
     else:
@@ -134,7 +134,3 @@ def _levels(before: Sequence[Sample], after: Sequence[Sample], policy: Policy) -
 def _parts(sample: Sample, latency: float, is_known: bool) -> Parts:
     waited = None if sample.waited is None else sample.waited + (sample.crowded or 0.0)
     return parts(latency, sample.phases, sample.off_cpu if is_known else {}, waited)
-
-
-def _on_gpu(control: str) -> bool:
-    return control.startswith("gpu_")

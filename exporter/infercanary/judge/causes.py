@@ -52,14 +52,7 @@ from infercanary.judge.profiles import unpacked
 from infercanary.judge.shift import CHANGED, Shift
 
 
-class Attribution(NamedTuple):
-    """The decision and its causes."""
-
-    decision: Decision
-    causes: Causes
-
-
-def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
+def attribute(decision: Decision, canary: str, policy: Policy) -> Causes:
     """Why the latency of ``canary`` changed, as far as the evidence shows.
 
     Args:
@@ -71,7 +64,7 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     estimate = decision.estimate
     upgrade, live = estimate.runs.selection.upgrade, estimate.runs.selection.live
     if upgrade is None:
-        return Attribution(decision, Causes())
+        return Causes()
     known = msgspec.structs.replace(
         immediate(upgrade.before, live, canary),
         memory_kills=(
@@ -80,7 +73,7 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
         ),  # those that ended are not live
     )
     if decision.look is None or estimate.evidence is None:
-        return Attribution(decision, known)
+        return known
     # A cold start is of no minutes: all starts count.
     cold = slower_starts(estimate.runs.looks[-1], canary, policy)
     known = msgspec.structs.replace(known, cold_start=cold)
@@ -92,7 +85,7 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
             shares = resources(decision.pairs, of_others, policy)
             found = msgspec.structs.replace(found, bottlenecks=shares)
-    return Attribution(decision, _beside_gpu_users(found, estimate.shift, estimate.evidence, policy))
+    return _beside_gpu_users(found, estimate.shift, estimate.evidence, policy)
 
 
 def explain(

@@ -12,6 +12,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -134,20 +135,6 @@ def _sharpened(y: Sequence[float], at: int, policy: Policy) -> int:
     return split
 
 
-class _Sides:
-    """Medians of stretches of a series and the variances of these; each stretch is worked out once."""
-
-    def __init__(self, y: Sequence[float]) -> None:
-        self._values = y
-        self._known: dict[tuple[int, int], tuple[float, float]] = {}
-
-    def __call__(self, begin: int, end: int) -> tuple[float, float]:
-        key = begin, end
-        if key not in self._known:
-            self._known[key] = _median(sorted(self._values[begin:end]))
-        return self._known[key]
-
-
 def _middle(ordered: Sequence[float]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
@@ -176,11 +163,15 @@ def _eliminated(y: Sequence[float], places: Sequence[int], policy: Policy) -> di
     is the largest with which one was taken out until then, so that a threshold leaves what elimination up to it would.
     Places with less than the smallest effect between their sides go first, and have none.
     """
-    side, reach = _Sides(y), policy.scan_reach
+    reach = policy.scan_reach
     edges = [0, *places, len(y)]
     before, after = list(range(-1, len(edges) - 1)), list(range(1, len(edges) + 1))
     versions = [0] * len(edges)
     gone = [False] * len(edges)
+
+    @cache  # the same stretches are asked for again and again
+    def side(begin: int, end: int) -> tuple[float, float]:
+        return _median(sorted(y[begin:end]))
 
     def weighed(i: int) -> tuple[bool, float, int, int]:
         at = edges[i]

@@ -49,7 +49,7 @@ class Adjusted(NamedTuple):
     siblings: int
     """How many were used; 0 where it is without each run's own waiting."""
     own: Shift | None
-    alone: Sequence[float]
+    alone: Sequence[float] = ()
     """The shift (a logarithm) at the last look by each sibling alone."""
 
 
@@ -190,11 +190,8 @@ def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adju
     if any(threads(start.generation) != "1" for start in (*upgrade.before, *upgrade.after)):
         return None
     left = left_waiting(starts, policy)
-    quiet = _same(upgrade, left)
-    # A start that ended before it had enough runs says nothing of waiting, and does not count either way.
-    if len(quiet.after) < len(_judged(upgrade, policy)) or not quiet.before:
-        return None
-    if _scatter(quiet, policy) > policy.waiting_explains * _scatter(upgrade, policy):
+    quiet = _same(upgrade, left, policy)
+    if quiet is None or _scatter(quiet, policy) > policy.waiting_explains * _scatter(upgrade, policy):
         return None
     return _anew(left, quiet, 0, policy)
 
@@ -212,7 +209,6 @@ def _anew(
         restarts,
         siblings,
         _pooled(own, restarts, policy) if own else None,
-        (),
     )
 
 
@@ -224,19 +220,19 @@ def _scatter(upgrade: Upgrade, policy: Policy) -> float:
     )
 
 
-def _judged(upgrade: Upgrade, policy: Policy) -> list[Start]:
-    """The starts of the new image that have enough runs to count."""
-    return [start for start in upgrade.after if len(start.samples) >= policy.fewest_runs]
+def _same(upgrade: Upgrade, left: Sequence[Start], policy: Policy) -> Upgrade | None:
+    """The upgrade of those starts that are left; None where too few are.
 
-
-def _same(upgrade: Upgrade, left: Sequence[Start]) -> Upgrade:
-    """The upgrade of those starts that are left."""
+    A start that ended before it had enough runs does not count either way.
+    """
     known = {start.boot: start for start in left}
 
     def same(several: Sequence[Start]) -> list[Start]:
         return [known[start.boot] for start in several if start.boot in known]
 
-    return Upgrade(upgrade.at, same(upgrade.before), same(upgrade.after), same(upgrade.own))
+    before, after = same(upgrade.before), same(upgrade.after)
+    judged = sum(len(start.samples) >= policy.fewest_runs for start in upgrade.after)
+    return Upgrade(upgrade.at, before, after, same(upgrade.own)) if before and len(after) >= judged else None
 
 
 def _adjusted(
@@ -267,8 +263,8 @@ def _without(
     """The upgrade without what siblings felt, and the error that the slope adds; None where they miss a new start."""
     if adjustment is None:
         return None
-    steady = _same(upgrade, adjustment.starts)
-    if len(steady.after) < len(_judged(upgrade, policy)) or not steady.before:
+    steady = _same(upgrade, adjustment.starts, policy)
+    if steady is None:
         return None
     before, after = (
         mean(adjustment.levels[s.generation.boot_id] for s in side) for side in (steady.before, steady.after)

@@ -227,20 +227,26 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
 
     compared = [*compared]
     both = [([points(s) for s in pair.before], [points(s) for s in pair.after]) for pair in compared]
-    each = [[(points(one.before), points(one.during)) for one in pair.concurrent] for pair in compared]
-    stays = [{places: points(start) for places, start in pair.stayed.items()} for pair in compared]
     enough = policy.fewest_concurrent_runs
     beside = [
-        [(old, now) for old, now in several if len(old) >= policy.fewest_runs and len(now) >= enough]
-        for several in each
+        [
+            (old, now)
+            for one in pair.concurrent
+            if len(old := points(one.before)) >= policy.fewest_runs
+            and len(now := points(one.during)) >= enough
+        ]
+        for pair in compared
     ]
-    stayed = [{places: now for places, now in several.items() if len(now) >= enough} for several in stays]
+    stayed = [
+        {places: now for places, start in pair.stayed.items() if len(now := points(start)) >= enough}
+        for pair in compared
+    ]
     found = pool(both, NO_RESTART, policy, beside, stayed)
-    few = None if math.isfinite(found.se) else pool_parts(both, NO_RESTART, policy, beside, stayed)
-    if few is not None:
-        # A change may be called before a start has enough runs to show their noise by themselves.
-        return few.shift
-    return found
+    if math.isfinite(found.se):
+        return found
+    # A change may be called before a start has enough runs to show their noise by themselves.
+    few = pool_parts(both, NO_RESTART, policy, beside, stayed)
+    return found if few is None else few.shift
 
 
 def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:

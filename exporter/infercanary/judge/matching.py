@@ -45,22 +45,16 @@ def matches(before: Sequence[Profile], after: Sequence[Profile]) -> list[Match]:
     """
     old, new = _operators(before), _operators(after)
     found = [Match((name,), (name,)) for name in new if name in old]
-    left_old, left_new = (
-        [name for name in own if name not in other] for own, other in ((old, new), (new, old))
-    )
     for kind in _KINDS:
-        pairs = zip(
-            [name for name in left_old if _kind(name) == kind],
-            [name for name in left_new if _kind(name) == kind],
-            strict=False,
+        one, other = (
+            [name for name in own if name not in others and _kind(name) == kind]
+            for own, others in ((old, new), (new, old))
         )
-        found += [Match((one,), (other,)) for one, other in pairs]
-    known = (
-        {name for match in found for name in match.before},
-        {name for match in found for name in match.after},
+        found += [Match((a,), (b,)) for a, b in zip(one, other, strict=False)]
+    left_old, left_new = (
+        [name for name in own if not any(name in match[side] for match in found)]
+        for side, own in enumerate((old, new))
     )
-    left_old = [name for name in left_old if name not in known[0]]
-    left_new = [name for name in left_new if name not in known[1]]
     if left_old and left_new and (_are_off(left_old, old, new) or _are_off(left_new, new, old)):
         # All of it runs elsewhere now, such as in another provider, which makes one of many.
         return [*found, Match(tuple(left_old), tuple(left_new))]

@@ -13,7 +13,7 @@ import msgspec
 
 from infercanary.contract.vocabulary import CONTROLS, known_component
 from infercanary.judge import operator_words, origin
-from infercanary.judge.causes import Attribution
+from infercanary.judge.decide import Decision
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
@@ -39,17 +39,17 @@ _SINCE: dict[Changed, str] = {
 }
 
 
-def word(attribution: Attribution, policy: Policy) -> Judgement:
+def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
     """The finding as a value without the runs that it rests on.
 
     Args:
-        attribution: The decision and its causes.
+        decision: The state, and what it rests on.
+        causes: Why, as far as that is known.
         policy: The looks, and the prior of the restart variance.
 
     Returns:
         A judgement whose shift is None where nothing can be compared.
     """
-    decision, causes = attribution
     estimate = decision.estimate
     runs = estimate.runs
     upgrade, live = runs.selection.upgrade, runs.selection.live
@@ -201,11 +201,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
         felt = "a sibling" if judgement.siblings == 1 else f"{judgement.siblings} siblings"
         found.append(f"without what {felt} felt of the host")
     if judgement.rollback:
-        own = (
-            f", against its own history {interval(judgement.own.shift, judgement.own.low, judgement.own.high)}"
-            if judgement.own is not None
-            else ""
-        )
+        own = f", against its own history {_interval(judgement.own)}" if judgement.own is not None else ""
         found.append(f"an image that ran before{own}")
     text = start + (": " + "; ".join(found) if found else "")
     if judgement.state not in CHANGED or judgement.causes.cause in ("host", "load"):

@@ -37,5 +37,4 @@ def judge(
     runs = align(selection, siblings, policy)
     estimated = estimate(runs, policy)
     decided = decide(estimated, policy)
-    attributed = attribute(decided, canary, policy)
-    return word(attributed, policy)
+    return word(decided, attribute(decided, canary, policy), policy)

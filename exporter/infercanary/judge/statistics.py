@@ -137,7 +137,9 @@ class Series:
         return max(1, len(self) // self._policy.outlier_every)
 
     def _winsorized(self, values: Floats) -> Floats:
-        return _clipped(values, self.ordered[self._cut], self.ordered[-1 - self._cut])
+        low, high = self.ordered[self._cut], self.ordered[-1 - self._cut]
+        found: Floats = np.minimum(np.maximum(values, low), high)
+        return found
 
 
 def prior(policy: Policy = LIVE) -> Restarts:
@@ -229,20 +231,19 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
     return Restarts(math.sqrt(squares / df), df)
 
 
-def counting(starts: Iterable[Points], what: str, policy: Policy, fewest: int | None = None) -> list[Series]:
+def counting(starts: Iterable[Points], what: str, policy: Policy) -> list[Series]:
     """Leave out the starts that have too few runs to count.
 
     Args:
         starts: The latencies of each.
         what: Their name in an error.
         policy: The fewest runs of a start.
-        fewest: In place of the policy's; None for that.
 
     Returns:
         The others, in the same order.
     """
     each = (Series.of(start, what, policy) for start in starts)
-    return [series for series in each if len(series) >= (fewest or policy.fewest_runs)]
+    return [series for series in each if len(series) >= policy.fewest_runs]
 
 
 def shift_of(
@@ -302,10 +303,6 @@ def variance_of(side: Series, inflation: float) -> float:
         inflation: By how much what lasts widens it.
     """
     return (_RANKS * side.scatter) ** 2 * inflation / len(side)
-
-
-def _clipped(values: Floats, low: float, high: float) -> Floats:
-    return np.minimum(np.maximum(values, low), high)
 
 
 def _inflations(sides: Sequence[Series], policy: Policy) -> list[float]:

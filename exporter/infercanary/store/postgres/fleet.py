@@ -52,13 +52,11 @@ class PostgresFleet:
         held = {ids[service]: fence for service, fence in renewed}
         if left := [one for one, service in ids.items() if service not in held]:
             others = {one for (one,) in self._db.rows(sql.HELD, services=left)}
-            for one in left:
-                if one not in others:
-                    key = ids[one]
-                    for (fence,) in self._db.rows(
-                        sql.TAKE, service=one, namespace=key.namespace, name=key.name, **given
-                    ):
-                        held[key] = fence
+            for one in (one for one in left if one not in others):
+                namespace, name = ids[one]
+                taken = self._db.rows(sql.TAKE, service=one, namespace=namespace, name=name, **given)
+                if taken:
+                    held[ids[one]] = taken[0][0]
         self.held = held
         return {*held}
 
@@ -154,8 +152,4 @@ class PostgresFleet:
 
     def taught(self) -> list[StoredFinding]:
         """What each canary of all services teaches."""
-        rows = self._db.rows(sql.TAUGHT)
-        return [
-            StoredFinding(ServiceKey(namespace, name), canary, taught)
-            for namespace, name, canary, taught in rows
-        ]
+        return [StoredFinding(ServiceKey(*row[:2]), *row[2:]) for row in self._db.rows(sql.TAUGHT)]

@@ -21,54 +21,18 @@ def service_id(service: ServiceKey) -> UUID:
     Raises:
         StoreError: A name has a character that PostgreSQL cannot keep.
     """
-    return _digest(*service)
+    return digest(*service)
 
 
-def start_id(container: str, boot_id: str) -> UUID:
-    """The identifier of a start, within its service.
-
-    Args:
-        container: The stable name.
-        boot_id: Of the probe.
-
-    Returns:
-        A digest of both.
-
-    Raises:
-        StoreError: As :func:`service_id`.
-    """
-    return _digest(container, boot_id)
-
-
-def series_id(start: UUID, canary: str) -> UUID:
-    """The identifier of the runs of a canary in a start, within its service.
+def digest(*names: str) -> UUID:
+    """The identifier, within its service, of a start (container, boot id) or a series (start, canary).
 
     Args:
-        start: As :func:`start_id` gives it.
-        canary: Its name.
-
-    Returns:
-        A digest of both.
+        names: Any.
 
     Raises:
-        StoreError: As :func:`service_id`.
+        StoreError: One of them has a zero character, or half of a surrogate pair: PostgreSQL cannot keep it.
     """
-    return _digest(start.hex, canary)
-
-
-def storable(*texts: str) -> None:
-    """Check that PostgreSQL can keep these texts.
-
-    Args:
-        texts: Any.
-
-    Raises:
-        StoreError: One of them has a zero character, or half of a surrogate pair.
-    """
-    _digest(*texts)
-
-
-def _digest(*names: str) -> UUID:
     text = "\n".join(f"{len(name)}:{name}" for name in names)
     try:
         data = text.encode()

@@ -99,12 +99,13 @@ class Mirror:
         Returns:
             The canaries of which something changed.
         """
-        given: dict[str, object] = {"service": self._service}
-        if self._container is not None:
-            given["container"] = self._container
-        query = sql.REVISIONS if self._container is None else sql.REVISIONS_OF_CONTAINER
+        of_all = sql.REVISIONS, sql.COUNTS
+        of_container = sql.REVISIONS_OF_CONTAINER, sql.COUNTS_OF_STARTS
+        revisions_of, counts_of = of_all if self._container is None else of_container
         with db.snapshot():
-            revisions: dict[UUID, int] = dict(db.rows(query, **given))
+            revisions: dict[UUID, int] = dict(
+                db.rows(revisions_of, service=self._service, container=self._container)
+            )
             gone = self.starts.keys() - revisions.keys()
             changed = {
                 start
@@ -113,10 +114,7 @@ class Mirror:
             }
             if changed:
                 self.read_starts(db, changed)
-            if self._container is None:
-                counts = db.rows(sql.COUNTS, service=self._service)
-            else:
-                counts = db.rows(sql.COUNTS_OF_STARTS, service=self._service, starts=[*revisions])
+            counts = db.rows(counts_of, service=self._service, starts=[*revisions])
         for start in gone:
             del self.starts[start]
         new = self._note(counts)
@@ -206,14 +204,12 @@ class Mirror:
             one.taken, one.rows, one.thinned = taken, rows, thinned
         return changed
 
-    def _fetch(self, db: PostgresSession, ids: Collection[UUID]) -> None:
+    def _fetch(self, db: PostgresSession, ids: list[UUID]) -> None:
         for one in ids:
-            series = self.series[one]
-            if series.read_thinned != series.thinned:
-                series.bodies = []
-        every = [*ids]
-        for begin in range(0, len(every), _READ):
-            part = every[begin : begin + _READ]
+            if self.series[one].read_thinned != self.series[one].thinned:
+                self.series[one].bodies = []
+        for begin in range(0, len(ids), _READ):
+            part = ids[begin : begin + _READ]
             after = [bodies[-1][0] if (bodies := self.series[one].bodies) else -1 for one in part]
             rows = db.rows(sql.SAMPLES, service=self._service, series=part, after=after)
             for series_id, sequence, body in rows:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from infercanary.store.postgres import sql
-from infercanary.store.postgres.session import PostgresSession
+from infercanary.store.postgres.session import PostgresSession, Row
 from infercanary.store.thinning import SeriesCounts
 
 
@@ -27,20 +27,19 @@ class PostgresRows:
         self._service = service
         self._key: dict[str, Any] = {"service": service, "container": container}
 
-    def starts(self) -> list[tuple[UUID, str]]:
+    def starts(self) -> list[Row]:
         """Id and image key of each start, the oldest first."""
-        return [(start, key) for start, key in self._db.rows(sql.STARTS_OF_CONTAINER, **self._key)]
+        return self._db.rows(sql.STARTS_OF_CONTAINER, **self._key)
 
     def series(self) -> list[SeriesCounts]:
         """Its series, by canary, the newest first."""
         return [SeriesCounts(*row) for row in self._db.rows(sql.SERIES_OF_CONTAINER, **self._key)]
 
-    def oldest(self, one: SeriesCounts, tier: int, count: int, after: int) -> list[tuple[int, bytes]]:
+    def oldest(self, one: SeriesCounts, tier: int, count: int, after: int) -> list[Any]:
         """Sequences and bodies of the oldest rows of a tier."""
-        rows = self._db.rows(
+        return self._db.rows(
             sql.OLDEST, service=self._service, series=one.id, tier=tier, count=count, after=after
         )
-        return [(sequence, body) for sequence, body in rows]
 
     def replace(
         self, one: SeriesCounts, sequences: Sequence[int], merged: Sequence[tuple[int, int, bytes]]

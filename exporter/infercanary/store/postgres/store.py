@@ -21,7 +21,7 @@ from infercanary.store import retention, thinning
 from infercanary.store.base import HISTORY, Document, LastRun, LeaseLost, StoreError
 from infercanary.store.postgres import sql
 from infercanary.store.postgres.fleet import PostgresFleet
-from infercanary.store.postgres.keys import series_id, service_id, start_id, storable
+from infercanary.store.postgres.keys import digest, service_id
 from infercanary.store.postgres.location import Location
 from infercanary.store.postgres.mirror import Mirror
 from infercanary.store.postgres.rows import PostgresRows
@@ -95,8 +95,8 @@ class PostgresStore:
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
         """Keep ``samples`` of ``generation``; how many of them are new."""
         several = by_canary(samples)
-        storable(generation.image, generation.image_id, generation.image_digest, generation.host, *several)
-        service, start = service_id(generation.key), start_id(generation.container, generation.boot_id)
+        digest(generation.image, generation.image_id, generation.image_digest, generation.host, *several)
+        service, start = service_id(generation.key), digest(generation.container, generation.boot_id)
         with self.transaction():
             written = self._write_start(service, start, generation)
             for canary in [*several]:
@@ -133,7 +133,7 @@ class PostgresStore:
         """What is known of a start; None where it was never seen."""
         mirror = Mirror(service_id(service), container)
         mirror.refresh(self.session)
-        seen = mirror.starts.get(start_id(container, boot_id))
+        seen = mirror.starts.get(digest(container, boot_id))
         return None if seen is None else seen.generation
 
     def starts(self, service: ServiceKey) -> list[Generation]:
@@ -237,12 +237,12 @@ class PostgresStore:
                 written.seen_at = now
             return written
         environment = encode_environment(generation.environment)
-        digest = hashlib.sha256(environment).digest()
+        environment_key = hashlib.sha256(environment).digest()
         known = db.rows(sql.START, **key)
         kept = with_known(generation, known[0][-1]) if known else generation
-        values = _changeable(kept, digest)
+        values = _changeable(kept, environment_key)
         if not known or tuple(known[0]) != tuple(values.values()):
-            db.run(sql.ADD_ENVIRONMENT, service=service, digest=digest, body=environment)
+            db.run(sql.ADD_ENVIRONMENT, service=service, digest=environment_key, body=environment)
             if known:
                 db.run(sql.CHANGE_START, **key, **values)
             else:
@@ -263,7 +263,7 @@ class PostgresStore:
     def _insert(self, service: UUID, start: UUID, several: dict[str, list[Sample]]) -> int:
         """How many of the runs are new."""
         db = self.session
-        ids = {series_id(start, canary): canary for canary in several}
+        ids = {digest(start.hex, canary): canary for canary in several}
         locked = db.rows(sql.LOCK_SERIES, service=service, series=[*ids])
         if len(locked) < len(ids):
             for one in ids.keys() - {row[0] for row in locked}:
