@@ -42,6 +42,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Time to the first token",
         "service: panel Time between tokens",
     ),
+    "cgroup v1, or a kernel that does not report pressure": ("host: panel Pressure",),
     "no restart of an unchanged image yet": ("self: panel A/A test: false alarms on restarts C",),
     "too few repeats": (
         "service: panel All measured latencies B",

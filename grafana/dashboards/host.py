@@ -219,6 +219,7 @@ def _affinity() -> Panel:
             ),
         ],
         Query(replicas(first)),
-        *map(Query, others),
+        # The rate of a container that is gone lasts for minutes more.
+        *(Query(f"{query} and on (CONTAINER) {first}") for query in others),
         sort=("Replica",),
     )

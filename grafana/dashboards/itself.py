@@ -104,8 +104,8 @@ def _exporters() -> Panel:
 
 def _probes() -> Panel:
     unknown = f"last_over_time({_PROBES}[1h]) and on (instance) SCRAPED == 0"
+    probes = replicas(f"{_PROBES} or 0 * ({unknown}) - 1")
     queries = [
-        replicas(f"{_PROBES} or 0 * ({unknown}) - 1"),
         "infercanary_report_age_seconds{HOST}",
         "infercanary_lateness_seconds{HOST}",
         "infercanary_interval_seconds{HOST}",
@@ -139,7 +139,9 @@ def _probes() -> Panel:
             Column("Value #F", "Samplers failing", "none", width=80),
             *(Column(name, name, hidden=True) for name in ("instance", "namespace", "service", "container")),
         ],
-        *(Query(f"max by (CONTAINER, replica) ({query})") for query in queries),
+        Query(f"max by (CONTAINER, replica) ({probes})"),
+        # The rate of a container that is gone lasts for minutes more.
+        *(Query(f"max by (CONTAINER) ({query} and on (CONTAINER) {_PROBES})") for query in queries),
         sort=("State", "-Late"),
     )
 
