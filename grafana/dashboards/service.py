@@ -301,7 +301,7 @@ _VERDICT = [
         ),
         Query(
             change("service_canary:infercanary_run_median_seconds:p50{CANARY}", level("CANARY")),
-            "{{canary}} {{namespace}}",
+            "canary {{canary}} {{namespace}}",
             colours.NEW,
             (),
         ),
@@ -329,7 +329,7 @@ _REPLICAS = [
             "Replicas",
             "State, the last run's median, CPUs that the process uses (is the load balanced?), the share of clean "
             "runs among the last 100, image, host, and start of each replica.",
-            "Failing: the probe's log says why. Few clean runs: see the contended runs below. Click the replica to "
+            "Failing: the probe's log says why. Few uncontended runs: see the contended runs below. Click the replica to "
             "see its host.",
             "none",
             width=24,
@@ -340,7 +340,7 @@ _REPLICAS = [
             Column("state", "State", named=colours.CANARY_STATES, width=120),
             Column("Value #B", "Latency", "s", width=100),
             Column("Value #C", "CPUs used", "none", decimals=2, width=90),
-            Column("Value #D", "Clean runs", "percentunit", width=90),
+            Column("Value #D", "Uncontended runs", "percentunit", width=90),
             Column("tag", "Image"),
             _HOST,
             Column("Value #F", "Started", "dateTimeFromNow", width=140),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import re
 import socket
 import ssl
 import subprocess
@@ -260,7 +261,7 @@ class Watched:
 
     def ended(self, reason: str) -> int:
         """How often the log says that a request ended for this reason."""
-        return self.log_file.read_text().count(f"reason={reason} ")
+        return len(re.findall(rf"\breason={reason}\b", self.log_file.read_text()))
 
     def polls_per_second(self, name: str, seconds: float = 3.0) -> float:
         before, begun = self.probes.polls[self.ports[name]], time.monotonic()
