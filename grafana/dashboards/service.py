@@ -327,10 +327,10 @@ _REPLICAS = [
     rows(
         About(
             "Replicas",
-            "State, the last run's median, CPUs that the process uses (is the load balanced?), the share of clean "
-            "runs among the last 100, image, host, and start of each replica.",
-            "Failing: the probe's log says why. Few uncontended runs: see the contended runs below. Click the replica to "
-            "see its host.",
+            "State, the last run's median, CPUs that the process uses (is the load balanced?), the share of "
+            "uncontended runs among the last 100, image, host, and start of each replica.",
+            "Failing: the probe's log says why. Few uncontended runs: see the contended runs below. Click the replica "
+            "to see its host.",
             "none",
             width=24,
             height=13,
