@@ -51,9 +51,9 @@ def _first_screen() -> list[Panel]:
     # By this host's exporter; by another one where they share a store.
     own = "max by (BY) (infercanary_baseline_seconds{HOST, SERVICE} or infercanary_current_seconds{HOST, SERVICE})"
     canaries = change(now, f"({own} or {level(SERVICES)})")
-    work = reference_work(f"{CONTAINER}, control", CONTAINERS, 'control!~".*_python"')
+    work = reference_work(f"{CONTAINER}, control", CONTAINERS, 'control!~".*_python"', host=INSTANCE)
     throttled = worst_rates("infercanary_cgroup_cpu_throttled_periods_total", CONTAINERS)
-    used = worst_rates("infercanary_cpu_seconds_total", CONTAINERS, 'scope="process"')
+    used = 'sum by (CONTAINER) (rate(infercanary_cpu_seconds_total{CONTAINERS, scope!="canary"}[$__rate_interval]))'
     return [
         plot(
             "Canaries",
@@ -92,10 +92,10 @@ def _first_screen() -> list[Panel]:
         ),
         plot(
             "CPU used of the limit",
-            "CPU time of the probe's process, divided by the CPUs that limit, cpuset and affinity give it.",
+            "CPU time of the probe's process and of those beside it, divided by the CPUs granted.",
             "Near 100 % it needs more than it has: raise the limit, or reduce the load.",
             "percentunit",
-            (f"({used}) / on (CONTAINER) infercanary_process_granted_cpus{{CONTAINERS}}", _REPLICA),
+            (f"{used} / on (CONTAINER) infercanary_process_granted_cpus{{CONTAINERS}}", _REPLICA),
             minimum=0,
         ),
     ]
@@ -156,7 +156,7 @@ def _threads() -> list[Panel]:
     return [
         plot(
             "Threads per CPU",
-            "The engine's computing threads divided by the CPUs that limit, cpuset and affinity give it.",
+            "The engine's computing threads divided by the CPUs granted.",
             "Above 100 % threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the limit.",
             "percentunit",
             (worst_gauges("infercanary_thread_oversubscription_ratio", CONTAINERS), _REPLICA),

@@ -129,19 +129,22 @@ def change(expression: str, before: str, by: str = BY) -> str:
     return f"{expression} / on ({by}) group_left () {before} - 1"
 
 
-def reference_work(by: str, *matchers: str) -> str:
+def reference_work(by: str, *matchers: str, host: str = "") -> str:
     """Change of the reference work (controls) since before the last upgrade: the median of each ``by``.
 
     Args:
         by: Labels with commas between them, among them the namespace, the service and `control`.
         matchers: Of containers.
+        host: Matcher of the exporter whose level counts first; hosts have different hardware.
     """
     now = f"quantile by ({by}) (0.5, {series('infercanary_control_seconds', *matchers)})"
     at = "namespace, service, control"
-    before = (
-        f"max by ({at}) (last_over_time({series('infercanary_control_baseline_seconds', SERVICES)}[30m]))"
-    )
-    return change(now, before, at)
+    places = ([host, SERVICES], [SERVICES]) if host else ([SERVICES],)
+    levels = [
+        f"max by ({at}) (last_over_time({series('infercanary_control_baseline_seconds', *place)}[30m]))"
+        for place in places
+    ]
+    return change(now, f"({' or '.join(levels)})", at)
 
 
 def text(number: str, label: str, by: str = BY, unit: str = "") -> str:

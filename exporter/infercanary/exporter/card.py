@@ -69,7 +69,12 @@ def state_of(probe: PolledProbe, ended: Ended | None = None) -> State:
         return "with a failing canary"
     if ended is not None and time.time() - ended[1] <= KEPT_SECONDS:
         return "killed for memory"
-    if any(runs[-1].outcome not in _NO_FAILURE for runs in probe.history.canaries.values()):
+    reported = probe.reported.states  # the history outlives a canary that was renamed
+    if any(
+        runs[-1].outcome not in _NO_FAILURE
+        for name, runs in probe.history.canaries.items()
+        if name in reported or not reported
+    ):
         return "with a failed last run"
     if _regressed(probe):
         return "regressed since an upgrade"

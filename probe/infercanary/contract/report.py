@@ -96,8 +96,8 @@ LATENCY = Metric(
     "histogram",
     "Wall time of one inference (a repeat) of a canary, by the host's monotonic clock; without warm-up.",
     ("canary",),
-    reading="The work is always the same, so a change means something: see `infercanary_phase_seconds` and the "
-    "verdict's cause.",
+    reading="Each repeat does the same work: a change comes from the image, the host or the load. See "
+    "`infercanary_phase_seconds`.",
 )
 PHASE = Metric(
     "infercanary_phase_seconds",

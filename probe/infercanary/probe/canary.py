@@ -46,7 +46,7 @@ _RATE_SECONDS = 1.0, 60.0  # the same after a server refused requests for their 
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
-_MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a disturbed run is better than none
+_MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a contended run is better than none
 
 
 class Canary:
@@ -118,7 +118,7 @@ class Canary:
 
     @property
     def repeat_cost(self) -> float:
-        """Cost per repeat (s): the median of the last runs, so that one disturbed run does not change the plan."""
+        """Cost per repeat (s): the median of the last runs, so that one contended run does not change the plan."""
         return statistics.median(self._costs) if self._costs else 0.0
 
     @property

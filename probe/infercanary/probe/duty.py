@@ -27,7 +27,7 @@ BUSY = Metric(
     "infercanary_busy_seconds_total",
     "counter",
     "Wall time of scheduled runs, controls, sweeps and profiles; warm-up is not included.",
-    reading="`rate(…[15m])` is the duty: about `infercanary_duty_cap_ratio`, and up to four times that in the burst.",
+    reading="`rate(…[15m])` is a share: about `infercanary_duty_cap_ratio`; up to four times that after a start.",
 )
 DUTY_CAP = Metric(
     "infercanary_duty_cap_ratio",

@@ -38,7 +38,7 @@ GPU_CANARIES = Metric(
     "gauge",
     "Canaries of this probe that run on the GPU; with MIG, on the whole GPU.",
     ("gpu",),
-    reading="0: the container sees the GPU, and no canary uses it. Missing if unknown, as for a canary of a server.",
+    reading="0: no canary uses the GPU. Missing for canaries that call a server: the GPU used is unknown.",
 )
 
 

@@ -58,9 +58,9 @@ PEAK = Metric(
 INTERVAL = Metric(
     "infercanary_sweep_interval_seconds",
     "gauge",
-    "Time between sweeps: as configured, or longer if half of the duty cap requires it.",
+    "Time between sweeps: as configured, or longer if sweeps would use more than half of the duty cap.",
     ("canary",),
-    reading="`infercanary ab` waits for a sweep that is near. Fewer `sweep.seconds` or a higher `duty_cap` reduce it.",
+    reading="`infercanary ab` waits for a sweep that is due. Fewer `sweep.seconds` or a higher `duty_cap` shorten it.",
 )
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",

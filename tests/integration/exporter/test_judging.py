@@ -105,10 +105,14 @@ async def test_a_reload_of_the_judges_settings_judges_again(
         restart(good_probe, "old", "2.7.0", 0.020, 0)
         await eventually(lambda: _at_least(up, "infercanary_stored_runs_total", 200), 15)
         restart(good_probe, "new", "2.13.0", 0.026, 4)
-        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed"), 15)
+        await eventually(
+            lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", measure="latency"), 15
+        )
         path.write_text(f"judge: {{smallest_effect: 0.5}}\n{rest}")
         assert await up.post("/-/reload") == (200, "reloaded\n")
-        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="equivalent"), 15)
+        await eventually(
+            lambda: _at_least(up, "infercanary_verdict", 1, verdict="equivalent", measure="latency"), 15
+        )
         [shown] = await up.labels("infercanary_verdict_info")
         assert shown["sentence"].startswith(("equivalent +29", "equivalent +30", "equivalent +31"))
         _, page = await up.get("/")

@@ -27,7 +27,7 @@ _REGRESSED = 'infercanary_verdict{measure="latency", verdict="regressed"} == 1'
 THERE: Mapping[str, Sequence[str]] = {
     "fresh": ["infercanary_build_info"],
     "one-image": [
-        'infercanary_verdict{verdict="no_baseline"} == 1',
+        'infercanary_verdict{measure="latency", verdict="no_baseline"} == 1',
         'infercanary_canary_state{state="steady"} == 1',
     ],
     "upgraded": [

@@ -26,7 +26,7 @@ from infercanary.judge.stages import judge
 
 pytestmark = pytest.mark.quiet
 
-QUIET_RUNS, DISTURBED_RUNS = 4, 6
+QUIET_RUNS, CONTENDED_RUNS = 4, 6
 
 # Which metrics a cause moves. Run-queue seconds are not here: a busy machine moves them at any time.
 COUNTED = {
@@ -43,7 +43,7 @@ BY_CHANCE = {"cpu_wait_outside", "stalled"}
 FOLLOWS = {
     ("memory_limit", "io_pressure"): 1.0,  # what does not fit is read again from the disk
     ("memory_limit", "cpu_wait_inside"): 1.0,  # the process that reads it is in the container
-    ("cgroup_throttled", "gc"): 1 / DISTURBED_RUNS,  # a period can end in the middle of a collection
+    ("cgroup_throttled", "gc"): 1 / CONTENDED_RUNS,  # a period can end in the middle of a collection
 }
 RUN_QUEUE = "infercanary_run_queue_seconds_total"
 CPUSET = "infercanary_cgroup_cpuset_cpus"
@@ -53,12 +53,12 @@ FILE_BYTES = 192 << 20  # half of it fits: with less, there would be no room for
 
 
 class Seen(NamedTuple):
-    """What the canary showed: numbers after the quiet and after the disturbed runs, and those runs."""
+    """What the canary showed: numbers after the quiet and after the contended runs, and those runs."""
 
     before: Report
     after: Report
     quiet: list[Run]
-    disturbed: list[Run]
+    contended: list[Run]
     idle: float
     """Share of the machine's CPU time that nobody used from the disturbance on."""
 
@@ -79,11 +79,11 @@ def seen_by(canary: Canary, disturb: Callable[[], object]) -> Seen:
     before, quiet = canary.ran(QUIET_RUNS, time.time())
     disturb()
     cpus = psutil.cpu_times()
-    after, disturbed = canary.ran(DISTURBED_RUNS, time.time())
-    seen = Seen(before, after, quiet, disturbed, idle_since(cpus))
+    after, contended = canary.ran(CONTENDED_RUNS, time.time())
+    seen = Seen(before, after, quiet, contended, idle_since(cpus))
     print(f"the machine was {seen.idle:.0%} idle")
     print("quiet:", *(each.tags for each in quiet))
-    print("disturbed:", *(each.tags for each in disturbed))
+    print("contended:", *(each.tags for each in contended))
     for metric in (RUN_QUEUE, *(metric for metrics in COUNTED.values() for metric in metrics)):
         print(metric, seen.grown(metric))
     return seen
@@ -98,19 +98,19 @@ def idle_since(before: Any) -> float:
 
 def assert_only(cause: str, seen: Seen) -> None:
     """It shows, by the second run, and no other does."""
-    assert any(cause in run.tags for run in seen.disturbed[:2]), cause
-    assert all(run.outcome == "ok" for run in (*seen.quiet, *seen.disturbed))
+    assert any(cause in run.tags for run in seen.contended[:2]), cause
+    assert all(run.outcome == "ok" for run in (*seen.quiet, *seen.contended))
     for other in CAUSES:
-        quiet, disturbed = (
-            sum(other in run.tags for run in runs) / len(runs) for runs in (seen.quiet, seen.disturbed)
+        quiet, contended = (
+            sum(other in run.tags for run in runs) / len(runs) for runs in (seen.quiet, seen.contended)
         )
         if other in BY_CHANCE:
             # On a machine that others keep busy it is no chance, but the truth.
-            assert other == cause or disturbed <= quiet + 0.7 or seen.idle < 0.5, other
+            assert other == cause or contended <= quiet + 0.7 or seen.idle < 0.5, other
         else:
             share = FOLLOWS.get((cause, other), 0.0)
             assert quiet <= share, other
-            assert other == cause or disturbed <= share, other
+            assert other == cause or contended <= share, other
     for other, metrics in COUNTED.items():
         for metric in metrics:
             assert (seen.grown(metric) > 0) == (other == cause), metric
@@ -135,14 +135,14 @@ def assert_not_taken_for_preemption(canary: Canary) -> None:
     """
 
     def apart() -> bool:
-        throttled = [run for run in canary.report().runs if "cgroup_throttled" in run.tags][-DISTURBED_RUNS:]
-        preempted = ["cpu_wait_outside" in run.tags for run in throttled]
-        print("preempted, of the last throttled runs:", sum(preempted), "of", len(preempted))
-        return len(preempted) == DISTURBED_RUNS and sum(preempted) <= 2
+        throttled = [run for run in canary.report().runs if "cgroup_throttled" in run.tags][-CONTENDED_RUNS:]
+        waited = ["cpu_wait_outside" in run.tags for run in throttled]
+        print("cpu_wait_outside, of the last throttled runs:", sum(waited), "of", len(waited))
+        return len(waited) == CONTENDED_RUNS and sum(waited) <= 2
 
     cpus = psutil.cpu_times()
     try:
-        eventually("throttled runs that are not preempted", 60, apart)
+        eventually("throttled runs without CPU wait", 60, apart)
     except AssertionError:
         if idle_since(cpus) > 0.5:
             raise
@@ -184,8 +184,8 @@ def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     seen = seen_by(canary, lambda: run("docker", "start", neighbour))
     assert_only("cpu_wait_outside", seen)
     # With equal weights it waits for as long as it computes, in every run.
-    assert all("cpu_wait_outside" in run.tags for run in seen.disturbed[1:])
-    assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.disturbed)
+    assert all("cpu_wait_outside" in run.tags for run in seen.contended[1:])
+    assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.contended)
 
 
 def test_a_memory_limit(start: Begin) -> None:

@@ -42,7 +42,7 @@ class Case(NamedTuple):
     runs: int
     """Of the new image: until then it is called, if it is to be."""
     is_called: bool
-    disturbed: bool = False
+    contended: bool = False
 
 
 CASES = {
@@ -51,7 +51,7 @@ CASES = {
     "twice": Case(2.0, 1, 0, 24, True),
     "by_30_percent": Case(1.3, 1, 0, 72, True),
     "by_10_percent": Case(1.1, 2, 4, 120, True),
-    "identical_beside_a_neighbour": Case(1.0, 1, 0, 60, False, disturbed=True),
+    "identical_beside_a_neighbour": Case(1.0, 1, 0, 60, False, contended=True),
 }
 
 
@@ -146,12 +146,12 @@ def test_it_is_called_right(start: Begin, image: str, tmp_path: Path, name: str,
             print(f"VERDICT {name} after {found.runs} runs, {time.time() - since:.0f} s: {sentence(found)}")
             said.append(found.state)
         if found.state in ("regressed", "improved"):
-            right = ("image", "both") if case.is_called else ("host",) * case.disturbed
-            assert found.state == "regressed" or case.disturbed, sentence(found)
+            right = ("image", "both") if case.is_called else ("host",) * case.contended
+            assert found.state == "regressed" or case.contended, sentence(found)
             assert found.causes.cause in right, sentence(found)
         return case.is_called and found.state == "regressed"
 
-    if case.disturbed:
+    if case.contended:
         with neighbour(image):
             until(case.runs, replicas, look)
     else:

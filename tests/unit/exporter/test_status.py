@@ -228,6 +228,10 @@ STATES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("drifted", {"findings": drifts(0.1, "drifted")}, "failing", "drifted without an upgrade", "drifted +10.0 %"),
     ("lost", {"runs_lost": 7}, "up", "up, with lost runs", "7 runs lost"),
     ("busy", {"history": failed("busy")}, "up", "up", "last run busy"),
+    (
+        "renamed after a failure", {"history": failed("raised"), "reported": states("steady", "", "classify")},
+        "up", "up", "last run raised",
+    ),
     ("faster", {"findings": drifts(-0.1, "faster")}, "up", "up", "drifted -10.0 %"),
     ("improved", {"findings": found(state="improved")}, "up", "up", "the verdict"),
     ("killed long ago", {}, "up", "up", "last 2 h ago"),

@@ -75,7 +75,7 @@ LOW = Metric(
     "gauge",
     "Lower end of the interval of the change.",
     _MEASURE,
-    reading=f"For the latency, above {LIVE.clear_zone:g} the slowdown is real.",
+    reading=f"Above {LIVE.clear_zone:g} (the dead band) it is slower; the verdict says whether that is confirmed.",
 )
 HIGH = Metric(
     "infercanary_shift_high_ratio",
@@ -96,7 +96,7 @@ MEASURE_CURRENT = Metric(
     "gauge",
     "Median of a measure with the new image: bytes, joules, or samples per second.",
     _MEASURE,
-    reading="Up to the judge's last look. The probe's own metrics have the last run.",
+    reading="Updated when the judge looks. The probe's own metrics have the last run.",
 )
 HOST_PART = Metric(
     "infercanary_shift_host_ratio",
@@ -134,7 +134,7 @@ BOTTLENECK = Metric(
     "Share of a resource in the latency change: compute, memory, I/O, scheduling (queues, locks, CPU wait) or "
     "unknown.",
     ("canary", "bottleneck"),
-    reading="Above 1 if another resource took less; the share of that one is below 0. Missing if nothing changed.",
+    reading="Shares add up to 1. A faster resource has a negative share, and others may exceed 1.",
 )
 CONTROL = Metric(
     "infercanary_shift_control_ratio",
@@ -165,7 +165,7 @@ CURRENT = Metric(
     "Median latency of the new image's runs that the verdict rests on; without an upgrade, of the only image's "
     "runs.",
     _CANARY,
-    reading="Up to the judge's last look. `infercanary_run_median_seconds` is the last run.",
+    reading="Updated when the judge looks. `infercanary_run_median_seconds` is the last run.",
 )
 CONTROL_BASELINE = Metric(
     "infercanary_control_baseline_seconds",
@@ -186,8 +186,8 @@ RESTART_SD = Metric(
     "gauge",
     "Restart SD: how much two starts of one image differ, learned from the service's restarts.",
     _CANARY,
-    reading="Above 0.02, only large changes are called: find what differs between starts (thread placement, "
-    "autotuning).",
+    reading="Above 0.02, small changes stay `inconclusive` or `unconfirmed`: find what differs between starts (thread "
+    "placement, autotuning).",
 )
 RUNS = Metric(
     "infercanary_judged_runs",
@@ -245,7 +245,7 @@ DRIFT_INFO = Metric(
     "Always 1; how the environment of a drifted container changed since the image's first day, and its slower "
     "operators.",
     ("canary", "changes"),
-    reading="Limits and variables that changed without a new image (`CPU quota 4 → 2`), or another host's kernel.",
+    reading="Shows limits and variables that changed without a new image (`CPU quota 4 → 2`), or a new host kernel.",
 )
 TRIED = Metric(
     "infercanary_judge_aa_tests",

@@ -46,8 +46,7 @@ FIRST_TOKEN = Metric(
     "gauge",
     "Time to the first token of the last run: `salted` with a new prompt, `plain` with the prompt of the settings.",
     ("canary", "prompt"),
-    reading="`salted` is queue and prefill. `plain` is what the prefix cache leaves of it; without a cache both are "
-    "equal.",
+    reading="`salted`: queue and prefill. `plain`: queue, and the part of prefill that the prefix cache does not save.",
 )
 
 

@@ -36,7 +36,7 @@ UP = Metric(
     "gauge",
     "1 if NVML answers for the GPU, else 0 (lost, off the bus, no permission).",
     ("gpu",),
-    reading="0 is an alert: `infercanary_nvml_state` has the kind of trouble, and the XIDs often the cause.",
+    reading="0: `infercanary_nvml_state` raises the alert and has the kind of trouble; the XIDs often have the cause.",
 )
 
 _SLOW_SECONDS = 60.0
