@@ -48,7 +48,7 @@ _PART = re.compile(r"_(bucket|sum|count)$")
 
 
 class Side(NamedTuple):
-    """What is measured: a Prometheus, and what each board asks it."""
+    """A Prometheus, and the queries of each board."""
 
     prometheus: Prometheus
     boards: Mapping[str, list[tuple[str, Mapping[str, object]]]]
@@ -103,7 +103,7 @@ def side(tree: Path) -> Iterator[Side]:
 
 
 def fleet(tree: Path) -> Callable[[Situation, BinaryIO], None]:
-    """What writes the scrapes of all hosts, as the tree's own code has them."""
+    """Writer of the scrapes of all hosts, by the tree's own code."""
 
     def write(_: Situation, file: BinaryIO) -> None:
         paths = os.pathsep.join(str(tree / folder) for folder in ("", "probe", "exporter"))

@@ -62,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 UNKNOWN = Layout()
-"""Of a tool that is not known."""
+"""Layout of an unknown tool."""
 
 
 class _Header(msgspec.Struct):

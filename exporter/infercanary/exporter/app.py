@@ -260,7 +260,7 @@ class Exporter:
         )
 
     def _troubles(self) -> Iterator[str]:
-        """What is wrong with the exporter itself, a sentence for each."""
+        """Troubles of the exporter itself, a sentence for each."""
         for discovery in self.discoveries.values():
             if not discovery.up:
                 yield f"{discovery.source} does not answer. What is below was found before; the log says why."

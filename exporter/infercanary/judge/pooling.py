@@ -242,7 +242,7 @@ class _Compared(NamedTuple):
     sides: _Sides
     part: _Part
     beside: Beside | None
-    """What replicas beside it moved by."""
+    """Shift of the concurrent replicas."""
     around: Sequence[tuple[Points, Points]]
     """Latencies of these."""
 

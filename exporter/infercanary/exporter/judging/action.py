@@ -80,7 +80,7 @@ def next_action(view: View, policy: Policy) -> NextAction:
     new_facts = any(
         view.seen[boot].reported != now for boot, now in view.reported.items() if boot in view.seen
     )
-    # It was late, not gone: its image may have been taken for rolled back.
+    # A late container, not a removed one: its image may have been taken for rolled back.
     is_back = any(was.had_stopped and count > was.taken for was, count in known)
     if new_start or new_look or new_facts or is_back:
         return NextAction.JUDGE
