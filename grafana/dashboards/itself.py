@@ -192,6 +192,11 @@ def _events() -> list[Panel]:
     ]
 
 
+def _highest_and_median(each: str) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    """Two lines for all hosts: a line for each of hundreds could not be read."""
+    return (f"max({each})", "highest", colours.BLUE), (f"quantile(0.5, {each})", "median", colours.GREY)
+
+
 def _cost() -> list[Panel]:
     share = "rate(infercanary_busy_seconds_total{HOST}[$__rate_interval]) / infercanary_duty_cap_ratio{HOST}"
     cpu = 'rate(process_cpu_seconds_total{job="infercanary", HOST}[$__rate_interval])'
@@ -203,8 +208,7 @@ def _cost() -> list[Panel]:
             "start it may be four times as much, which is paid back within the hour. Also the CPU of the probe itself.",
             "If it costs too much, lower duty_cap. CPU above a few percent: a sampler of your own is slow.",
             "percentunit",
-            (f"max({share})", "highest", colours.BLUE),
-            (f"quantile(0.5, {share})", "median", colours.GREY),
+            *_highest_and_median(share),
             (
                 "max(rate(infercanary_probe_cpu_seconds_total{HOST}[$__rate_interval]))",
                 "probe's CPU, of a core",
@@ -217,8 +221,7 @@ def _cost() -> list[Panel]:
             "Share of a core that the exporter's process takes, and the part for storing and judging.",
             "It grows with the number of containers: give the exporter a core, or poll less often.",
             "percentunit",
-            (f"max({cpu})", "highest", colours.BLUE),
-            (f"quantile(0.5, {cpu})", "median", colours.GREY),
+            *_highest_and_median(cpu),
             (
                 "max(rate(infercanary_judge_seconds_total{HOST}[$__rate_interval]))",
                 "judge, highest",
@@ -231,8 +234,7 @@ def _cost() -> list[Panel]:
             "Resident memory. It grows with the number of containers, not with time.",
             "If it grows with time, report it, with the number of containers and the version.",
             "bytes",
-            (f"max({memory})", "highest", colours.BLUE),
-            (f"quantile(0.5, {memory})", "median", colours.GREY),
+            *_highest_and_median(memory),
             minimum=0,
         ),
         plot(
