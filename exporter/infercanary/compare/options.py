@@ -26,7 +26,7 @@ GATED = "Memory, energy and the throughput of a load count too, unless --gate la
 """What exit codes of comparisons are about, beside the latency."""
 
 VERSION = 1
-"""Of what `--json` prints. It grows by fields; a field that is removed, or means something else, is another version."""
+"""Version of the output of `--json`. New fields keep it; a field that is removed or means something else changes it."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMS = ("text", "json", "github")

@@ -65,12 +65,12 @@ def state_of(probe: PolledProbe, ended: Ended | None = None) -> State:
         return "not polled"
     if not probe.up:
         return "down"
-    if any(state in FAILING for state in probe.reported.states.values()):
+    reported = probe.reported.states
+    if any(state in FAILING for state in reported.values()):
         return "with a failing canary"
     if ended is not None and time.time() - ended[1] <= KEPT_SECONDS:
         return "killed for memory"
-    reported = probe.reported.states  # the history outlives a canary that was renamed
-    if any(
+    if any(  # the history outlives a canary that was renamed
         runs[-1].outcome not in _NO_FAILURE
         for name, runs in probe.history.canaries.items()
         if name in reported or not reported
