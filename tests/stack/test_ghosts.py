@@ -155,7 +155,7 @@ def test_g_another_answer_to_the_same_input(ghosts: Ghosts) -> None:
 
 def test_d_a_cpu_quota_that_was_lowered(ghosts: Ghosts) -> None:
     alert = ghosts.stack.alert("InferCanaryCpuThrottled", "limited")
-    assert f"{PROJECT}-limited: its CPU quota is used up" in alert.text
+    assert re.search(rf"{PROJECT}-limited on \S+: its CPU quota is used up", alert.text), alert.text
 
 
 def test_no_secret_is_shown(ghosts: Ghosts) -> None:
