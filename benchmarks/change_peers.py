@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,7 +37,7 @@ def ours(values: Sequence[float] | Floats, settings: Mapping[str, float]) -> Fou
     """The scan as it is shipped, but for the fields of the policy that are set."""
     # A field that counts points stays an int, as one slices by it.
     typed = {name: type(getattr(LIVE, name))(value) for name, value in settings.items()}
-    return strengths(np.log(np.asarray(values, dtype=float)), replace(LIVE, **typed))
+    return strengths(np.log(np.asarray(values, dtype=float)), LIVE.but(**typed))
 
 
 def highest(strength: Floats, apart: int) -> Found:
@@ -118,7 +117,7 @@ def _steps(first: float, last: float, count: int) -> list[float]:
 OURS = {"scan_split": (12, 16, 20), "scan_near": (5, 8), "scan_least_ses": (2.5, 3.0)}
 
 FAMILIES: dict[str, Family] = {
-    "ours": Family(ours, OURS, _steps(3, 12, 40), LIVE.scan_strength, is_peer=False),
+    "ours": Family(ours, OURS, _steps(3, 12, 40), LIVE.drift.scan_strength, is_peer=False),
     "Hodges-Lehmann z": Family(hodges_lehmann, {}, _steps(3, 30, 30), 7.0),
     "Perfherder t": Family(perfherder, {}, _steps(3, 30, 30), 7.0),
 }

@@ -76,7 +76,7 @@ def ours(shown: Upgrade) -> Decision:
     before = [kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
     after = [kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
     judgement = Judgement(state="settling")
-    for runs in LIVE.looks:
+    for runs in LIVE.decide.looks:
         seen = [KeptStart(start.generation, start.samples[:runs]) for start in after]
         judgement = judge([*past, *before, *seen], [], CANARY)
         if judgement.state in CHANGED:
@@ -101,12 +101,12 @@ def looks(rule: Rule, view: Callable[[Sequence[Start]], Floats]) -> Judge:
     def at_looks(shown: Upgrade) -> Decision:
         verdicts: list[Verdict] = []
         before = view([before for before, _ in shown.replicas])
-        for runs in LIVE.looks:
+        for runs in LIVE.decide.looks:
             said = rule(before, view([after.first(runs) for _, after in shown.replicas]))
             verdicts.append("regressed" if said > 0 else "improved" if said < 0 else "inconclusive")
             if (verdict := _confirmed(verdicts)) != "inconclusive":
                 return Decision(verdict, runs, "image")
-        return Decision("inconclusive", LIVE.looks[-1])
+        return Decision("inconclusive", LIVE.decide.looks[-1])
 
     return at_looks
 
@@ -249,10 +249,15 @@ Scan: TypeAlias = Callable[[Month], list[int]]  # at which half hours it alarmed
 
 def first_day(month: Month) -> list[int]:
     """The exporter's judge, asked every two hours; an alarm is where it begins to call a drift."""
-    cut = month.medians.reshape(-1, LIVE.block_runs), month.control.reshape(-1, LIVE.block_runs)
+    cut = month.medians.reshape(-1, LIVE.drift.block_runs), month.control.reshape(-1, LIVE.drift.block_runs)
     medians, control = (np.median(part, axis=1) for part in cut)
     recorded = samples(
-        medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * LIVE.block_runs, LIVE.block_runs
+        medians,
+        control,
+        np.full(medians.size, 1980.0),
+        0.0,
+        60.0 * LIVE.drift.block_runs,
+        LIVE.drift.block_runs,
     )
     generation = Generation(
         service="service", container="replica", boot_id="1", started_at=0.0, image_id="image"
@@ -261,7 +266,7 @@ def first_day(month: Month) -> list[int]:
     for count in range(10, len(recorded) + 1, 10):
         found = drift.detect([KeptStart(generation, recorded[:count])], [], CANARY, prior())
         if found.shift and not called:  # 0 where it has not drifted, None while it is not known
-            alarms.append(count * LIVE.block_runs // _BLOCK)
+            alarms.append(count * LIVE.drift.block_runs // _BLOCK)
         called = bool(found.shift)
     return alarms
 

@@ -21,7 +21,6 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -47,7 +46,7 @@ class Asked(NamedTuple):
     """By each setting, in the order of :data:`SETTINGS`."""
 
 
-SETTINGS = tuple(replace(FILES, confidence=confidence) for confidence in CONFIDENCES)
+SETTINGS = tuple(FILES.but(confidence=confidence) for confidence in CONFIDENCES)
 """The smallest effect and the clear zone are what users are promised, and not chosen."""
 
 
@@ -90,7 +89,7 @@ def step(before: Sequence[float], after: Sequence[float]) -> float:
 def asked(test: str, kind: str, before: Sequence[float], after: Sequence[float]) -> Asked:
     """What each setting says; the shift is the same to all."""
     between = shift(before, after, FILES)
-    verdicts = (assess(between, policy.confidence, policy=policy).verdict for policy in SETTINGS)
+    verdicts = (assess(between, policy.decide.confidence, policy=policy).verdict for policy in SETTINGS)
     return Asked(test, kind, tuple(verdict in CHANGED for verdict in verdicts))
 
 
@@ -145,7 +144,7 @@ def interval(several: Sequence[tuple[Asked, bool]]) -> dict[str, tuple[float, fl
 
 def named(setting: int) -> str:
     """A setting in words."""
-    return f"confidence {SETTINGS[setting].confidence:g}"
+    return f"confidence {SETTINGS[setting].decide.confidence:g}"
 
 
 def main() -> None:
@@ -162,7 +161,7 @@ def main() -> None:
     for setting in range(len(SETTINGS)):
         rate = rates(every, setting)
         print(f"{named(setting):20} {rate['quiet']:8.3%} {rate['event']:7.3f} {rate['made']:7.3f}")
-        chosen_by = ("confidence", SETTINGS[setting].confidence), ("made", rate["made"])
+        chosen_by = ("confidence", SETTINGS[setting].decide.confidence), ("made", rate["made"])
         score = Score(
             1000 * rate["quiet"], rate["event"], by_test((one, one.called[setting]) for one in every)
         )

@@ -79,7 +79,7 @@ class Setting(NamedTuple):
         before += [
             kept(start(rng, BEFORE, restart_sd=self.restart_sd), i, 0, "old") for i in range(self.replicas)
         ]
-        runs = LIVE.looks[-1]
+        runs = LIVE.decide.looks[-1]
         after = [
             kept(
                 start(rng, runs, restart_sd=self.restart_sd, image=self.effect, pace=self.pace),
@@ -111,7 +111,7 @@ def watched(before: Sequence[KeptStart], after: Sequence[KeptStart]) -> Life:
     state: State = "settling"
     called: State | None = None
     runs = math.inf
-    for look in LIVE.looks:
+    for look in LIVE.decide.looks:
         until = after[0].samples[look - 1].started_at
         seen = [KeptStart(s.generation, s.samples[:look]) for s in after]
         ran = [s.first(int(np.searchsorted(s.times, until, "right"))) for s in before]
@@ -223,7 +223,9 @@ def _called(rng: np.random.Generator, sds: Floats, earlier: int, prior: Prior) -
     df = prior.df + earlier
     squares = prior.df * prior.sd**2 + ((starts - starts.mean(axis=1)[:, None]) ** 2).sum(axis=1)
     each = zip(new - starts.mean(axis=1), np.sqrt(squares / df * (1 + 1 / (earlier + 1))), strict=True)
-    return [is_beyond_doubt(Pooled(shift, 0.0, 1e9, se, df), LIVE.looks[-1], LIVE) for shift, se in each]
+    return [
+        is_beyond_doubt(Pooled(shift, 0.0, 1e9, se, df), LIVE.decide.looks[-1], LIVE) for shift, se in each
+    ]
 
 
 def times(trials: int, seed: int) -> None:
@@ -283,7 +285,9 @@ class Staying(NamedTuple):
             for i in range(PAST + (not self.renamed))
         ]
         for replica in range(1, self.stay + 1):
-            whole = kept(start(rng, BEFORE + LIVE.looks[-1], restart_sd=self.restart_sd), replica, 0, "old")
+            whole = kept(
+                start(rng, BEFORE + LIVE.decide.looks[-1], restart_sd=self.restart_sd), replica, 0, "old"
+            )
             later = [
                 msgspec.structs.replace(
                     s, started_at=s.started_at + HOUR - 5 * BEFORE, median=(s.median or 0) * (1 + drift)
@@ -296,7 +300,7 @@ class Staying(NamedTuple):
                 for s, by in zip(whole.samples[:BEFORE], restless, strict=True)
             ]
             before.append(KeptStart(whole.generation, [*quiet, *later]))
-        new = start(rng, LIVE.looks[-1], restart_sd=self.restart_sd, image=self.effect, host=drift)
+        new = start(rng, LIVE.decide.looks[-1], restart_sd=self.restart_sd, image=self.effect, host=drift)
         return before, [kept(new, MANY - 1 if self.renamed else 0, 1, "new")]
 
 

@@ -104,7 +104,9 @@ class Setting(NamedTuple):
                     else 240
                 )
                 before.append(self._start(rng, replica, -1 - past, count))
-        return before, [self._start(rng, i, 0, LIVE.looks[-1], self.ratio) for i in range(self.replicas)]
+        return before, [
+            self._start(rng, i, 0, LIVE.decide.looks[-1], self.ratio) for i in range(self.replicas)
+        ]
 
     def _start(
         self, rng: np.random.Generator, replica: int, order: int, count: int, ratio: float = 1.0
@@ -148,7 +150,7 @@ def life(setting: Setting, seed: int, number: int) -> Life:
     called: dict[str, str] = {}
     values: dict[str, int] = {}
     found: dict[str, MeasureVerdict] = {}
-    for look in LIVE.looks:
+    for look in LIVE.decide.looks:
         found = judge_measures([*before, *(start.first(look) for start in after)])
         for name, verdict in found.items():
             if verdict.state in CHANGED and name not in called:

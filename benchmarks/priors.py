@@ -8,7 +8,6 @@ tenth without a correction, as it was before. A false alarm is a difference beyo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from infercanary.judge.priors import learned
 from infercanary.judge.shift import Restarts
 
 WAYS: Mapping[str, Policy] = {
-    "a tenth": replace(LIVE, prior_trimmed=0.1, prior_winsorized=1.0),
+    "a tenth": LIVE.but(prior_trimmed=0.1, prior_winsorized=1.0),
     "the policy's": LIVE,
 }
 LIES = {"none": 0.0, "wide": 0.55, "narrow": 0.0}

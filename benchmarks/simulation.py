@@ -109,7 +109,7 @@ def upgrade(
         [
             (
                 start(rng, BEFORE, restart_sd=restart_sd),
-                start(rng, LIVE.looks[-1], restart_sd=restart_sd, image=image, host=host),
+                start(rng, LIVE.decide.looks[-1], restart_sd=restart_sd, image=image, host=host),
             )
             for _ in range(replicas)
         ],

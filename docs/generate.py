@@ -293,29 +293,29 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
 
 def numbers(policy: Policy) -> dict[str, str]:
     """Name in ``STATEMENTS`` → the number as it is written."""
-    *looks, last = policy.looks
+    *looks, last = policy.decide.looks
     return {
-        "effect_ratio": f"{policy.smallest_effect:g}",
-        "effect": f"{100 * policy.smallest_effect:g}",
-        "measure_effect": f"{100 * policy.measure_effect:g}",
-        "clear_ratio": f"{policy.clear_zone:g}",
-        "confidence": f"{policy.confidence:g}",
-        "false_calls": f"{policy.false_calls:g}",
-        "clear": f"{100 * policy.clear_zone:g}",
+        "effect_ratio": f"{policy.decide.smallest_effect:g}",
+        "effect": f"{100 * policy.decide.smallest_effect:g}",
+        "measure_effect": f"{100 * policy.pool.measure_effect:g}",
+        "clear_ratio": f"{policy.decide.clear_zone:g}",
+        "confidence": f"{policy.decide.confidence:g}",
+        "false_calls": f"{policy.decide.false_calls:g}",
+        "clear": f"{100 * policy.decide.clear_zone:g}",
         "looks": f"{', '.join(map(str, looks))} and {last}",
-        "all_looks": ", ".join(map(str, policy.looks)),
-        "first_look": str(policy.looks[0]),
-        "last_look": str(policy.looks[-1]),
-        "confirmations": _WORDS[policy.confirmations],
-        "history": str(policy.history),
-        "baseline_runs": str(policy.baseline_runs),
-        "cold_start": f"{100 * (policy.cold_start_ratio - 1):g}",
-        "cold_start_seconds": f"{policy.cold_start_seconds:g}",
-        "cold_starts": _WORDS[policy.cold_starts],
-        "some": f"{100 * (1 - policy.whole_share):g}",
-        "gone_minutes": f"{policy.gone_seconds / 60:g}",
-        "block_runs": str(policy.block_runs),
-        "drift_blocks": str(policy.drift_baseline_blocks),
+        "all_looks": ", ".join(map(str, policy.decide.looks)),
+        "first_look": str(policy.decide.looks[0]),
+        "last_look": str(policy.decide.looks[-1]),
+        "confirmations": _WORDS[policy.decide.confirmations],
+        "history": str(policy.pool.history),
+        "baseline_runs": str(policy.pool.baseline_runs),
+        "cold_start": f"{100 * (policy.attribute.cold_start_ratio - 1):g}",
+        "cold_start_seconds": f"{policy.attribute.cold_start_seconds:g}",
+        "cold_starts": _WORDS[policy.attribute.cold_starts],
+        "some": f"{100 * (1 - policy.attribute.whole_share):g}",
+        "gone_minutes": f"{policy.pool.gone_seconds / 60:g}",
+        "block_runs": str(policy.drift.block_runs),
+        "drift_blocks": str(policy.drift.baseline_blocks),
     }
 
 

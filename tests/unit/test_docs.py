@@ -18,7 +18,7 @@ from infercanary.contract.kinds import KINDS
 from infercanary.contract.report import Metric, Report
 from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
 from infercanary.exporter.discovery import base
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.probe import Probe, samplers, tags, targets
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
@@ -124,7 +124,7 @@ def test_controls_have_their_names() -> None:
 
 def test_numbers_in_a_text_are_the_policys() -> None:
     text = "It looks at 12 and 24 runs\n  of a start, and again; within ±3 % it is `the same`. 3 % else."
-    policy = Policy(smallest_effect=0.025, looks=(8, 16, 32))
+    policy = LIVE.but(smallest_effect=0.025, looks=(8, 16, 32))
     statements = ("looks at {looks} runs of a start", "within ±{effect} % it is `the same`.")
     assert GENERATOR["numbered"](text, statements, policy) == (
         "It looks at 8, 16 and 32 runs\n  of a start, and again; within ±2.5 % it is `the same`. 3 % else."

@@ -16,4 +16,4 @@ def test_thresholds_equal_the_smallest_effect() -> None:
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     thresholds = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
     for name in ("shift_ratio", "drift_ratio"):
-        assert thresholds[f"infercanary:threshold:{name}"] == f"vector({LIVE.smallest_effect:g})"
+        assert thresholds[f"infercanary:threshold:{name}"] == f"vector({LIVE.decide.smallest_effect:g})"

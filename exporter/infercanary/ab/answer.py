@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -245,7 +244,7 @@ def _compared(
 ) -> ComparisonResult:
     """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
     a, b = ([pair[i] for pair in of.starts] for i in (0, 1))
-    one_look = replace(FILES, smallest_effect=policy.smallest_effect, clear_zone=policy.clear_zone)
+    one_look = FILES.but(smallest_effect=policy.decide.smallest_effect, clear_zone=policy.decide.clear_zone)
     plain = compare_runs(
         canary, _series(a), _series(b), files=((arms[0].name,), (arms[1].name,)), policy=one_look
     )
@@ -299,7 +298,7 @@ def _own(a: ArmSummary, b: ArmSummary) -> str:
 def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) -> list[str]:
     """Return next actions that would settle it."""
     each = result.seconds / max(1, len(result.pairs))
-    needed = estimate.pairs_needed(of.shifts, FILES.history, policy)
+    needed = estimate.pairs_needed(of.shifts, FILES.pool.history, policy)
     found = []
     if result.ended == "budget":
         found.append("the time was up (--budget): give it more")
@@ -311,7 +310,7 @@ def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) ->
     elif len(of.shifts) >= estimate.FEWEST_PAIRS:
         found.append(
             "more of the same will hardly settle it: the shift is at the edge of what counts as one "
-            f"({short(100 * policy.smallest_effect)} %), or starts "
+            f"({short(100 * policy.decide.smallest_effect)} %), or starts "
             f"differ too much ({short(100 * math.expm1(estimate.restart_sd(of.shifts)))} %); give the containers CPUs "
             "of their own (--cpuset-cpus), and keep other work off them"
         )

@@ -46,8 +46,8 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @options.number(
     "--restarts",
     low=3,
-    high=FILES.history,
-    advice=f"give a number from 3 to {FILES.history}",
+    high=FILES.pool.history,
+    advice=f"give a number from 3 to {FILES.pool.history}",
     type=int,
     default=12,
     show_default=True,
@@ -55,9 +55,9 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 )
 @options.number(
     "--runs",
-    low=EXPERIMENT.fewest_runs,
+    low=EXPERIMENT.pool.fewest_runs,
     high=200,
-    advice=f"give a number from {EXPERIMENT.fewest_runs} to 200",
+    advice=f"give a number from {EXPERIMENT.pool.fewest_runs} to 200",
     type=int,
     default=12,
     show_default=True,

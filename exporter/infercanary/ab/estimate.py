@@ -9,11 +9,11 @@
   degrees of freedom as pairs count less one (Tukey and McLaughlin, "Less Vulnerable Confidence and Significance
   Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
   8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
-- **Looking early costs**: the error is spent over the looks (``Policy.levels``), and a change counts when two
+- **Looking early costs**: the error is spent over the looks (``Policy.decide.levels``), and a change counts when two
   looks in a row show it; after the first of them it is `unconfirmed`.
 - **What is beyond doubt does not wait**: from two pairs on, a change also counts where an interval shows it that errs
-  in ``Policy.false_calls`` of experiments, over all looks. Two pairs hardly show how much pairs differ, and so what is
-  assumed of restarts (``Policy.prior_restart_sd``) counts beside them, as the conjugate prior of a normal variance.
+  in ``false_calls`` of experiments, over all looks. Two pairs hardly show how much pairs differ, and so what is
+  assumed of restarts (``Policy.pool.restart_sd``) counts beside them, as the conjugate prior of a normal variance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from infercanary.judge.resolution import typical
 from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
 from infercanary.judge.statistics import assess
 
-FEWEST_PAIRS = EXPERIMENT.fewest_pairs
+FEWEST_PAIRS = 3
+"""Without three differences nothing shows how much they differ."""
+
+DOUBTLESS_PAIRS = 2
+"""Pairs from which on the assumed restart variance may show by itself that a difference is beyond doubt."""
+
+PAIRS_PER_TRIMMED = 8
+"""Pairs for each one that is trimmed at either end."""
 
 
 class PairLook(NamedTuple):
@@ -68,7 +75,7 @@ def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     if not n:
         return Shift(math.nan, math.inf, 0.0)
     logs = np.sort([pair.log for pair in pairs])
-    cut = n // policy.pairs_per_trimmed
+    cut = n // PAIRS_PER_TRIMMED
     centre = float(logs[cut : n - cut].mean())
     if n < FEWEST_PAIRS or not all(math.isfinite(pair.se) for pair in pairs):
         return Shift(centre, math.inf, 0.0)
@@ -91,10 +98,10 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     """
     n = len(pairs)
     logs = np.array([pair.log for pair in pairs])
-    squares = 2 * policy.prior_restart_df * policy.prior_restart_sd**2 + float(
+    squares = 2 * policy.pool.restart_df * policy.pool.restart_sd**2 + float(
         ((logs - logs.mean()) ** 2).sum()
     )
-    df = policy.prior_restart_df + n - 1
+    df = policy.pool.restart_df + n - 1
     return _shift(pairs, float(logs.mean()), math.sqrt(squares / df / n), df)
 
 
@@ -120,18 +127,18 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
         The verdict, and each look from the third pair on.
     """
     planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
-    early = range(policy.doubtless_pairs, planned[-1] + 1)
-    levels = dict(zip(planned, policy.levels(planned), strict=True))
-    doubtless = dict(zip(early, policy.levels(early, policy.false_calls), strict=True))
+    early = range(DOUBTLESS_PAIRS, planned[-1] + 1)
+    levels = dict(zip(planned, policy.decide.levels(planned), strict=True))
+    doubtless = dict(zip(early, policy.decide.levels(early, policy.decide.false_calls), strict=True))
     looks: list[PairLook] = []
     last: list[Verdict] = []  # what the looks show, called or not
-    for n in range(policy.doubtless_pairs, len(pairs) + 1):
+    for n in range(DOUBTLESS_PAIRS, len(pairs) + 1):
         at = min(n, planned[-1])
         look = _look(n, doubtless[at], assumed(pairs[:n], policy), policy)
         if n >= FEWEST_PAIRS and look.seen.verdict not in CHANGED:
             look = _look(n, levels[at], estimate(pairs[:n], policy), policy)
-            last = [*last, look.seen.verdict][-policy.confirmations :]
-            is_confirmed = len(last) == policy.confirmations and len(set(last)) == 1
+            last = [*last, look.seen.verdict][-policy.decide.confirmations :]
+            is_confirmed = len(last) == policy.decide.confirmations and len(set(last)) == 1
             if look.seen.verdict in CHANGED and not is_confirmed:
                 look = look._replace(seen=look.seen._replace(verdict="unconfirmed"))
         looks.append(look)
@@ -171,8 +178,8 @@ def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERI
     if not math.isfinite(now.se):
         return None
     for n in range(len(pairs) + 1, most + 1):
-        cut = n // policy.pairs_per_trimmed
-        level = policy.levels(range(FEWEST_PAIRS, n + 1))[-1]
+        cut = n // PAIRS_PER_TRIMMED
+        level = policy.decide.levels(range(FEWEST_PAIRS, n + 1))[-1]
         then = now._replace(se=now.se * math.sqrt(len(pairs) / n), df=n - 2 * cut - 1.0)
         if assess(then, level, policy=policy).verdict != "inconclusive":
             return n

@@ -50,7 +50,7 @@ def decide(pairs: Sequence[tuple[Start, Start]], most: int, policy: Policy) -> l
         both = [(a, b) for a, b in both if a.samples and b.samples]
         shifts = [_shift(a, b) for a, b in both]
         decision = estimate.decide(shifts, most, rules)
-        looks_worse = bool(decision.looks) and decision.looks[-1].shift.log >= rules.log_effect
+        looks_worse = bool(decision.looks) and decision.looks[-1].shift.log >= rules.decide.log_effect
         found.append(MeasureDecision(measure, both, decision, looks_worse and not decision.done))
     return found
 

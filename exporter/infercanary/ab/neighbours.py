@@ -62,7 +62,7 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
     kept = [
         (a, b)
         for a, b in ((_quiet(a), _quiet(b)) for a, b in pairs)
-        if min(len(a.samples), len(b.samples)) >= EXPERIMENT.fewest_runs
+        if min(len(a.samples), len(b.samples)) >= EXPERIMENT.pool.fewest_runs
     ]
     if 2 * len(kept) < len(pairs):
         return Counted(

@@ -21,7 +21,7 @@ from infercanary.judge.model import Change
 from infercanary.judge.policy import FILES
 from infercanary.judge.statistics import Points
 
-LEAST = FILES.scan_fewest
+LEAST = FILES.drift.scan_fewest
 """Runs below which a series is too short."""
 MOST = 4096
 """Points that are scanned at most; a longer series is scanned as medians of blocks."""
@@ -140,7 +140,7 @@ def _state(found: Sequence[LevelChange], shift: float) -> State:
     if not found:
         return "steady"
     log = math.log1p(shift)
-    if abs(log) < FILES.log_effect:
+    if abs(log) < FILES.decide.log_effect:
         return "changed"
     return "slower" if log > 0 else "faster"
 
@@ -152,7 +152,7 @@ def _sentence(state: State, found: Sequence[LevelChange], shift: float, runs: in
         return f"steady: no change of level in {runs:,} runs"
     count = f"{len(found)} change{'s' if len(found) > 1 else ''} of level in {runs:,} runs"
     if state == "changed":
-        return f"changed, and back to within {100 * FILES.smallest_effect:g} % of the first level: {count}"
+        return f"changed, and back to within {100 * FILES.decide.smallest_effect:g} % of the first level: {count}"
     return f"{state}: {count}, the last level is {100 * shift:+.1f} % from the first"
 
 

@@ -78,9 +78,9 @@ def check(shift: float, seen: tuple[float, float, float] | None, policy: Policy)
     Returns:
         The claim, with whether it holds.
     """
-    reach = shift + policy.claim_slack * abs(shift)
+    reach = shift + policy.decide.claim_slack * abs(shift)
     if shift >= 0:
-        reach = max(reach, shift + policy.smallest_effect)
+        reach = max(reach, shift + policy.decide.smallest_effect)
     claimed = percent(shift)
     state: ClaimState = "unknown"
     if seen is None:

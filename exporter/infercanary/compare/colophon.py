@@ -34,8 +34,8 @@ def colophon(policy: Policy | None, arguments: Sequence[str] | None = None) -> l
     lines.append("Latencies are wall times of one inference, medians of runs, and a shift of +5 % is slower.")
     if policy is not None:
         lines.append(
-            f"A change is {100 * policy.smallest_effect:g} % or more, with an interval clear of "
-            f"±{100 * policy.clear_zone:g} %; intervals have {100 * policy.confidence:g} % confidence."
+            f"A change is {100 * policy.decide.smallest_effect:g} % or more, with an interval clear of "
+            f"±{100 * policy.decide.clear_zone:g} %; intervals have {100 * policy.decide.confidence:g} % confidence."
         )
     return lines
 

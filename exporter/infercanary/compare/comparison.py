@@ -146,7 +146,7 @@ def compare_runs(
     elif is_series:
         source = "none"
     else:
-        source = "estimated" if restarts.df > policy.prior_restart_df else "assumed"
+        source = "estimated" if restarts.df > policy.pool.restart_df else "assumed"
     known = math.isfinite(shift.se)
     journal = bool(old.starts and new.starts)
     pair = Pair(old.starts, new.starts)
@@ -182,11 +182,11 @@ def compare_runs(
         shift=shown_shift,
         low=low,
         high=high,
-        level=policy.confidence,
-        smallest_effect=policy.smallest_effect,
+        level=policy.decide.confidence,
+        smallest_effect=policy.decide.smallest_effect,
         restart_sd=restarts.sd,
         restart_sd_from=source,
-        restarts_seen=round(restarts.df - policy.prior_restart_df) if source == "estimated" else 0,
+        restarts_seen=round(restarts.df - policy.pool.restart_df) if source == "estimated" else 0,
         runs=old.runs + new.runs,
         starts=len(old.points) + len(new.points),
         unit="s" if baseline.starts or candidate.starts or (old.in_seconds and new.in_seconds) else None,
@@ -212,8 +212,8 @@ def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
     Returns:
         A part of ``series``; without starts where none counts.
     """
-    kept = [i for i, points in enumerate(series.points) if points.size >= policy.fewest_runs][
-        -policy.history :
+    kept = [i for i, points in enumerate(series.points) if points.size >= policy.pool.fewest_runs][
+        -policy.pool.history :
     ]
     return series._replace(
         points=[series.points[i] for i in kept],
@@ -273,13 +273,13 @@ def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy =
 def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy, subject: str) -> list[str]:
     notes = []
     for what, side in (("baseline", baseline), ("candidate", candidate)):
-        few = [points.size for points in side.points if points.size < policy.fewest_runs]
+        few = [points.size for points in side.points if points.size < policy.pool.fewest_runs]
         if few and len(few) < len(side.points):
             notes.append(
-                f"{what}: {count(len(few), 'start')} with fewer than {policy.fewest_runs} runs left out"
+                f"{what}: {count(len(few), 'start')} with fewer than {policy.pool.fewest_runs} runs left out"
             )
-        if (kept := len(side.points) - len(few)) > policy.history:
-            notes.append(f"{what}: the latest {policy.history} of {kept} starts are judged")
+        if (kept := len(side.points) - len(few)) > policy.pool.history:
+            notes.append(f"{what}: the latest {policy.pool.history} of {kept} starts are judged")
         ids = _ids(side)
         if len(ids) > 1:
             notes.append(
@@ -332,7 +332,7 @@ def _too_few(observed: Observed, baseline: RecordedRuns, candidate: RecordedRuns
         words = (f"no runs{' that count' * bool(sides[what].left_out)} in the {what}" for what in none)
         return f"inconclusive: {' and '.join(words)}"
     longest = {what: max(points.size for points in side.points) for what, side in sides.items()}
-    fewest = observed.policy.fewest_runs
+    fewest = observed.policy.pool.fewest_runs
     few = " and ".join(f"the {what} has {size}" for what, size in longest.items() if size < fewest)
     return f"inconclusive: too few runs: a start needs {fewest}, and {few}"
 

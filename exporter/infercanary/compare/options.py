@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import click
@@ -169,17 +168,17 @@ def policy(base: Policy, of_what: str) -> Callable[[F], F]:
         number(
             "--smallest-effect", low=0.1, high=50, advice=percents.format(0.1, 3), metavar="PERCENT",
             help="The smallest shift that counts as a change. An interval within it is `equivalent`.  "
-            f"[default: {100 * base.smallest_effect:g}]",
+            f"[default: {100 * base.decide.smallest_effect:g}]",
         ),
         number(
             "--clear-zone", low=0, high=50, advice=percents.format(0, 1), metavar="PERCENT",
             help="A change counts only if its whole interval is further from 0 than this.  "
-            f"[default: {100 * base.clear_zone:g}]",
+            f"[default: {100 * base.decide.clear_zone:g}]",
         ),
         number(
             "--confidence", "--level", "confidence", low=0.5, high=0.999999, metavar="SHARE",
             advice="give a share from 0.5 to 0.999999, such as 0.99",
-            help=f"Confidence of {of_what}.  [default: {base.confidence:g}]",
+            help=f"Confidence of {of_what}.  [default: {base.decide.confidence:g}]",
         ),
     )  # fmt: skip
 
@@ -201,8 +200,8 @@ def adjusted(
     Raises:
         UsageError: They contradict each other.
     """
-    effect = base.smallest_effect if smallest_effect is None else smallest_effect / 100
-    zone = base.clear_zone if clear_zone is None else clear_zone / 100
+    effect = base.decide.smallest_effect if smallest_effect is None else smallest_effect / 100
+    zone = base.decide.clear_zone if clear_zone is None else clear_zone / 100
     if zone >= effect and clear_zone is None:
         raise UsageError(
             f"--smallest-effect {smallest_effect:g}: must be above --clear-zone ({100 * zone:g}); both are percentages"
@@ -211,7 +210,7 @@ def adjusted(
         raise UsageError(
             f"--clear-zone {clear_zone:g}: must be below --smallest-effect ({100 * effect:g} %); give a smaller one"
         )
-    return replace(base, smallest_effect=effect, clear_zone=zone, confidence=confidence or base.confidence)
+    return base.but(smallest_effect=effect, clear_zone=zone, confidence=confidence or base.decide.confidence)
 
 
 def show(

@@ -40,7 +40,7 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
         Sentences without a capital and a full stop, the most useful first; one or more.
     """
     policy = observed.policy
-    fewest = policy.fewest_runs
+    fewest = policy.pool.fewest_runs
     missing = [
         side for side, starts in zip(("baseline", "candidate"), observed.starts, strict=True) if not starts
     ]
@@ -51,27 +51,28 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
         ]
     exact = observed.shift._replace(se=0.0, df=math.inf)
     if (
-        assess(exact, policy.confidence, policy=policy).verdict
+        assess(exact, policy.decide.confidence, policy=policy).verdict
         == "inconclusive"
-        != assess(exact._replace(resolution=FINE), policy.confidence, policy=policy).verdict
+        != assess(exact._replace(resolution=FINE), policy.decide.confidence, policy=policy).verdict
     ):
         return [
             "more of the same will not settle it: the values are too coarse to show a change of "
-            f"{short(100 * policy.smallest_effect)} %; write them with more digits, or time several requests as one"
+            f"{short(100 * policy.decide.smallest_effect)} %; write them with more digits, or time several requests"
+            " as one"
         ]
     found = []
-    effect = policy.smallest_effect
+    effect = policy.decide.smallest_effect
     sd = short(100 * observed.restarts.sd)
     if (runs := more_runs(observed)) is not None:
         found.append(f"about {_round(runs):,} more runs a side would settle it, if the shift stays as it is")
     elif (starts := more_starts(observed)) is not None:
-        high = _with(observed, _MOST_RUNS, observed.starts).interval(policy.confidence)[1]
+        high = _with(observed, _MOST_RUNS, observed.starts).interval(policy.decide.confidence)[1]
         found.append(
             f"{starts} more start{'s' if starts > 1 else ''} a side would settle it, if the shift stays as it is; more "
             f"runs alone would not, since starts that differ by {sd} % leave "
             f"±{short(100 * math.expm1(high - observed.shift.log))} %"
         )
-    elif abs(abs(observed.shift.log) - effect) < policy.clear_zone:
+    elif abs(abs(observed.shift.log) - effect) < policy.decide.clear_zone:
         found.append(
             "more of the same will hardly settle it: the shift is at the edge of what counts as one "
             f"({short(100 * effect)} %)"
@@ -126,7 +127,7 @@ def more_starts(observed: Observed) -> int | None:
 def _settles(observed: Observed, factor: float, starts: tuple[int, int]) -> bool:
     between = _with(observed, factor, starts)
     policy = observed.policy
-    seen = assess(between, policy.confidence, policy=policy)
+    seen = assess(between, policy.decide.confidence, policy=policy)
     return seen.verdict != "inconclusive"
 
 

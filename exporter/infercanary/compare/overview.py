@@ -167,7 +167,7 @@ def _either(names: Iterable[str]) -> str:
 
 
 def _summed(key: tuple[str, ...], starts: Sequence[Start], price: float | None) -> OverviewRow | None:
-    kept = [start for start in starts if len(start.samples) >= FILES.fewest_runs]
+    kept = [start for start in starts if len(start.samples) >= FILES.pool.fewest_runs]
     counted = [[s.median for s in start.samples if s.median] for start in kept]
     if not kept:
         return None

@@ -100,7 +100,7 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
                 "Controls: work that is the same in every image", result.controls, result.smallest_effect
             ),
             _operators(result.causes.operators if result.causes else None),
-            _measures(result.measures, max(result.smallest_effect, FILES.measure_effect)),
+            _measures(result.measures, max(result.smallest_effect, FILES.pool.measure_effect)),
         ],
     )
 

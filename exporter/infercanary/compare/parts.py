@@ -43,7 +43,7 @@ def phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, Pa
     """
     each = pieces(old, new, "phases", policy)
     whole = float(np.median(new.every) - np.median(old.every)) if each else 0.0
-    if not whole or abs(whole) < policy.clear_zone * float(np.median(old.every)):
+    if not whole or abs(whole) < policy.decide.clear_zone * float(np.median(old.every)):
         return each
     return {
         name: msgspec.structs.replace(
@@ -83,8 +83,8 @@ def _values(start: Start, field: str, name: str) -> list[float]:
 
 
 def _piece(shift: Shift, policy: Policy) -> PartShift:
-    low, high = shift.interval(policy.confidence)
-    moved = abs(shift.log) >= policy.log_effect and (low > 0 or high < 0)
+    low, high = shift.interval(policy.decide.confidence)
+    moved = abs(shift.log) >= policy.decide.log_effect and (low > 0 or high < 0)
     return PartShift(_ratio(shift.log), _ratio(low), _ratio(high), moved)
 
 

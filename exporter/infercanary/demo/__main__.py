@@ -85,7 +85,7 @@ class _Demo:
 
     def waits_for_baseline(self, end: float) -> bool:
         """Show the runs of the first server until they are a baseline; false where the time ends before."""
-        wanted = LIVE.full_baseline_runs
+        wanted = LIVE.pool.full_baseline_runs
         self._console.print(f"[bold]1.[/] The server as it is: a baseline of {wanted} runs.")
         return self.watch(end, until=lambda values: shown.runs(values) >= wanted)
 

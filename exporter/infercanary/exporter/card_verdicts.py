@@ -36,7 +36,7 @@ def verdict_on(judgement: Judgement, sentence: str, runs: Sequence[RunSummary], 
         ago = duration(max(0.0, time.time() - judgement.upgraded_at))
         names = f"{_upgrade(judgement.baseline_image, judgement.candidate_image)}, {ago} ago"
         newest = judgement.newest_at or judgement.upgraded_at
-        if newest > judgement.upgraded_at + policy.gone_seconds:
+        if newest > judgement.upgraded_at + policy.pool.gone_seconds:
             names += f", last start {duration(max(0.0, time.time() - newest))} ago"
         origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
         how_far = progress(judgement)

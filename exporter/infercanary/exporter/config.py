@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 from collections.abc import Mapping
@@ -30,12 +29,12 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The section ``judge:``: the numbers of :class:`~infercanary.judge.policy.Policy` that a user may set."""
 
-    smallest_effect: float = LIVE.smallest_effect
-    clear_zone: float = LIVE.clear_zone
-    confidence: float = LIVE.confidence
-    false_calls: float = LIVE.false_calls
-    looks: tuple[int, ...] = LIVE.looks
-    history: int = LIVE.history
+    smallest_effect: float = LIVE.decide.smallest_effect
+    clear_zone: float = LIVE.decide.clear_zone
+    confidence: float = LIVE.decide.confidence
+    false_calls: float = LIVE.decide.false_calls
+    looks: tuple[int, ...] = LIVE.decide.looks
+    history: int = LIVE.pool.history
 
     def policy(self) -> Policy:
         """The policy with these numbers.
@@ -46,7 +45,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Raises:
             ValueError: With the field's name and what it must be.
         """
-        return dataclasses.replace(LIVE, **msgspec.structs.asdict(self))
+        return LIVE.but(**msgspec.structs.asdict(self))
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

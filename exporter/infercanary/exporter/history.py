@@ -72,7 +72,7 @@ def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | 
         for run in runs
         if run.started_at >= since and run.waited is not None and run.median
     ]
-    if len(known) < policy.fewest_new_runs:
+    if len(known) < policy.pool.fewest_new_runs:
         return None
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
@@ -94,11 +94,13 @@ def baseline(
     times = [run.started_at for run in runs if run.outcome == "ok"]
     later = 0 if until is None else sum(at > until for at in times)
     count = max(len(times), judged + later)
-    missing = policy.full_baseline_runs - count
+    missing = policy.pool.full_baseline_runs - count
     if missing <= 0:
-        return f"baseline complete: {policy.full_baseline_runs} runs or more; an upgrade can be judged"
+        return f"baseline complete: {policy.pool.full_baseline_runs} runs or more; an upgrade can be judged"
     others = ", with those of earlier starts and other replicas" if count > len(times) else ""
-    return f"baseline {count} of {policy.full_baseline_runs} runs{others}{time_left(missing, runs, policy)}"
+    return (
+        f"baseline {count} of {policy.pool.full_baseline_runs} runs{others}{time_left(missing, runs, policy)}"
+    )
 
 
 def time_left(missing: int, runs: Sequence[RunSummary], policy: Policy = LIVE) -> str:
@@ -113,7 +115,7 @@ def time_left(missing: int, runs: Sequence[RunSummary], policy: Policy = LIVE) -
         Such as ``, about 2 min left``; an empty text where fewer than two runs ended well, or none is missing.
     """
     times = [run.started_at for run in runs if run.outcome == "ok"]
-    gaps = [after - before for before, after in pairwise(times[-policy.pace_runs :])]
+    gaps = [after - before for before, after in pairwise(times[-policy.pool.pace_runs :])]
     if not gaps or missing <= 0:
         return ""
     seconds = missing * max(0.0, median(gaps))

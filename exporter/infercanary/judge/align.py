@@ -49,7 +49,7 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
         calm = uncontended(selection.starts, [], policy)
         return Runs(selection, taught=calm, contended=len(selection.starts) - len(calm))
     reached = max((len(start.samples) for start in upgrade.after), default=0)
-    new = [start.first(policy.looks[-1]) for start in upgrade.after]
+    new = [start.first(policy.decide.looks[-1]) for start in upgrade.after]
     calm = uncontended(selection.starts, new, policy)
     left = {start.boot for start in calm}
     looks = looks_of(upgrade._replace(before=[s for s in upgrade.before if s.boot in left]), policy)
@@ -84,7 +84,7 @@ def looks_of(upgrade: Upgrade, policy: Policy) -> list[list[Pair]]:
     reached = max((len(start.samples) for start in upgrade.after), default=0)
     return [
         pairs(upgrade.before, [start.first(runs) for start in upgrade.after], policy)
-        for runs in policy.looks
+        for runs in policy.decide.looks
         if runs <= reached
     ]
 
@@ -119,8 +119,11 @@ def _pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> l
     images ran in, and at most one more; none where either image has no start that counts, or while replicas on the old
     image have too few runs of the same minutes.
     """
-    old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
-    baseline = {name: group[-policy.history :] for name, group in old.items()}
+    old, new = (
+        _by_container(before, policy.pool.fewest_runs),
+        _by_container(after, policy.pool.fewest_new_runs),
+    )
+    baseline = {name: group[-policy.pool.history :] for name, group in old.items()}
     orphans = [start for name, group in baseline.items() if name not in new for start in group]
     every = [start for group in baseline.values() for start in group]
     found = [
@@ -153,9 +156,7 @@ def _pair(
         for boot, start in starts.items()
         if (each := _concurrent(start, after, policy)) is not None
     }
-    enough = {
-        boot for boot, each in found.items() if len(each.during.samples) >= policy.fewest_concurrent_runs
-    }
+    enough = {boot for boot, each in found.items() if len(each.during.samples) >= policy.pool.concurrent_runs}
     beside = [found[start.boot] for start in near if start.boot in enough]
     if not beside and any(
         _awaited(start, found[start.boot], after, policy) for start in near if start.boot in found
@@ -163,7 +164,9 @@ def _pair(
         return None
     left = [found[start.boot].before if start.boot in enough else start for start in baseline]
     meanwhile = _same_minutes({start.boot for start in baseline}, after, beside, policy)
-    return Pair([start.latest(policy.baseline_runs) for start in left], after, beside, meanwhile=meanwhile)
+    return Pair(
+        [start.latest(policy.pool.baseline_runs) for start in left], after, beside, meanwhile=meanwhile
+    )
 
 
 def _same_minutes(
@@ -181,25 +184,25 @@ def _same_minutes(
     if not stays:
         return None
     # Until its next run would be late, a start goes on.
-    ends = [each.during.times[-1] + policy.gone_runs * _every(each.before) for each in stays]
+    ends = [each.during.times[-1] + policy.pool.gone_runs * _every(each.before) for each in stays]
     found: dict[tuple[int, int], Start] = {}
     new: list[Start] = []
     for start in after:
         cut = start.first(int(np.searchsorted(start.times, max(ends), "right")))
-        if len(cut.samples) < policy.fewest_new_runs:
+        if len(cut.samples) < policy.pool.fewest_new_runs:
             continue
         began, until = cut.times[0], cut.times[-1]
         ran = {}
         for row, each in enumerate(stays):
             first = int(np.searchsorted(each.during.times, began))
             end = int(np.searchsorted(each.during.times, until, "right"))
-            is_there = min(ends[row], until) - began >= policy.whole_share * (until - began)
-            if is_there and end - first >= policy.fewest_concurrent_runs:
+            is_there = min(ends[row], until) - began >= policy.attribute.whole_share * (until - began)
+            if is_there and end - first >= policy.pool.concurrent_runs:
                 ran[row] = each.during.part((first, end))
         if ran:
             found |= {(row, len(new)): during for row, during in ran.items()}
             new.append(cut)
-        if len(new) == policy.concurrent_starts:
+        if len(new) == policy.pool.concurrent_starts:
             break
     if not new:
         return None
@@ -217,8 +220,8 @@ def _every(start: Start) -> float:
 def _awaited(start: Start, found: Concurrent, after: Sequence[Start], policy: Policy) -> bool:
     """Whether ``start`` goes on beside ``after``, and will soon have enough runs."""
     every = _every(found.before)
-    goes_on = start.times[-1] + policy.gone_runs * every >= max(s.samples[-1].started_at for s in after)
-    return bool(goes_on) and every <= policy.concurrent_seconds
+    goes_on = start.times[-1] + policy.pool.gone_runs * every >= max(s.samples[-1].started_at for s in after)
+    return bool(goes_on) and every <= policy.pool.concurrent_seconds
 
 
 def _longest_beside(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> Sequence[Start]:
@@ -227,7 +230,7 @@ def _longest_beside(before: Sequence[Start], after: Sequence[Start], policy: Pol
     First those with enough runs before and meanwhile. What comes after the last run of ``after`` does not count, so a
     look stays as it was.
     """
-    if len(before) <= policy.concurrent_starts:
+    if len(before) <= policy.pool.concurrent_starts:
         return before
     began = min(s.samples[0].started_at for s in after)
     until = max(s.samples[-1].started_at for s in after)
@@ -237,12 +240,12 @@ def _longest_beside(before: Sequence[Start], after: Sequence[Start], policy: Pol
         first, end = np.searchsorted(times, began), np.searchsorted(times, until, "right")
         meanwhile = float(times[end - 1] - began) if end > first else 0.0
         return (
-            bool(first >= max(policy.fewest_runs, 2)),
-            bool(end - first >= policy.fewest_concurrent_runs),
+            bool(first >= max(policy.pool.fewest_runs, 2)),
+            bool(end - first >= policy.pool.concurrent_runs),
             meanwhile,
         )
 
-    chosen = sorted(range(len(before)), key=rank, reverse=True)[: policy.concurrent_starts]
+    chosen = sorted(range(len(before)), key=rank, reverse=True)[: policy.pool.concurrent_starts]
     return [before[place] for place in sorted(chosen)]
 
 
@@ -250,12 +253,12 @@ def _concurrent(start: Start, after: Sequence[Start], policy: Policy) -> Concurr
     """What ``start`` did before ``after`` and meanwhile; None where it has too few runs before, or did not go on."""
     times, began = start.times, min(s.samples[0].started_at for s in after)
     first = int(np.searchsorted(times, began))
-    if not max(policy.fewest_runs, 2) <= first < times.size:
+    if not max(policy.pool.fewest_runs, 2) <= first < times.size:
         return None
     ran = [(s.samples[0].started_at, s.samples[-1].started_at) for s in after]
     firsts, lasts = np.searchsorted(times, ran)[:, 0], np.searchsorted(times, ran, "right")[:, 1]
     during = _merged(zip(firsts.tolist(), lasts.tolist(), strict=True))
-    return Concurrent(start.part((max(0, first - policy.baseline_runs), first)), start.part(*during))
+    return Concurrent(start.part((max(0, first - policy.pool.baseline_runs), first)), start.part(*during))
 
 
 def _merged(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -289,7 +292,7 @@ def teaching(starts: Sequence[Start], upgrade: Upgrade | None, policy: Policy) -
     found = []
     for start in starts:
         earlier = int(np.searchsorted(start.times, upgrade.at)) if start.boot in image else 0
-        found.append(start.part((0, earlier)) if earlier >= policy.fewest_runs else start)
+        found.append(start.part((0, earlier)) if earlier >= policy.pool.fewest_runs else start)
     return found
 
 
@@ -316,6 +319,6 @@ def _by_container(starts: Iterable[Start], fewest: int) -> dict[str, list[Start]
 
 def _around(start: Start, at: float, until: float, policy: Policy) -> Pair:
     """A start that went on, before and after that time."""
-    before = [s for s in start.samples if s.started_at < at][-policy.baseline_runs :]
+    before = [s for s in start.samples if s.started_at < at][-policy.pool.baseline_runs :]
     after = [s for s in start.samples if at <= s.started_at <= until]
     return Pair([Start(start.generation, before)], [Start(start.generation, after)])

@@ -105,7 +105,10 @@ def _split(
     else:
         felt = most([siblings]) if siblings is not None else _STOOD
         unknown = min(left, max(0.0, abs(felt.log) - compute))
-        if max(s.log * sign + policy.moved_sigmas * s.se for s in of_memory) >= policy.whole_share * left:
+        if (
+            max(s.log * sign + policy.attribute.moved_sigmas * s.se for s in of_memory)
+            >= policy.attribute.whole_share * left
+        ):
             unknown = left
     compute += left - unknown
     whole = abs(moved)
@@ -119,7 +122,7 @@ def _levels(before: Sequence[Sample], after: Sequence[Sample], policy: Policy) -
     """
     sides = [before, after]
     known = [[sample for sample in side if sample.off_cpu] for side in sides]
-    is_known = min(map(len, known)) >= policy.fewest_new_runs
+    is_known = min(map(len, known)) >= policy.pool.fewest_new_runs
     each = [
         [(s.median, _parts(s, s.median, is_known)) for s in side if s.median]
         for side in (known if is_known else sides)

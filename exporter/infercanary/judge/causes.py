@@ -114,7 +114,7 @@ def explain(
 
 def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Policy) -> Operators | None:
     """What profiled repeats of both sides say; None where there is no change to explain."""
-    if abs(shift.log) < policy.log_effect:
+    if abs(shift.log) < policy.decide.log_effect:
         return None
     sides = [[start for pair in compared for start in getattr(pair, side)] for side in ("old", "after")]
     boots = [{start.boot for start in side} for side in sides]
@@ -298,9 +298,12 @@ def slower_starts(
     for step in sorted({step for steps, _ in (*old, *new) for step in steps}):
         before = [steps[step] for steps, _ in old if step in steps]
         after = [(steps[step], share) for steps, share in new if step in steps]
-        if before and len(after) >= policy.cold_starts:
+        if before and len(after) >= policy.attribute.cold_starts:
             most, least = max(before), min(seconds * (1 - share) for seconds, share in after)
-            if least > policy.cold_start_ratio * most and least - most > policy.cold_start_seconds:
+            if (
+                least > policy.attribute.cold_start_ratio * most
+                and least - most > policy.attribute.cold_start_seconds
+            ):
                 found[step] = (median(before), median(seconds for seconds, _ in after))
     return found
 
@@ -310,9 +313,9 @@ def _waited_share(start: Start, policy: Policy) -> float:
 
     0 where too few of them say it.
     """
-    first = start.first(policy.looks[0]).samples
+    first = start.first(policy.decide.looks[0]).samples
     known = [(s.waited, s.median) for s in first if s.waited is not None and s.median]
-    if len(known) < policy.waiting_known * policy.looks[0]:
+    if len(known) < policy.pool.waiting_known * policy.decide.looks[0]:
         return 0.0
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
@@ -326,7 +329,7 @@ def attributed_to(share: float, policy: Policy = LIVE) -> Cause:
     Returns:
         `host`, `image` or `both`.
     """
-    whole = policy.whole_share
+    whole = policy.attribute.whole_share
     return "host" if share >= whole else "image" if share <= 1 - whole else "both"
 
 
@@ -366,11 +369,15 @@ def _explained(
 ) -> Causes:
     """All causes; ``known`` is what needs no look, and ``of_others`` what the container did not do itself."""
     controls, crowd = moved_with.controls, moved_with.crowding
-    tags = {tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.tag_share}
+    tags = {
+        tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.attribute.tag_share
+    }
     parts = _parts(shift, of_others, in_step(known.changes), tags, policy)
     waits = _waits(shift, moved_with, policy)
     is_crowded = _is_crowded(moved_with, tags, waits, policy)
-    named = {name: share for name, share in moved_with.phases.items() if share >= policy.phase_share}
+    named = {
+        name: share for name, share in moved_with.phases.items() if share >= policy.attribute.phase_share
+    }
     return msgspec.structs.replace(
         known,
         host=_part(parts.host, policy, math.copysign(parts.slack, shift.log)),
@@ -401,9 +408,9 @@ def _of_others(moved_with: Evidence, changed: Iterable[Change], policy: Policy) 
     siblings = moved_with.siblings
     before, after = moved_with.tags.get(THROTTLED, (0.0, 0.0))
     is_lowered = any(each.component == "cpu_quota" for each in changed)
-    if siblings is None or after - before < policy.tag_share or is_lowered:
+    if siblings is None or after - before < policy.attribute.tag_share or is_lowered:
         return moved_with
-    most = max(0.0, siblings.log + policy.moved_sigmas * siblings.se)
+    most = max(0.0, siblings.log + policy.attribute.moved_sigmas * siblings.se)
     controls = {name: s._replace(log=0.0) if s.log > most else s for name, s in moved_with.controls.items()}
     return moved_with._replace(controls=controls)
 
@@ -436,7 +443,7 @@ def _parts(
         rests = host is not None and is_known and attributed_to(host.log / shift.log, policy) == "host"
         if host is None or (abs((1 - share) * felt) > abs(host.log) and not (crowd is None and rests)):
             host, is_known = Shift((1 - share) * felt, waiting.se, waiting.df), crowd is not None
-            most = min(policy.waiting_factor * abs(felt), abs(shift.log))
+            most = min(policy.attribute.waiting_factor * abs(felt), abs(shift.log))
             slack = (1 - share) * (most - abs(felt))
             # Measured in the same runs, it takes their scatter with it; what restarts do stays.
             whole = moved_with.whole
@@ -459,7 +466,9 @@ def _waits(shift: Shift, moved_with: Evidence, policy: Policy) -> bool:
 def _is_crowded(moved_with: Evidence, tags: Collection[str], waits: bool, policy: Policy) -> bool:
     """Whether the canary shares the container's CPU with others inside."""
     crowd = moved_with.crowding
-    return CPU_WAIT_INSIDE in tags or (waits and crowd is not None and crowd.inside > 1 - policy.whole_share)
+    return CPU_WAIT_INSIDE in tags or (
+        waits and crowd is not None and crowd.inside > 1 - policy.attribute.whole_share
+    )
 
 
 def _may_be_load(shift: Shift, moved_with: Evidence, waits: bool, load: Shift | None, policy: Policy) -> bool:
@@ -471,12 +480,12 @@ def _may_be_load(shift: Shift, moved_with: Evidence, waits: bool, load: Shift | 
     crowd, waiting = moved_with.crowding, moved_with.waiting
     if crowd is None:
         return False
-    small = (1 - policy.whole_share) * abs(shift.log)
+    small = (1 - policy.attribute.whole_share) * abs(shift.log)
     if crowd.load is None:
         of_waiting = abs(waiting.log) if waiting is not None and waits else 0.0
-        return policy.waiting_factor * crowd.inside * of_waiting > small
+        return policy.attribute.waiting_factor * crowd.inside * of_waiting > small
     more = crowd.cores[1] - crowd.cores[0]
-    most = policy.waiting_factor * math.log1p(crowd.load * abs(more))
+    most = policy.attribute.waiting_factor * math.log1p(crowd.load * abs(more))
     seen = abs(load.log) if load is not None else 0.0
     return more * shift.log > 0 and min(most, abs(shift.log)) - seen > small
 
@@ -498,7 +507,7 @@ def _without_host(
         math.copysign(max(0.0, abs(log) - (abs(felt) if log * felt > 0 else 0.0)), log) for log in moved
     ]
     share = min(1.0, max((log / left for log in beyond if log * left > 0), default=0.0))
-    level = policy.history_confidence
+    level = policy.attribute.history_confidence
     image = adjusted._replace(log=(1 - share) * left)
     parts = _Parts(
         adjusted._replace(log=share * left, se=0.0),
@@ -521,7 +530,11 @@ def _beside_gpu_users(causes: Causes, shift: Shift, moved_with: Evidence, policy
     the image made the shift (docs/adr/0026). A shift that controls or siblings shared still counts for the host.
     """
     grown = moved_with.gpu_users
-    if abs(grown) < policy.tag_share or grown * shift.log <= 0 or causes.cause not in ("image", "both"):
+    if (
+        abs(grown) < policy.attribute.tag_share
+        or grown * shift.log <= 0
+        or causes.cause not in ("image", "both")
+    ):
         return causes
     shown = {tag: both for tag, both in moved_with.tags.items() if tag == GPU_BUSY}
     return msgspec.structs.replace(causes, cause="unknown", host=None, image=None, tags=causes.tags | shown)
@@ -534,11 +547,16 @@ def _cause(shift: Shift, parts: _Parts, policy: Policy) -> Cause:
     neighbour. With the host an image is blamed only where its part is clear of zero: a false alarm costs most.
     """
     host, image, load, slack, is_known, may_be_load = parts
-    if host is None or image is None or not shift.log or host.se > policy.restless_share * abs(shift.log):
+    if (
+        host is None
+        or image is None
+        or not shift.log
+        or host.se > policy.attribute.restless_share * abs(shift.log)
+    ):
         return "unknown"
     is_explained = _is_explained(shift, image, policy)
-    if load is not None and load.log / shift.log > 1 - policy.whole_share:
-        return "load" if is_explained and load.log / shift.log >= policy.whole_share else "unknown"
+    if load is not None and load.log / shift.log > 1 - policy.attribute.whole_share:
+        return "load" if is_explained and load.log / shift.log >= policy.attribute.whole_share else "unknown"
     share = host.log / shift.log
     if attributed_to(share + slack / abs(shift.log), policy) == "image":
         return "unknown" if may_be_load else "image"
@@ -555,13 +573,13 @@ def _is_explained(shift: Shift, image: Shift, policy: Policy) -> bool:
     One end of an interval is asked about: a one-sided test, as of equivalence (Schuirmann, "A comparison of the two
     one-sided tests procedure and the power approach", 1987).
     """
-    low, high = image.interval(2 * policy.cause_confidence - 1)
+    low, high = image.interval(2 * policy.attribute.cause_confidence - 1)
     most = high if shift.log > 0 else -low
-    return most <= max(policy.log_effect, (1 - policy.whole_share) * abs(shift.log))
+    return most <= max(policy.decide.log_effect, (1 - policy.attribute.whole_share) * abs(shift.log))
 
 
 def _is_clear(part: Shift, policy: Policy) -> bool:
-    low, high = part.interval(policy.cause_confidence)
+    low, high = part.interval(policy.attribute.cause_confidence)
     return low > 0 or high < 0
 
 
@@ -569,8 +587,8 @@ def _part(shift: Shift | None, policy: Policy, slack: float = 0.0) -> Part | Non
     """With an interval that reaches further by ``slack`` (a logarithm), to the side of its sign."""
     if shift is None:
         return None
-    part = Part.of(shift, policy.cause_confidence)
-    further = Part.of(shift._replace(log=shift.log + slack), policy.cause_confidence)
+    part = Part.of(shift, policy.attribute.cause_confidence)
+    further = Part.of(shift._replace(log=shift.log + slack), policy.attribute.cause_confidence)
     return Part(part.shift, min(part.low, further.low), max(part.high, further.high))
 
 

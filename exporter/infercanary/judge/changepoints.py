@@ -60,7 +60,7 @@ def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
         ValueError: A value is no latency.
     """
     y = Series.of(values, "values", policy).logs
-    found = [at for at, strength in strengths(y, policy) if strength >= policy.scan_strength]
+    found = [at for at, strength in strengths(y, policy) if strength >= policy.drift.scan_strength]
     return _with_shifts(y, found, policy)
 
 
@@ -78,7 +78,7 @@ def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
         For each the index of the first point at the new level, and the strength (0 or more; ``scan_strength`` is in the
         same unit). Empty where the series has fewer than ``scan_fewest`` points.
     """
-    if logs.size < policy.scan_fewest:
+    if logs.size < policy.drift.scan_fewest:
         return []
     values = logs.tolist()
     places = sorted({_sharpened(values, at, policy) for at in _candidates(logs, policy)})
@@ -88,7 +88,7 @@ def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
     noise, doubt = _noise(logs, clear, policy)
     lasting = persistence(logs, noise, policy)
     return [
-        (at, math.sqrt(min(clear[at], policy.scan_penalties[-1]) * lasting[at]) / doubt)
+        (at, math.sqrt(min(clear[at], policy.drift.scan_penalties[-1]) * lasting[at]) / doubt)
         for at in sorted(clear)
     ]
 
@@ -96,19 +96,19 @@ def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
 def _candidates(y: Floats, policy: Policy) -> list[int]:
     """Where the medians of points before and after differ most clearly, none near to a clearer one."""
     clear = np.zeros(y.size)
-    for window in policy.scan_windows:
+    for window in policy.drift.scan_windows:
         if y.size >= 2 * window:
             level, error = _windows(y, window)
             size = np.abs(level[window:] - level[:-window])
             t = size / (np.hypot(error[window:], error[:-window]) + 1e-9)
-            t[(size < policy.scan_least) | (t < policy.scan_least_ses)] = 0
+            t[(size < policy.drift.scan_least) | (t < policy.drift.scan_least_ses)] = 0
             view = clear[window : window + t.size]
             np.maximum(view, t, out=view)
     free = clear > 0
     found: list[int] = []
     for place in np.argsort(-clear, kind="stable")[: np.count_nonzero(free)].tolist():
         if free[place]:
-            free[max(0, place - policy.scan_near + 1) : place + policy.scan_near] = False
+            free[max(0, place - policy.drift.scan_near + 1) : place + policy.drift.scan_near] = False
             found.append(place)
     return found
 
@@ -124,7 +124,7 @@ def _windows(y: Floats, window: int) -> tuple[Floats, Floats]:
 
 def _sharpened(y: Sequence[float], at: int, policy: Policy) -> int:
     """The split near ``at`` from which on points lie nearer to the later level: medians step some points around it."""
-    width, reach = policy.scan_split, policy.scan_near
+    width, reach = policy.drift.scan_split, policy.drift.scan_near
     before, after = (_middle(sorted(side)) for side in (y[max(0, at - width) : at], y[at : at + width]))
     split = first = max(_FEWEST, at - reach)
     gained = most = 0.0
@@ -163,7 +163,7 @@ def _eliminated(y: Sequence[float], places: Sequence[int], policy: Policy) -> di
     is the largest with which one was taken out until then, so that a threshold leaves what elimination up to it would.
     Places with less than the smallest effect between their sides go first, and have none.
     """
-    reach = policy.scan_reach
+    reach = policy.drift.scan_reach
     edges = [0, *places, len(y)]
     before, after = list(range(-1, len(edges) - 1)), list(range(1, len(edges) + 1))
     versions = [0] * len(edges)
@@ -179,7 +179,7 @@ def _eliminated(y: Sequence[float], places: Sequence[int], policy: Policy) -> di
         other, more = side(at, min(edges[after[i]], at + reach))
         step = abs(other - one)
         versions[i] += 1
-        return step >= policy.log_effect, step / (math.sqrt(variance + more) + 1e-9), i, versions[i]
+        return step >= policy.decide.log_effect, step / (math.sqrt(variance + more) + 1e-9), i, versions[i]
 
     queue = [weighed(i) for i in range(1, len(edges) - 1)]
     heapq.heapify(queue)
@@ -212,9 +212,9 @@ def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, f
     "Bias in the Estimation of Autocorrelations", 1954). A series with two modes that last has such a habit, too: points
     off its level are followed by more of them.
     """
-    edges = [0, *(at for at in sorted(clear) if clear[at] >= policy.scan_rough), y.size]
+    edges = [0, *(at for at in sorted(clear) if clear[at] >= policy.drift.scan_rough), y.size]
     rest = np.concatenate([y[a:b] - np.median(y[a:b]) for a, b in pairwise(edges)])
-    most = policy.scan_off_level * (_MAD * float(np.median(np.abs(rest))) or float(rest.std()) or 1.0)
+    most = policy.drift.scan_off_level * (_MAD * float(np.median(np.abs(rest))) or float(rest.std()) or 1.0)
     off = np.sign(rest) * (np.abs(rest) > most)
     in_turn = np.count_nonzero(off[1:] * off[:-1] > 0) / (np.count_nonzero(off) + _FEWEST)
     rest = rest.clip(-most, most)
@@ -222,27 +222,30 @@ def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, f
     power = float(rest @ rest)
     phi = max(float(rest[1:] @ rest[:-1]) / power, 0.0) if power else 0.0
     differing = np.abs(np.diff(y))
-    differing = differing[differing > policy.scan_least_noise]
-    noise = policy.scan_least_noise
+    differing = differing[differing > policy.drift.scan_least_noise]
+    noise = policy.drift.scan_least_noise
     if differing.size:
-        shares = np.array((0.5, policy.scan_larger))
+        shares = np.array((0.5, policy.drift.scan_larger))
         usual, larger = np.quantile(differing, shares) / ndtri((1 + shares) / 2) / math.sqrt(2)
-        noise = max(float(usual), policy.scan_larger_counts * float(larger))
+        noise = max(float(usual), policy.drift.scan_larger_counts * float(larger))
     alike = max(phi + (1 + 3 * phi) * (len(edges) - 1) / y.size, in_turn)
-    doubt = max(1.0, _inflation(alike, policy) / _inflation(policy.scan_alike, policy)) ** policy.scan_doubt
+    doubt = (
+        max(1.0, _inflation(alike, policy) / _inflation(policy.drift.scan_alike, policy))
+        ** policy.drift.scan_doubt
+    )
     return noise * math.sqrt(_inflation(phi, policy)), doubt
 
 
 def _inflation(phi: float, policy: Policy) -> float:
     """By how much neighbours that are so alike widen the variance of a mean, as in a first-order process."""
-    phi = min(phi, policy.most_autocorrelation)
+    phi = min(phi, policy.pool.most_autocorrelation)
     return (1 + phi) / (1 - phi)
 
 
 def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[ChangePoint]:
     points = []
     all_values = np.unique(y)
-    around, fewest = policy.change_points, policy.fewest_runs
+    around, fewest = policy.drift.change_points, policy.pool.fewest_runs
     for i, at in enumerate(places):
         begin = min(max([0, at - around, *places[:i][-1:]]), at - fewest)
         end = max(min([y.size, at + around, *places[i + 1 :][:1]]), at + fewest)
@@ -251,10 +254,10 @@ def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[Chang
         between = shift(before, after, policy)._replace(resolution=coarse)
         if (
             abs(between.log) - (coarse.down if between.log > 0 else coarse.up)
-            <= policy.log_clear
+            <= policy.decide.log_clear
             < abs(between.log)
         ):
             continue
-        low, high = between.interval(policy.history_confidence)
+        low, high = between.interval(policy.attribute.history_confidence)
         points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
     return points

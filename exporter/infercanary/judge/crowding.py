@@ -52,7 +52,7 @@ def crowding(
         None where runs on either side do not know what others in their container took.
     """
     known = [[s for s in side if s.inside is not None and s.crowded is not None] for side in (before, after)]
-    if min(map(len, known)) < policy.fewest_new_runs:
+    if min(map(len, known)) < policy.pool.fewest_new_runs:
         return None
     old, new = known
     cores = (level(old, lambda s: s.inside), level(new, lambda s: s.inside))
@@ -71,12 +71,12 @@ def _load(cores: tuple[float, float], received: Shift, policy: Policy) -> float 
     if not math.isfinite(received.se):
         return None
     before, after = cores
-    is_clear = abs(received.log) > policy.moved_sigmas * received.se
+    is_clear = abs(received.log) > policy.attribute.moved_sigmas * received.se
     ratio = math.exp(min(received.log, 700.0))
-    if not is_clear or abs(ratio - 1) < policy.more_requests or before == after:
+    if not is_clear or abs(ratio - 1) < policy.attribute.more_requests or before == after:
         return 0.0
     # Of a container that was idle, what a request costs is not known better than this.
-    own = max(before, policy.idle_cores) if ratio > 1 else before
+    own = max(before, policy.attribute.idle_cores) if ratio > 1 else before
     return max(0.0, min(1.0, own * (ratio - 1) / (after - before)))
 
 

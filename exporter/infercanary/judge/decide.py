@@ -42,7 +42,7 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
     upgrade = estimate.runs.selection.upgrade
     classes = {start.hardware for start in upgrade.after} if upgrade is not None else set()
     if upgrade is None or not any(
-        len(start.samples) >= policy.fewest_runs and any(map(start.is_comparable, classes))
+        len(start.samples) >= policy.pool.fewest_runs and any(map(start.is_comparable, classes))
         for start in upgrade.before
     ):
         return Decision(estimate, "no_baseline")
@@ -87,9 +87,9 @@ def _is_agreed(adjusted: Adjusted, verdict: Verdict, raw: Shift, policy: Policy)
     if verdict not in (*CHANGED, "equivalent"):
         return False
     log = adjusted.looks[-1].shift.log
-    if verdict in CHANGED and abs(raw.log - log) > policy.most_adjusted * abs(log):
+    if verdict in CHANGED and abs(raw.log - log) > policy.pool.most_adjusted * abs(log):
         return False
     if not adjusted.siblings:
         return verdict in CHANGED  # each run measured what it waited itself
-    apart = max(policy.covariates_apart, policy.covariates_apart_share * abs(log))
+    apart = max(policy.pool.covariates_apart, policy.pool.covariates_apart_share * abs(log))
     return len(adjusted.alone) > 1 and all(abs(alone - log) <= apart for alone in adjusted.alone)

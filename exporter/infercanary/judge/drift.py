@@ -68,7 +68,7 @@ def blocks(samples: Sequence[Sample], policy: Policy = LIVE) -> list[Block]:
             waiting = []
             continue
         waiting.append(sample)
-        if len(waiting) == policy.block_runs:
+        if len(waiting) == policy.drift.block_runs:
             found.append(waiting)
             waiting = []
     return found
@@ -95,21 +95,21 @@ def detect(
         and its onset.
     """
     series = [block for start in starts for block in blocks(start.samples, policy)]
-    if len(series) < policy.drift_baseline_blocks + policy.drift_recent_blocks:
+    if len(series) < policy.drift.baseline_blocks + policy.drift.recent_blocks:
         return Drift(blocks=len(series))
     # The first day is the baseline, once it is over; before that, what there is but for the last blocks. Where runs
     # are rare, or the container was paused, a day has too few: then it is as many as are needed.
-    first = max(policy.drift_baseline_blocks, _first_day(series, policy))
-    baseline = series[: -policy.drift_recent_blocks][:first]
-    recent = series[-policy.drift_recent_blocks :]
+    first = max(policy.drift.baseline_blocks, _first_day(series, policy))
+    baseline = series[: -policy.drift.recent_blocks][:first]
+    recent = series[-policy.drift.recent_blocks :]
     points = [([_medians(baseline)], [_medians(recent)])]
     shift = pool(points, NO_RESTART, policy)
-    seen = assess(shift, policy.drift_confidence, policy=policy)
+    seen = assess(shift, policy.drift.drift_confidence, policy=policy)
     if seen.verdict in CHANGED and len(starts) > 1:
         # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
         apart = assess(
             pool(points, restarts, policy),
-            policy.drift_restart_confidence,
+            policy.drift.restart_confidence,
             policy=policy,
         )
         seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
@@ -160,7 +160,7 @@ def _operators(
 def _first_day(series: Sequence[Block], policy: Policy) -> int:
     """How many blocks began before a day had passed; a clock that was set back adds no time."""
     steps = (max(0.0, after[0].started_at - before[0].started_at) for before, after in pairwise(series))
-    return sum(passed < policy.drift_first_seconds for passed in accumulate(steps, initial=0.0))
+    return sum(passed < policy.drift.first_seconds for passed in accumulate(steps, initial=0.0))
 
 
 def _medians(series: Sequence[Block]) -> list[float]:

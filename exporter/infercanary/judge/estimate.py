@@ -122,7 +122,7 @@ def _looks(
     So most judgements take one look, however many were reached.
     """
     found: list[Look] = []
-    for reached, runs in reversed([*zip(looks, policy.looks, strict=False)]):
+    for reached, runs in reversed([*zip(looks, policy.decide.looks, strict=False)]):
         whole = _parts(reached, restarts, policy)
         compared, parts = _surer(reached, whole, restarts, policy)
         if parts is None:
@@ -182,7 +182,11 @@ def _is_seen_by_all(
     few = 2 * sum(len(pair.after) for pair in compared) < sum(len(pair.after) for pair in reached)
     if not few or seen.verdict not in (*CHANGED, "equivalent"):
         return True
-    return seen.verdict in CHANGED and whole is not None and whole.log / parts.log >= policy.concurrent_alone
+    return (
+        seen.verdict in CHANGED
+        and whole is not None
+        and whole.log / parts.log >= policy.pool.concurrent_alone
+    )
 
 
 def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adjusted | None:
@@ -191,7 +195,7 @@ def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adju
         return None
     left = left_waiting(starts, policy)
     quiet = _same(upgrade, left, policy)
-    if quiet is None or _scatter(quiet, policy) > policy.waiting_explains * _scatter(upgrade, policy):
+    if quiet is None or _scatter(quiet, policy) > policy.pool.waiting_explains * _scatter(upgrade, policy):
         return None
     return _anew(left, quiet, 0, policy)
 
@@ -216,7 +220,8 @@ def _scatter(upgrade: Upgrade, policy: Policy) -> float:
     """Of the starts that count, that of the one whose runs scatter most (an SD of logarithms)."""
     several = (*upgrade.before, *upgrade.after)
     return max(
-        (s.series(policy).scatter for s in several if len(s.samples) >= policy.fewest_runs), default=math.inf
+        (s.series(policy).scatter for s in several if len(s.samples) >= policy.pool.fewest_runs),
+        default=math.inf,
     )
 
 
@@ -231,14 +236,14 @@ def _same(upgrade: Upgrade, left: Sequence[Start], policy: Policy) -> Upgrade | 
         return [known[start.boot] for start in several if start.boot in known]
 
     before, after = same(upgrade.before), same(upgrade.after)
-    judged = sum(len(start.samples) >= policy.fewest_runs for start in upgrade.after)
+    judged = sum(len(start.samples) >= policy.pool.fewest_runs for start in upgrade.after)
     return Upgrade(upgrade.at, before, after, same(upgrade.own)) if before and len(after) >= judged else None
 
 
 def _adjusted(
     starts: Sequence[Start], siblings: Sequence[Start], upgrade: Upgrade, policy: Policy
 ) -> Adjusted | None:
-    ranks = ranked(siblings, policy.covariates)
+    ranks = ranked(siblings, policy.pool.covariates)
     together = _without(adjust(starts, [s for rank in ranks for s in rank], policy), upgrade, policy)
     if together is None:
         return None
@@ -288,9 +293,9 @@ def _is_seen_as_it_is(
         return False
     felt = raw.log - parts.log
     if seen.verdict == "equivalent":
-        is_seen = abs(felt) <= policy.log_effect
+        is_seen = abs(felt) <= policy.decide.log_effect
     else:
-        is_seen = raw.log / parts.log >= policy.concurrent_alone
+        is_seen = raw.log / parts.log >= policy.pool.concurrent_alone
     return is_seen or moved_with_controls(felt, alone, policy)
 
 
@@ -311,12 +316,12 @@ def _is_alone(compared: Sequence[Pair], policy: Policy) -> bool:
         return count == 1
     errors = [
         min(
-            moved(each.before.series(policy), each.during.series(policy), policy, policy.noise_df).se
+            moved(each.before.series(policy), each.during.series(policy), policy, policy.pool.noise_df).se
             for each in several
         )
         for several in _by_container(compared)
     ]
-    return min(errors) < policy.concurrent_alone * max(errors)
+    return min(errors) < policy.pool.concurrent_alone * max(errors)
 
 
 def _by_container(compared: Sequence[Pair]) -> list[list[Concurrent]]:

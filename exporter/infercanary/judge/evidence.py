@@ -69,7 +69,9 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         and math.isfinite((shift := _shift([pair], _median, policy)).se)
     ]
     received = _shift(
-        compared, lambda s: None if s.received is None else s.received + policy.idle_segments, policy
+        compared,
+        lambda s: None if s.received is None else s.received + policy.attribute.idle_segments,
+        policy,
     )
     single = all(threads(in_time(compared, side)[-1].generation) == "1" for side in ("old", "after"))
     siblings, clock = _beyond_concurrent(felt, compared, policy), _clock(compared, policy)
@@ -110,7 +112,7 @@ def _disturbed_itself(sibling: Pair, policy: Policy) -> bool:
     before, after = (
         [not BY_ITSELF.isdisjoint(sample.tags) for sample in side] for side in _runs([sibling], "before")
     )
-    return bool(before and after) and fmean(after) - fmean(before) >= policy.tag_share
+    return bool(before and after) and fmean(after) - fmean(before) >= policy.attribute.tag_share
 
 
 def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:
@@ -227,12 +229,12 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
 
     compared = [*compared]
     both = [([points(s) for s in pair.before], [points(s) for s in pair.after]) for pair in compared]
-    enough = policy.fewest_concurrent_runs
+    enough = policy.pool.concurrent_runs
     beside = [
         [
             (old, now)
             for one in pair.concurrent
-            if len(old := points(one.before)) >= policy.fewest_runs
+            if len(old := points(one.before)) >= policy.pool.fewest_runs
             and len(now := points(one.during)) >= enough
         ]
         for pair in compared
@@ -252,7 +254,7 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
 def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:
     """What replicas moved by that stayed on the old image while the new one's starts ran; None without any."""
     pairs = ([(a.series(policy), b.series(policy)) for a, b in pair.concurrent] for pair in compared)
-    each = [moved_beside(beside, policy, policy.noise_df) for beside in pairs]
+    each = [moved_beside(beside, policy, policy.pool.noise_df) for beside in pairs]
     return middle_of([moved.whole for moved in each if moved is not None])
 
 
@@ -268,7 +270,7 @@ def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = L
     for name in _names(both, lambda sample: sample.controls):
         if name in IN_STEP and CONTROLS[name].made_of is None:
             moved = _shift(compared, _control(name), policy)
-            if moved.has_moved(policy) and moved.log / log >= policy.restless_share:
+            if moved.has_moved(policy) and moved.log / log >= policy.attribute.restless_share:
                 return True
     return False
 
@@ -293,7 +295,7 @@ def _beyond_concurrent(
     moved = _concurrent_shift(compared, policy)
     if compared and all(pair.stayed for pair in compared):
         there = {start.generation.host for pair in compared for start in pair.old}
-        has_moved = moved is not None and abs(moved.log) > policy.moved_sigmas * moved.se
+        has_moved = moved is not None and abs(moved.log) > policy.attribute.moved_sigmas * moved.se
         error = moved.log if moved is not None and has_moved else 0.0
         return middle_of(
             [

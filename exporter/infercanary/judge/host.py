@@ -67,7 +67,7 @@ def adjust(starts: Sequence[Start], siblings: Sequence[Start], policy: Policy = 
         for start in starts
         if start.generation.host in beside
     ]
-    kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= policy.fewest_runs]
+    kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= policy.pool.fewest_runs]
     if not kept:
         return None
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
@@ -138,7 +138,7 @@ def left_waiting(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
             for s in start.samples
             if s.median and s.waited is not None and s.waited < s.median
         ]
-        if samples and len(samples) >= policy.waiting_known * len(start.samples):
+        if samples and len(samples) >= policy.pool.waiting_known * len(start.samples):
             left.append(Start(start.generation, samples))
     return left
 
@@ -162,9 +162,9 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], policy: Policy = 
     images = {start.work for start in new}
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, Start]]] = {}
     for start in starts:
-        if len(start.samples) >= policy.fewest_runs and (waited := _waiting(start, policy)) is not None:
+        if len(start.samples) >= policy.pool.fewest_runs and (waited := _waiting(start, policy)) is not None:
             groups.setdefault((start.generation.container, start.work), []).append((waited, start))
-    most = math.log1p(policy.contended)
+    most = math.log1p(policy.pool.contended)
     out: set[tuple[str, str]] = set()
     for (container, image), group in groups.items():
         own = [x for (name, _), x in now.items() if x is not None and name == container]
@@ -184,15 +184,15 @@ def _waiting(start: Start, policy: Policy) -> float | None:
         for s in start.samples
         if s.median and s.waited is not None and s.waited < s.median
     ]
-    enough = longer and len(longer) >= policy.waiting_known * len(start.samples)
+    enough = longer and len(longer) >= policy.pool.waiting_known * len(start.samples)
     return math.log(median(longer)) if enough else None
 
 
 def _sibling(start: Start, policy: Policy) -> _Sibling | None:
-    if len(start.samples) < 2 * policy.fewest_runs:
+    if len(start.samples) < 2 * policy.pool.fewest_runs:
         return None
     y = start.logs - np.nanmedian(start.logs)
-    reach = policy.covariate_outlier_sds * 1.4826 * float(np.nanmedian(np.abs(y))) + 1e-9
+    reach = policy.pool.covariate_outlier_sds * 1.4826 * float(np.nanmedian(np.abs(y))) + 1e-9
     y = np.nan_to_num(y.clip(-reach, reach))
     return _Sibling(start.times, np.concatenate(([0.0], np.cumsum(y))))
 
@@ -200,7 +200,7 @@ def _sibling(start: Start, policy: Policy) -> _Sibling | None:
 def _host(start: Start, siblings: Sequence[_Sibling], policy: Policy) -> Floats:
     """How slow the host was at each run: the median of the siblings' means around it; NaN where none ran."""
     at = start.times
-    beside, window = policy.covariate_runs, policy.covariate_seconds
+    beside, window = policy.pool.covariate_runs, policy.pool.covariate_seconds
     means = np.full((len(siblings), at.size), math.nan)
     for row, sibling in zip(means, siblings, strict=True):
         place = np.searchsorted(sibling.times, at)
@@ -224,9 +224,13 @@ def _slope(groups: Sequence[Sequence[tuple[float, float]]], policy: Policy) -> t
         df += len(group) - 1
     x, y = np.concatenate(xs), np.concatenate(ys)
     squares = float(x @ x)
-    if df < policy.covariate_starts or squares < 1e-8:
+    if df < policy.pool.covariate_starts or squares < 1e-8:
         return None
     slope = float(x @ y) / squares
     rest = y - slope * x
     se = math.sqrt(float(rest @ rest) / df / squares)
-    return (min(slope, policy.covariate_steepest), se) if slope > policy.covariate_clear_ses * se else None
+    return (
+        (min(slope, policy.pool.covariate_steepest), se)
+        if slope > policy.pool.covariate_clear_ses * se
+        else None
+    )

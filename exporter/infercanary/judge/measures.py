@@ -91,7 +91,7 @@ def judge_measures(
             state="settling",
             upgraded_at=upgrade.at,
             values=max(counts),
-            looks=sum(bisect_right(rules.looks, count) for count in counts),
+            looks=sum(bisect_right(rules.decide.looks, count) for count in counts),
             starts=len(upgrade.before) + len(upgrade.after),
         )
         last = known.get(name, due)
@@ -114,7 +114,7 @@ def compare_measures(
 
     Returns:
         By measure, of those that runs of both sides have; `inconclusive` where a side has too few values. A change is
-        called where the interval that errs in ``policy.false_calls`` shows it; what is shown has ``policy.confidence``.
+        called where the interval that errs in ``false_calls`` shows it; what is shown has ``confidence``.
     """
     found = {}
     for name, measure in measured(before, after, policy).items():
@@ -128,7 +128,7 @@ def compare_measures(
         seen, shift, _ = compare_starts(old, new, policy=rules)
         state: State = seen.verdict
         if state in CHANGED:  # at the error of live calls: several measures are asked about at once
-            state = assess(shift, 1 - rules.false_calls, policy=rules).verdict
+            state = assess(shift, 1 - rules.decide.false_calls, policy=rules).verdict
         if state in CHANGED and not _is_memory(measure) and _is_hosts(shift, [Pair(*sides)], [], rules):
             state = "inconclusive"
         found[name] = _verdict(state, seen, measure, sides, MeasureVerdict(state=state))
@@ -151,7 +151,7 @@ def measured(before: Iterable[Start], after: Iterable[Start], policy: Policy = L
     known = [m for name in both if (m := measure_of(name)) is not None and m.is_judged]
     order = [*MEASURES]
     known.sort(key=lambda m: (order.index(m.name) if m.name in MEASURES else len(order), len(m.name), m.name))
-    return {measure.name: measure for measure in known[: policy.most_measures]}
+    return {measure.name: measure for measure in known[: policy.pool.most_measures]}
 
 
 def of_measure(start: Start, measure: Measure, places: Iterable[int] | None = None) -> Start:
@@ -213,7 +213,7 @@ def _judged(
         places = _of_age(start, measure, age, rules)
         if not _is_memory(measure) and start.boot not in new:  # what was long before would only cost time
             since = sum(start.samples[place].started_at >= upgrade.at for place in places)
-            places = places[max(0, len(places) - since - rules.baseline_runs) :]
+            places = places[max(0, len(places) - since - rules.pool.baseline_runs) :]
         derived[start.boot] = of_measure(start, measure, places)
     before, after = ([derived[s.boot] for s in side] for side in (upgrade.before, upgrade.after))
     starts, live = ([derived[s.boot] for s in several] for several in (selection.starts, selection.live))
@@ -290,7 +290,7 @@ def _of_age(start: Start, measure: Measure, age: float, rules: Policy) -> list[i
         return places
     until = start.samples[places[0]].started_at + age
     reached = bisect_right(places, until, key=lambda place: start.samples[place].started_at)
-    return places[: max(reached, rules.fewest_runs)]
+    return places[: max(reached, rules.pool.fewest_runs)]
 
 
 def _places(start: Start, measure: Measure) -> list[int]:

@@ -563,7 +563,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the shift is without what each run waited for CPUs that others on the host had."""
     own: Part | None = None
     """After a rollback: the shift against what the same image did before."""
-    restart_sd: float = LIVE.prior_restart_sd
+    restart_sd: float = LIVE.pool.restart_sd
     prior: int = 0
     """The number of the prior that it was learned with; 0 for the policy's own, which is assumed."""
     is_assumed: bool = False

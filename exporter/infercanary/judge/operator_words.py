@@ -40,7 +40,7 @@ def part(found: Operators, policy: Policy = LIVE) -> str:
         return f"no operator explains it: {share} ({times(*found.outside)})"
     if found.state == "unexplained":
         return "the profile does not explain it"
-    named = [shift for shift in found.shifts if shift.share >= policy.operator_share][:_NAMED]
+    named = [shift for shift in found.shifts if shift.share >= policy.attribute.operator_share][:_NAMED]
     words = [_named(shift, " of the change" if not i else "") for i, shift in enumerate(named)]
     others = {"new": found.new, "gone": found.gone}
     for shift in named:

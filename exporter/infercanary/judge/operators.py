@@ -116,14 +116,16 @@ def compare_operators(
     # A profiler that sees something else, as kernels that it is refused, would find operators gone.
     seen = (after[-1].engine, after[-1].state) if after else None
     old = _Side(
-        _like([p for p in before if (p.engine, p.state) == seen][-policy.profiles :], timed[0], policy)
+        _like(
+            [p for p in before if (p.engine, p.state) == seen][-policy.attribute.profiles :], timed[0], policy
+        )
     )
-    new = _Side(_like(list(after)[-policy.profiles :], timed[1], policy))
+    new = _Side(_like(list(after)[-policy.attribute.profiles :], timed[1], policy))
     change = timed[1] - timed[0]
     if not old.profiles or not new.profiles or not change:
         return None
     repeats = old.repeats, new.repeats
-    if min(repeats) < policy.profiled_repeats:
+    if min(repeats) < policy.attribute.profiled_repeats:
         return Operators("too_few", repeats)
     wall = _difference(old.values(lambda p: p.wall), new.values(lambda p: p.wall))
     outside = _difference(old.values(lambda p: p.outside), new.values(lambda p: p.outside))
@@ -131,11 +133,14 @@ def compare_operators(
         "unexplained", repeats, outside=(outside.before, outside.after), wall=(wall.before, wall.after)
     )
     whole = wall.gained
-    if not whole or not policy.profile_agrees <= whole / change <= 1 / policy.profile_agrees:
+    if (
+        not whole
+        or not policy.attribute.profile_agrees <= whole / change <= 1 / policy.attribute.profile_agrees
+    ):
         return found
     matched = matches(old.profiles, new.profiles)
     # Each is a claim of its own: of forty intervals of 95 % two would exclude zero by chance (Bonferroni).
-    level = 1 - (1 - policy.cause_confidence) / max(1, len(matched))
+    level = 1 - (1 - policy.attribute.cause_confidence) / max(1, len(matched))
     shifts = [_shift(match, old, new, whole, level) for match in matched]
     share = 1 - outside.gained / whole
     listed = [s for s in shifts if abs(s.share) >= _CLEAR and (s.low > 0 or s.high < 0)]
@@ -148,9 +153,9 @@ def compare_operators(
         gone=sum(s.change == "gone" for s in shifts),
     )
     explained = sum(s.share for s in listed)
-    if explained >= policy.profile_explains and share >= policy.profile_explains:
+    if explained >= policy.attribute.profile_explains and share >= policy.attribute.profile_explains:
         return msgspec.structs.replace(found, state="explained")
-    if 1 - share >= policy.profile_explains and (outside.low > 0 or outside.high < 0):
+    if 1 - share >= policy.attribute.profile_explains and (outside.low > 0 or outside.high < 0):
         return msgspec.structs.replace(found, state="outside")
     return found
 
@@ -163,7 +168,11 @@ def _like(profiles: Sequence[Profile], timed: float, policy: Policy) -> Sequence
 
     def kept(values: Sequence[float], wall: Sequence[float]) -> tuple[float, ...]:
         pairs = zip(values, wall, strict=True)
-        return tuple(x for x, w in pairs if policy.profile_agrees <= w / timed <= 1 / policy.profile_agrees)
+        return tuple(
+            x
+            for x, w in pairs
+            if policy.attribute.profile_agrees <= w / timed <= 1 / policy.attribute.profile_agrees
+        )
 
     found = []
     for profile in profiles if timed > 0 else ():
@@ -172,7 +181,7 @@ def _like(profiles: Sequence[Profile], timed: float, policy: Policy) -> Sequence
             rows = tuple(msgspec.structs.replace(r, seconds=kept(r.seconds, wall)) for r in profile.rows)
             others = {"outside": kept(profile.outside, wall), "rest": kept(profile.rest, wall)}
             found.append(msgspec.structs.replace(profile, wall=own, rows=rows, **others))
-    return found if sum(p.repeats for p in found) >= policy.profiled_repeats else profiles
+    return found if sum(p.repeats for p in found) >= policy.attribute.profiled_repeats else profiles
 
 
 class _Difference(NamedTuple):

@@ -64,7 +64,7 @@ def likely(points: Floats, policy: Policy) -> Likely | None:
         Arrays with one number a process, independent noise first; None where all points are the same.
     """
     count = points.size
-    processes = _processes(count, policy.most_autocorrelation)
+    processes = _processes(count, policy.pool.most_autocorrelation)
     power = fft.dct(points, norm="ortho")[1:] ** 2
     variance = float(power.sum()) / (count - 1)
     if variance <= 1e-24:
@@ -88,7 +88,7 @@ def weights(several: list[Likely], policy: Policy) -> Floats:
     Returns:
         One probability a process, in the order of :class:`Likely`; together 1.
     """
-    logs = _prior(policy.independent_share, policy.most_autocorrelation)
+    logs = _prior(policy.pool.independent_share, policy.pool.most_autocorrelation)
     most = max((one.variance for one in several), default=1.0)
     for one in several:
         logs = logs + one.logs * (one.variance / most)

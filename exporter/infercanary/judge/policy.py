@@ -1,8 +1,7 @@
-"""Every number that the judge decides by, in one place. Thresholds of alerts are in prometheus/rules alone.
+"""Every number that the judge decides by, in four groups. Thresholds of alerts are in prometheus/rules alone.
 
-A :class:`Policy` is passed to each stage of the judge. Three are named: ``LIVE`` judges upgrades in the exporter,
-``FILES`` compares two files of runs at one look, and ``EXPERIMENT`` decides ``infercanary ab``. They differ in how
-often they look and in how often a change must be seen; what counts as a change is the same.
+Three policies are named: ``LIVE`` judges upgrades in the exporter, ``FILES`` compares two files of runs at one look,
+and ``EXPERIMENT`` decides ``infercanary ab``. What counts as a change is the same for each.
 
 Shifts are ratios here (0.03 is 3 %), in either direction alike; the judge works on their logarithms.
 """
@@ -11,16 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
-    """The numbers that decide. The first six are for users; the others were chosen as their texts say."""
-
-    # What users may set: `judge:` in exporter.yaml, and options of `compare` and `ab`.
+class Decide:
+    """When a shift is a change, and when it is none. Users set the first five."""
 
     smallest_effect: float = 0.03
     """Ratio. A smaller shift is no change, and an interval within it is `equivalent`. Below 3 % layout and allocation
@@ -42,38 +40,101 @@ class Policy:
     """Runs of a start of the candidate at which the judge looks. The interval holds however often one looks, so they
     cost CPU time alone; they are closest where a large change is called."""
 
-    history: int = 8
-    """Starts of the baseline that count, of each container: the latest. As many as teach the restart variance well
-    without a search through an image's whole past."""
+    claim_slack: float = 0.5
+    """Share of a claimed shift (`--expect`) by which the interval may reach above it. At 1 a claim of 40 % would hold
+    for any gain that is not known well; near 0 no claim that is just true would ever hold."""
 
-    # How looks become a verdict.
+    confirmations: int = 2
+    """Looks in a row of an experiment (`ab`) that must show a change before it is called."""
 
     mixture_runs: float = 2.0
     """Runs at which the bound for all looks is narrowest, about (Robbins' normal mixture). From 1 to 10 it differs by
     less than a tenth anywhere."""
 
-    confirmations: int = 2
-    """Looks in a row of an experiment (`ab`) that must show a change before it is called."""
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant.
 
-    claim_slack: float = 0.5
-    """Share of a claimed shift (`--expect`) by which the interval may reach above it. At 1 a claim of 40 % would hold
-    for any gain that is not known well; near 0 no claim that is just true would ever hold."""
+        Raises:
+            ValueError: With the field's name and what it must be.
+        """
+        for name, good, what in (
+            ("smallest_effect", 0 < self.smallest_effect < 1, "between 0 and 1, such as 0.03 for 3 %"),
+            (
+                "clear_zone",
+                0 <= self.clear_zone < self.smallest_effect,
+                "0 or more, and below smallest_effect",
+            ),
+            ("confidence", 0.5 <= self.confidence < 1, "at least 0.5 and below 1, such as 0.95"),
+            (
+                "false_calls",
+                0 < self.false_calls <= 0.05,
+                "above 0 and at most 0.05, such as 0.002",
+            ),
+            (
+                "looks",
+                bool(self.looks) and self.looks[0] >= 5 and all(a < b for a, b in pairwise(self.looks)),
+                "rising numbers of runs from 5 on, such as [6, 12, 24, 48, 96, 192]",
+            ),
+        ):
+            if not good:
+                raise ValueError(f"{name}: {getattr(self, name)!r} must be {what}")
 
-    # What a shift and its interval are made of.
+    # As logarithms, such that a verdict holds in ratios of either direction.
+
+    @cached_property
+    def log_effect(self) -> float:
+        """The smallest effect: of a change at least so much, and within it both are equivalent, or have not moved.
+
+        Alike in both directions: one side is 3 % slower than the other, so that it is faster by 2.9 % of it.
+        """
+        return math.log1p(self.smallest_effect)
+
+    @cached_property
+    def log_clear(self) -> float:
+        """The edge of the clear zone."""
+        return math.log1p(self.clear_zone)
+
+    def levels(self, looks: Sequence[int], error: float | None = None) -> tuple[float, ...]:
+        """The confidence of the interval at each look, such that all of them together have :attr:`confidence`.
+
+        The error is spent as Lan and DeMets ("Discrete Sequential Boundaries for Clinical Trials", 1983) do for a
+        constant boundary: alpha ln(1 + (e - 1) t) by the share t of the runs. Each look gets what is added there, which
+        holds however much the looks depend on each other (Bonferroni); a restart is in all of them, so independent
+        increments would not.
+
+        Args:
+            looks: Pairs at each look, rising.
+            error: In what share of cases all of them together may err; the complement of the confidence without it.
+
+        Returns:
+            One confidence (between 0 and 1) a look.
+        """
+        alpha = round(1 - self.confidence, 12) if error is None else error  # 0.05, not 0.05000000000000004
+        spent = [alpha * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
+        return tuple(1 - (now - before) for before, now in pairwise(spent))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Which starts and runs count, and how their shifts are pooled. Users set ``history``."""
+
+    history: int = 8
+    """Starts of the baseline that count, of each container: the latest. As many as teach the restart variance well
+    without a search through an image's whole past."""
 
     fewest_runs: int = 8
     """Runs of a start without which it does not count: with fewer, a scatter and an autocorrelation are guesses."""
+
+    fewest_new_runs: int = 5
+    """Runs of a start of the candidate from which on the live judge compares it: what the baseline shows of the noise
+    counts for it, too."""
 
     full_baseline_runs: int = 24
     """Runs that the status page and the demo wait for before they call a baseline complete. Fewer are compared, too,
     but their noise is a guess: with 12, a slow image was not called within 11 minutes, with 24 it was in 5
     (``benchmarks/results/2026-11-22-stack.md``)."""
 
-    fewest_new_runs: int = 5
-    """Runs of a start of the candidate from which on the live judge compares it: what the baseline shows of the noise
-    counts for it, too."""
-
-    fewest_concurrent_runs: int = 4
+    concurrent_runs: int = 4
     """Runs of a replica on the old image, while those of the candidate ran, from which on it is compared with: with
     fewer, they have no scatter. Until one has so many, the judge waits."""
 
@@ -92,13 +153,13 @@ class Policy:
     """Degrees of freedom that the baseline's noise counts for in the candidate's. With more, a candidate that is
     noisier than the baseline is trusted too early; with fewer, a slowdown to double takes more than a minute."""
 
-    prior_restart_sd: float = 0.012
+    restart_sd: float = 0.012
     """SD of logarithms. How much starts of one image are assumed to differ before any restart was seen."""
 
-    prior_restart_df: float = 3.0
+    restart_df: float = 3.0
     """Degrees of freedom of that: few, so that its tail is heavy and a service's own restarts soon outweigh it."""
 
-    prior_number: int = 0
+    prior: int = 0
     """Of the prior, as it is stored, where it was learned from the services of a store; 0 where it is assumed."""
 
     prior_services: int = 8
@@ -151,8 +212,6 @@ class Policy:
     reads_clock: bool = True
     """Whether equal values may be those of a coarse clock. Memory is exact: each start may have the same bytes."""
 
-    # What siblings of the host tell (covariate adjustment).
-
     covariates: int = 4
     """Siblings that are used."""
 
@@ -183,8 +242,6 @@ class Policy:
     most_adjusted: float = 0.75
     """Share of a shift by which adjusting may have changed it: a change must be seen in the runs as they are, too."""
 
-    # What is judged beside latency (:meth:`for_measures`).
-
     measure_effect: float = 0.05
     """Ratio. As :attr:`smallest_effect`, of memory, throughput and energy: allocators and clocks move these by a few
     percent from start to start."""
@@ -205,7 +262,42 @@ class Policy:
     most_measures: int = 20
     """Measures of a canary that are judged: memory, energy, and as many points as a sweep may have."""
 
-    # Causes.
+    contended: float = 0.1
+    """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
+    such a start teaches nothing, and is no baseline."""
+
+    waiting_known: float = 0.5
+    """Share of a start's runs whose waiting for CPUs must be known before a shift is taken without it."""
+
+    waiting_explains: float = 0.5
+    """Share of the runs' scatter that may be left without their waiting, or it does not explain it: what is taken out
+    then only hides how long the rest lasts."""
+
+    trial_runs: int = 24
+    """Runs of both starts without which the judge is not tried on a restart: a trial costs as much as a judgement."""
+
+    gone_seconds: float = 600.0
+    """Without a run for so long, and"""
+
+    gone_runs: float = 3.0
+    """for so many of its own intervals, a container is not live any more."""
+
+    pace_runs: int = 12
+    """The latest runs of a start, whose mean interval is its own."""
+
+    def __post_init__(self) -> None:
+        """Refuse a baseline of no start.
+
+        Raises:
+            ValueError: With the field's name and what it must be.
+        """
+        if self.history < 1:
+            raise ValueError(f"history: {self.history!r} must be 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """When a cause is named."""
 
     cause_confidence: float = 0.95
     """Of the interval of a part of a shift."""
@@ -240,17 +332,6 @@ class Policy:
     """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
     what a request costs cannot be known from next to none."""
 
-    contended: float = 0.1
-    """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
-    such a start teaches nothing, and is no baseline."""
-
-    waiting_known: float = 0.5
-    """Share of a start's runs whose waiting for CPUs must be known before a shift is taken without it."""
-
-    waiting_explains: float = 0.5
-    """Share of the runs' scatter that may be left without their waiting, or it does not explain it: what is taken out
-    then only hides how long the rest lasts."""
-
     phase_share: float = 0.25
     """Share of a change from which on a phase or a resource is named."""
 
@@ -282,44 +363,28 @@ class Policy:
     cold_starts: int = 2
     """in each of so many starts at least: the first one reads a new image's files from the disk."""
 
-    # Trials on restarts of one image.
 
-    trial_runs: int = 24
-    """Runs of both starts without which the judge is not tried on a restart: a trial costs as much as a judgement."""
-
-    # Who is live.
-
-    gone_seconds: float = 600.0
-    """Without a run for so long, and"""
-
-    gone_runs: float = 3.0
-    """for so many of its own intervals, a container is not live any more."""
-
-    pace_runs: int = 12
-    """The latest runs of a start, whose mean interval is its own."""
-
-    # Drift without an upgrade.
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """When a container has drifted without an upgrade."""
 
     block_runs: int = 12
     """Runs in a block, whose medians are compared: a block evens out what lasts a minute."""
 
-    drift_first_seconds: float = 86_400.0
+    first_seconds: float = 86_400.0
     """How long the frozen baseline lasts from an image's first run; longer where that is too few blocks."""
 
-    drift_baseline_blocks: int = 24
+    baseline_blocks: int = 24
     """Blocks of a baseline at least."""
 
-    drift_recent_blocks: int = 24
+    recent_blocks: int = 24
     """Blocks of now: four hours where a run is due every minute, 48 minutes where one is every 10 s."""
 
     drift_confidence: float = 0.99999
     """Of the interval: it is asked again and again, for years."""
 
-    drift_restart_confidence: float = 0.99
+    restart_confidence: float = 0.99
     """Of the interval beyond what restarts do: a restart is one event, and is asked about once."""
-
-    # Change points in one series. Chosen on series in which people marked the changes, by the nested cross-validation
-    # of benchmarks/labelled.py, or as published.
 
     scan_fewest: int = 24
     """Points without which a series is too short."""
@@ -389,54 +454,33 @@ class Policy:
     change_points: int = 30
     """Points on either side that a change's shift is taken from."""
 
-    # Experiments in pairs.
 
-    fewest_pairs: int = 3
-    """Without three differences nothing shows how much they differ."""
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The numbers that decide, by what they are for."""
 
-    doubtless_pairs: int = 2
-    """From so many on, what is assumed of restarts may show by itself that a difference is beyond doubt."""
+    decide: Decide = field(default_factory=Decide)
+    pool: Pool = field(default_factory=Pool)
+    attribute: Attribute = field(default_factory=Attribute)
+    drift: Drift = field(default_factory=Drift)
 
-    pairs_per_trimmed: int = 8
-    """Pairs for each one that is trimmed at either end."""
+    def but(self, **changes: Any) -> Policy:
+        """Return the policy with some numbers changed.
 
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be meant.
+        Args:
+            changes: Name of a number, in whichever group → its value.
 
         Raises:
-            ValueError: With the field's name and what it must be.
+            ValueError: A number cannot be meant, or has no such name.
         """
-        for name, good, what in (
-            ("smallest_effect", 0 < self.smallest_effect < 1, "between 0 and 1, such as 0.03 for 3 %"),
-            (
-                "clear_zone",
-                0 <= self.clear_zone < self.smallest_effect,
-                "0 or more, and below smallest_effect",
-            ),
-            ("confidence", 0.5 <= self.confidence < 1, "at least 0.5 and below 1, such as 0.95"),
-            (
-                "false_calls",
-                0 < self.false_calls <= 0.05,
-                "above 0 and at most 0.05, such as 0.002",
-            ),
-            (
-                "looks",
-                bool(self.looks)
-                and self.looks[0] >= self.fewest_new_runs
-                and all(a < b for a, b in pairwise(self.looks)),
-                f"rising numbers of runs from {self.fewest_new_runs} on, such as [6, 12, 24, 48, 96, 192]",
-            ),
-            ("history", self.history >= 1, "1 or more"),
-        ):
-            if not good:
-                raise ValueError(f"{name}: {getattr(self, name)!r} must be {what}")
-
-    def __hash__(self) -> int:
-        return self._hash  # starts keep by it what they worked out
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+        groups = {}
+        for group in fields(self):
+            old = getattr(self, group.name)
+            own = {f.name: changes.pop(f.name) for f in fields(old) if f.name in changes}
+            groups[group.name] = replace(old, **own) if own else old
+        if changes:
+            raise ValueError(f"{', '.join(changes)}: no number of the policy")
+        return Policy(**groups)
 
     def for_measures(self) -> Policy:
         """The same numbers for what is judged beside latency.
@@ -446,15 +490,15 @@ class Policy:
             No start is compared with what others had in the same minutes: the host does not change memory, and theirs
             is older.
         """
-        return replace(
-            self,
+        decide, pool = self.decide, self.pool
+        restarts = {} if not pool.prior else {"restart_sd": Pool.restart_sd, "restart_df": Pool.restart_df}
+        return self.but(
             concurrent_starts=0,
             reads_clock=False,
-            smallest_effect=max(self.smallest_effect, self.measure_effect),
-            looks=tuple(sorted({*self.looks[:: self.measure_looks], self.looks[-1]})),
-            prior_restart_sd=Policy.prior_restart_sd if self.prior_number else self.prior_restart_sd,
-            prior_restart_df=Policy.prior_restart_df if self.prior_number else self.prior_restart_df,
-            prior_number=0,
+            smallest_effect=max(decide.smallest_effect, pool.measure_effect),
+            looks=tuple(sorted({*decide.looks[:: pool.measure_looks], decide.looks[-1]})),
+            prior=0,
+            **restarts,
         )
 
     def for_loads(self) -> Policy:
@@ -463,55 +507,21 @@ class Policy:
         Returns:
             With what is assumed of restarts there.
         """
-        return replace(
-            self.for_measures(),
-            concurrent_starts=self.concurrent_starts,
-            prior_restart_sd=self.load_restart_sd,
-            prior_restart_df=self.load_restart_df,
+        pool = self.pool
+        return self.for_measures().but(
+            concurrent_starts=pool.concurrent_starts,
+            restart_sd=pool.load_restart_sd,
+            restart_df=pool.load_restart_df,
         )
-
-    # As logarithms, such that a verdict holds in ratios of either direction.
-
-    @cached_property
-    def log_effect(self) -> float:
-        """The smallest effect: of a change at least so much, and within it both are equivalent, or have not moved.
-
-        Alike in both directions: one side is 3 % slower than the other, so that it is faster by 2.9 % of it.
-        """
-        return math.log1p(self.smallest_effect)
-
-    @cached_property
-    def log_clear(self) -> float:
-        """The edge of the clear zone."""
-        return math.log1p(self.clear_zone)
-
-    def levels(self, looks: Sequence[int], error: float | None = None) -> tuple[float, ...]:
-        """The confidence of the interval at each look, such that all of them together have :attr:`confidence`.
-
-        The error is spent as Lan and DeMets ("Discrete Sequential Boundaries for Clinical Trials", 1983) do for a
-        constant boundary: alpha ln(1 + (e - 1) t) by the share t of the runs. Each look gets what is added there, which
-        holds however much the looks depend on each other (Bonferroni); a restart is in all of them, so independent
-        increments would not.
-
-        Args:
-            looks: Pairs at each look, rising.
-            error: In what share of cases all of them together may err; the complement of the confidence without it.
-
-        Returns:
-            One confidence (between 0 and 1) a look.
-        """
-        alpha = round(1 - self.confidence, 12) if error is None else error  # 0.05, not 0.05000000000000004
-        spent = [alpha * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
-        return tuple(1 - (now - before) for before, now in pairwise(spent))
 
 
 LIVE = Policy()
 """Judges upgrades in the exporter, at looks while runs come in."""
 
-FILES = replace(LIVE, confidence=0.995, history=16, cold_starts=1)
+FILES = LIVE.but(confidence=0.995, history=16, cold_starts=1)
 """Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Of places
 in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/known_event.py)."""
 
-EXPERIMENT = replace(LIVE, prior_restart_sd=0.05, cold_starts=1)
+EXPERIMENT = LIVE.but(restart_sd=0.05, cold_starts=1)
 """Decides on pairs of starts, at a look after each pair. The number of starts is what its interval rests on; what is
 assumed of restarts counts only for what is beyond doubt, on a machine where starts may differ by 15 %."""

@@ -73,8 +73,8 @@ def pool_parts(
 ) -> Pooled | None:
     """As :func:`pool`, with the runs' and the restarts' parts of the error apart, and for few runs of the new image.
 
-    A start of the new image counts from ``policy.fewest_new_runs`` on. So few runs hardly show their own noise, and so
-    the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
+    A start of the new image counts from ``fewest_new_runs`` on. So few runs hardly show their own noise, and so
+    the baseline's counts for ``noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
     variance does. Replicas that differ by more than restarts should make them widen the restarts' part;
     those that agree by chance do not narrow it. Noise that looks as if it lasted for ever makes a standard error
     without bound; so how far runs lie from their levels is given, too: a start that is in one mode is off by that.
@@ -92,7 +92,7 @@ def pool_parts(
     Returns:
         None where nothing can be compared.
     """
-    each = _compared(replicas, restarts, policy, concurrent, stayed, policy.noise_df)
+    each = _compared(replicas, restarts, policy, concurrent, stayed, policy.pool.noise_df)
     if not each:
         return None
     runs, starting, df, apart = _together(_beyond(each), restarts)
@@ -220,7 +220,7 @@ class _Sides(NamedTuple):
         old, new = (
             [(i, s) for i, points in enumerate(side) if len(s := Series.of(points, what, policy)) >= fewest]
             for side, what, fewest in zip(
-                replica, ("baseline", "candidate"), (policy.fewest_runs, fewest_new), strict=True
+                replica, ("baseline", "candidate"), (policy.pool.fewest_runs, fewest_new), strict=True
             )
         )
         known = {(i, j) for i, _ in old for j, _ in new if (i, j) in stayed}
@@ -255,7 +255,7 @@ def _compared(
     stayed: Sequence[Stayed],
     noise_df: float = 0.0,
 ) -> list[_Compared]:
-    fewest = policy.fewest_new_runs if noise_df else policy.fewest_runs
+    fewest = policy.pool.fewest_new_runs if noise_df else policy.pool.fewest_runs
     each = []
     for place, replica in enumerate(replicas):
         sides = _Sides.of(replica, stayed[place] if stayed else {}, policy, fewest)
@@ -396,7 +396,7 @@ def _with_noise_of(
     Where ``a`` has enough runs it scatters as that does: ``known`` may be of other minutes. It lasts as long as that of
     either.
     """
-    side = a if len(a) >= policy.fewest_runs else known
+    side = a if len(a) >= policy.pool.fewest_runs else known
     noise = variance_of(side, max(side.inflation, known.inflation)) * len(side) * (1 / len(a) + 1 / len(b))
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -30,8 +29,8 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
     """A prior as it is stored. A verdict names the number of the one that it used; 0 is the policy's own."""
 
     number: int = 0
-    sd: float = LIVE.prior_restart_sd
-    df: float = LIVE.prior_restart_df
+    sd: float = LIVE.pool.restart_sd
+    df: float = LIVE.pool.restart_df
     services: int = 0
     """That it was learned from."""
 
@@ -46,7 +45,7 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.number:
             return policy
-        return replace(policy, prior_restart_sd=self.sd, prior_restart_df=self.df, prior_number=self.number)
+        return policy.but(restart_sd=self.sd, restart_df=self.df, prior=self.number)
 
 
 def taught_by(
@@ -66,11 +65,11 @@ def taught_by(
         None where no image was started again.
     """
     starts = uncontended(starts, [], policy)
-    used = [sibling for rank in ranked(siblings, policy.covariates) for sibling in rank]
+    used = [sibling for rank in ranked(siblings, policy.pool.covariates) for sibling in rank]
     adjusted = adjust(starts, used, policy)
     known = restarts_of(starts if adjusted is None else adjusted.starts, policy)
-    df = known.df - policy.prior_restart_df
-    squares = known.df * known.sd**2 - policy.prior_restart_df * policy.prior_restart_sd**2
+    df = known.df - policy.pool.restart_df
+    squares = known.df * known.sd**2 - policy.pool.restart_df * policy.pool.restart_sd**2
     return Restarts(math.sqrt(max(squares, 0.0) / df), df) if df > 0.5 else None
 
 
@@ -87,20 +86,20 @@ def learned(services: Iterable[Restarts], policy: Policy = LIVE) -> Prior | None
         The prior, without a number; None where too few services were restarted: then the policy's own holds.
     """
     known = [service for service in services if service.df > 0]
-    if len(known) < policy.prior_services:
+    if len(known) < policy.pool.prior_services:
         return None
     halves = np.array([service.df / 2 for service in known])
-    variances = np.maximum([service.sd for service in known], policy.prior_least_sd) ** 2
+    variances = np.maximum([service.sd for service in known], policy.pool.prior_least_sd) ** 2
     logs = np.sort(np.log(variances) - psi(halves) + np.log(halves))
-    cut = max(1, int(policy.prior_trimmed * len(known)))
+    cut = max(1, int(policy.pool.prior_trimmed * len(known)))
     logs = logs.clip(logs[cut], logs[-1 - cut])
-    spread = float(logs.var(ddof=1)) * policy.prior_winsorized
+    spread = float(logs.var(ddof=1)) * policy.pool.prior_winsorized
     half = _inverse_trigamma(spread - float(polygamma(1, halves).mean()))
     middle = float(logs.mean()) + math.sqrt(spread / len(known))
     if math.isfinite(half):
         middle += float(psi(half)) - math.log(half)
-    df = min(max(2 * half, policy.prior_least_df), policy.prior_most_df)
-    return Prior(sd=max(math.exp(middle / 2), policy.prior_least_sd), df=df, services=len(known))
+    df = min(max(2 * half, policy.pool.prior_least_df), policy.pool.prior_most_df)
+    return Prior(sd=max(math.exp(middle / 2), policy.pool.prior_least_sd), df=df, services=len(known))
 
 
 def has_moved(known: Prior, now: Prior, policy: Policy = LIVE) -> bool:
@@ -114,7 +113,7 @@ def has_moved(known: Prior, now: Prior, policy: Policy = LIVE) -> bool:
     Returns:
         False for one that would change hardly any verdict.
     """
-    most = math.log1p(policy.prior_moved)
+    most = math.log1p(policy.pool.prior_moved)
     return any(abs(math.log(a / b)) > most for a, b in ((now.sd, known.sd), (now.df, known.df)))
 
 

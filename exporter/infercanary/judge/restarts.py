@@ -23,7 +23,9 @@ def restarts_of(starts: Iterable[Start], policy: Policy = LIVE) -> Restarts:
         The prior with what they add; the prior alone where no image was started again.
     """
     groups = _by_image(starts, policy)
-    return learn([[s.latest(policy.baseline_runs).series(policy) for s in group] for group in groups], policy)
+    return learn(
+        [[s.latest(policy.pool.baseline_runs).series(policy) for s in group] for group in groups], policy
+    )
 
 
 def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE) -> Restarts:
@@ -40,7 +42,9 @@ def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE)
         The prior with what they add.
     """
     groups = _by_image((start for start in uncontended(starts, [], policy) if start is not last), policy)
-    return learn([[s.first(policy.opening_runs).series(policy) for s in group] for group in groups], policy)
+    return learn(
+        [[s.first(policy.pool.opening_runs).series(policy) for s in group] for group in groups], policy
+    )
 
 
 def _by_image(starts: Iterable[Start], policy: Policy) -> list[list[Start]]:
@@ -51,13 +55,13 @@ def _by_image(starts: Iterable[Start], policy: Policy) -> list[list[Start]]:
     """
     groups: dict[tuple[str, ...], list[Start]] = {}
     for start in starts:
-        if len(start.samples) >= policy.fewest_runs:
+        if len(start.samples) >= policy.pool.fewest_runs:
             groups.setdefault((start.generation.container, *start.work), []).append(start)
     replicas: list[list[Start]] = []
     ended: dict[tuple[str, ...], list[tuple[float, int]]] = {}  # when, and which replica
     for (_, *work), group in groups.items():
         left = ended.setdefault(tuple(work), [])
-        before = bisect_left(left, (group[0].samples[policy.fewest_runs - 1].started_at,))
+        before = bisect_left(left, (group[0].samples[policy.pool.fewest_runs - 1].started_at,))
         if before:
             _, number = left.pop(before - 1)
             replicas[number] += group

@@ -79,7 +79,7 @@ def compare_starts(
 
     Args:
         baseline: For each start its latencies in order of time; those that are too short do not count, nor do more than
-            ``policy.history`` of a side: the latest count.
+            ``policy.pool.history`` of a side: the latest count.
         candidate: The same, after the event.
         restart_sd: SD of logarithms by which two starts of one image differ; learned from these starts without it.
         level: Confidence of the interval, between 0 and 1; the policy's without it.
@@ -89,13 +89,13 @@ def compare_starts(
         The comparison (ratios), its shift (a logarithm), the restart variance. Where a side has no start that counts,
         the comparison is inconclusive, of a shift that is NaN unless each side is one start with points.
     """
-    old = counting(baseline, "baseline", policy)[-policy.history :]
-    new = counting(candidate, "candidate", policy)[-policy.history :]
+    old = counting(baseline, "baseline", policy)[-policy.pool.history :]
+    new = counting(candidate, "candidate", policy)[-policy.pool.history :]
     restarts = learn((old, new), policy) if restart_sd is None else Restarts(restart_sd, math.inf)
     between = pool([(old, new)], restarts, policy)
     if not (old and new) and len(baseline) == len(candidate) == 1:
         between = shift(baseline[0], candidate[0], policy)  # of infinite error, but its middle is known
-    seen = assess(between, policy.confidence if level is None else level, policy=policy)
+    seen = assess(between, policy.decide.confidence if level is None else level, policy=policy)
     return Compared(seen, between, restarts)
 
 

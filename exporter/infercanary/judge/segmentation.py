@@ -31,20 +31,20 @@ def persistence(logs: Floats, scale: float, policy: Policy) -> Floats:
     Returns:
         For each point the penalty in units of ln(number of points); 0 where even the smallest leaves no change near.
     """
-    penalties = policy.scan_penalties
+    penalties = policy.drift.scan_penalties
     lasting = np.zeros(logs.size)
     for penalty, cuts in zip(penalties, _segmented(logs, scale, penalties, policy), strict=True):
         for cut in cuts:
-            lasting[max(0, cut - policy.scan_near) : cut + policy.scan_near + 1] = penalty
+            lasting[max(0, cut - policy.drift.scan_near) : cut + policy.drift.scan_near + 1] = penalty
     return lasting
 
 
 def _segmented(logs: Floats, scale: float, penalties: Sequence[float], policy: Policy) -> list[list[int]]:
     """Where segments begin, but for the first; for each penalty."""
-    stride = policy.scan_stride
+    stride = policy.drift.scan_stride
     grid = _levels(logs, scale, policy)
     y, levels = (logs / scale).astype(np.float32), (grid / scale).astype(np.float32)
-    cap = np.float32(policy.scan_loss_cap**2)
+    cap = np.float32(policy.drift.scan_loss_cap**2)
     most = np.array([[penalty * math.log(logs.size)] for penalty in penalties], dtype=np.float32)
     steps = -(-logs.size // stride)
     best = np.empty((steps, len(penalties)), dtype=np.int32)
@@ -90,8 +90,8 @@ def _traced(best: NDArray[np.int32], left: NDArray[np.uint8], level: int) -> lis
 def _levels(logs: Floats, scale: float, policy: Policy) -> Floats:
     """Evenly spaced, a part of the noise apart; where those are too many, most of them lie where the points do."""
     low, high = float(logs.min()), float(logs.max())
-    count = int((high - low) / (scale * policy.scan_level_step)) + 2
-    most = policy.scan_levels
+    count = int((high - low) / (scale * policy.drift.scan_level_step)) + 2
+    most = policy.drift.scan_levels
     if count <= most:
         return np.linspace(low, high, count)
     return np.unique(

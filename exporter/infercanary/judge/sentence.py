@@ -70,7 +70,7 @@ def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
             candidate_image=image_name(last.generation if last else None),
             rolled_back_image=gone,
             restart_sd=restarts.sd,
-            prior=policy.prior_number,
+            prior=policy.pool.prior,
             runs=_count(same),
             until=max((each.samples[-1].started_at for each in same if each.samples), default=None),
             current_seconds=_level(same),
@@ -93,13 +93,13 @@ def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
         causes=causes,
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
-        prior=policy.prior_number,
-        is_assumed=restarts.df <= policy.prior_restart_df,
+        prior=policy.pool.prior,
+        is_assumed=restarts.df <= policy.pool.restart_df,
         runs=runs.reached,
         starts=len(upgrade.before) + len(upgrade.after),
         hardware=_classes(upgrade.after),
         contended=runs.contended,
-        next_look=next((look for look in policy.looks if look > runs.reached), None),
+        next_look=next((look for look in policy.decide.looks if look > runs.reached), None),
         **edited,
     )
     look = decision.look
@@ -273,7 +273,7 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
     """What it was compared with, and by how much that moved."""
     count, moved = judgement.concurrent, judgement.concurrent_shift or 0.0
     against = "a replica" if count == 1 else f"{count} replicas"
-    how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= policy.log_effect else ""
+    how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= policy.decide.log_effect else ""
     old = "model" if judgement.changed == "model" else "image"
     return f"against {against} on the old {old} in the same minutes{how}"
 
@@ -385,9 +385,9 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield "controls " + ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     elif causes.has_controls:
         yield "controls flat"
-    if causes.siblings is not None and abs(causes.siblings.shift) >= policy.smallest_effect:
+    if causes.siblings is not None and abs(causes.siblings.shift) >= policy.decide.smallest_effect:
         yield f"siblings {percent(causes.siblings.shift)}"
-    if causes.clock is not None and abs(causes.clock.shift) >= policy.clear_zone:
+    if causes.clock is not None and abs(causes.clock.shift) >= policy.decide.clear_zone:
         yield f"the SM clock explains {percent(causes.clock.shift)}"
     for tag, (before, after) in causes.tags.items():
         yield f"{tag} in {100 * before:.0f} → {100 * after:.0f} % of runs"
@@ -395,7 +395,9 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
 
 def _bottlenecks(causes: Causes, policy: Policy) -> str:
     """Such as ``compute 92 % of the change``; empty where no resource can be named."""
-    named = {limit: share for limit, share in causes.bottlenecks.items() if share >= policy.phase_share}
+    named = {
+        limit: share for limit, share in causes.bottlenecks.items() if share >= policy.attribute.phase_share
+    }
     if not named.keys() - {"unknown"}:
         return ""
     # Sums are rounded, not shares, and where another resource took less now they may be above all: never 101 %.
@@ -457,7 +459,7 @@ def _classes(starts: Iterable[Start]) -> tuple[str, ...]:
 def _own(shift: Shift | None, policy: Policy) -> Part | None:
     if shift is None or not math.isfinite(shift.se):
         return None
-    return Part.of(shift, policy.history_confidence)
+    return Part.of(shift, policy.attribute.history_confidence)
 
 
 def _picture(starts: Iterable[Start]) -> tuple[float, ...]:

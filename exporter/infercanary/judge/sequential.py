@@ -45,7 +45,7 @@ def bound(runs: float, error: float, policy: Policy) -> float:
     Returns:
         A number of standard errors, the same in both directions.
     """
-    mixture = policy.mixture_runs
+    mixture = policy.decide.mixture_runs
     return math.sqrt((1 + mixture / runs) * (math.log1p(runs / mixture) - 2 * math.log(error)))
 
 
@@ -135,8 +135,8 @@ def _off(between: Pooled, sides: list[Floats], half: float) -> float:
 def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
     """The verdict of one look of several.
 
-    The interval that is shown has ``policy.confidence`` over all looks. Where it lies beyond the clear zone, it is a
-    change as soon as the interval at ``policy.false_calls`` does too, and the shift is of the smallest effect; until
+    The interval that is shown has ``confidence`` over all looks. Where it lies beyond the clear zone, it is a
+    change as soon as the interval at ``false_calls`` does too, and the shift is of the smallest effect; until
     then it is `unconfirmed`. It is `equivalent` where the interval lies within the smallest effect.
 
     Args:
@@ -147,20 +147,20 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
     Returns:
         The verdict, and the shift with its interval as ratios.
     """
-    half = half_width(between, runs, 1 - policy.confidence, policy)
+    half = half_width(between, runs, 1 - policy.decide.confidence, policy)
     low = between.log - max(half, between.resolution.down)
     high = between.log + max(half, between.resolution.up)
     verdict: Verdict = "inconclusive"
-    if max(-low, high) < policy.log_effect:
+    if max(-low, high) < policy.decide.log_effect:
         verdict = "equivalent" if between.resolution.only is None else "inconclusive"
-    elif max(low, -high) > policy.log_clear:
+    elif max(low, -high) > policy.decide.log_clear:
         called = is_beyond_doubt(between, runs, policy)
         verdict = "unconfirmed" if not called else "regressed" if between.log > 0 else "improved"
     return Comparison(verdict, *(ratio(x) for x in (between.log, low, high)))
 
 
 def is_beyond_doubt(between: Pooled, runs: float, policy: Policy) -> bool:
-    """Whether the shift is a change, but for ``policy.false_calls`` of restarts.
+    """Whether the shift is a change, but for ``false_calls`` of restarts.
 
     Args:
         between: The shift, with both parts of its error.
@@ -169,11 +169,11 @@ def is_beyond_doubt(between: Pooled, runs: float, policy: Policy) -> bool:
     """
     size = abs(between.log)
     hidden = between.resolution.down if between.log > 0 else between.resolution.up
-    clear = size - policy.log_clear
+    clear = size - policy.decide.log_clear
     return (
-        size >= policy.log_effect
+        size >= policy.decide.log_effect
         and hidden < clear
-        and is_within(between, runs, policy.false_calls, clear, policy)
+        and is_within(between, runs, policy.decide.false_calls, clear, policy)
     )
 
 
@@ -185,7 +185,7 @@ def confirmed_at(between: Pooled, runs: int, policy: Policy) -> int | None:
         runs: Runs of a start at this look.
         policy: The looks, and what counts as a change.
     """
-    for later in policy.looks:
+    for later in policy.decide.looks:
         fewer = math.sqrt(runs / later)
         then = between._replace(runs_se=between.runs_se * fewer, runs_df=between.runs_df / fewer**2)
         if later > runs and is_beyond_doubt(then, later, policy):

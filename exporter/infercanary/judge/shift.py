@@ -47,7 +47,7 @@ class Shift(NamedTuple):
 
     def has_moved(self, policy: Policy) -> bool:
         """Whether it is of the smallest effect or more, and beyond its own noise."""
-        return abs(self.log) >= max(policy.log_effect, policy.moved_sigmas * self.se)
+        return abs(self.log) >= max(policy.decide.log_effect, policy.attribute.moved_sigmas * self.se)
 
     def widened(self, variance: float, df: float) -> Shift:
         """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""

@@ -134,7 +134,7 @@ class Series:
 
     @property
     def _cut(self) -> int:
-        return max(1, len(self) // self._policy.outlier_every)
+        return max(1, len(self) // self._policy.pool.outlier_every)
 
     def _winsorized(self, values: Floats) -> Floats:
         low, high = self.ordered[self._cut], self.ordered[-1 - self._cut]
@@ -151,7 +151,7 @@ def prior(policy: Policy = LIVE) -> Restarts:
     Returns:
         Both.
     """
-    return Restarts(policy.prior_restart_sd, policy.prior_restart_df)
+    return Restarts(policy.pool.restart_sd, policy.pool.restart_df)
 
 
 def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison:
@@ -173,9 +173,15 @@ def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison
     """
     low, high = between.interval(level)
     verdict: Verdict = "inconclusive"
-    if abs(between.log) >= policy.log_effect and (low > policy.log_clear or high < -policy.log_clear):
+    if abs(between.log) >= policy.decide.log_effect and (
+        low > policy.decide.log_clear or high < -policy.decide.log_clear
+    ):
         verdict = "regressed" if between.log > 0 else "improved"
-    elif low > -policy.log_effect and high < policy.log_effect and between.resolution.only is None:
+    elif (
+        low > -policy.decide.log_effect
+        and high < policy.decide.log_effect
+        and between.resolution.only is None
+    ):
         verdict = "equivalent"
     return Comparison(verdict, ratio(between.log), ratio(low), ratio(high))
 
@@ -220,7 +226,7 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
     Returns:
         An SD of logarithms; of an image with k starts that count it has k - 1 degrees of freedom beside the prior's.
     """
-    squares, df = policy.prior_restart_sd**2 * policy.prior_restart_df, policy.prior_restart_df
+    squares, df = policy.pool.restart_sd**2 * policy.pool.restart_df, policy.pool.restart_df
     for image in images:
         starts = counting(image, "start", policy)
         if len(starts) > 1:
@@ -243,7 +249,7 @@ def counting(starts: Iterable[Points], what: str, policy: Policy) -> list[Series
         The others, in the same order.
     """
     each = (Series.of(start, what, policy) for start in starts)
-    return [series for series in each if len(series) >= policy.fewest_runs]
+    return [series for series in each if len(series) >= policy.pool.fewest_runs]
 
 
 def shift_of(
@@ -263,7 +269,7 @@ def shift_of(
     """
     if not (len(a) and len(b)):
         return UNKNOWN
-    if min(len(a), len(b)) < (fewest or policy.fewest_runs):
+    if min(len(a), len(b)) < (fewest or policy.pool.fewest_runs):
         return Shift(ranks.shift(a.ordered, b.ordered), math.inf, 0.0)
     inflations = _inflations((a, b), policy)
     if alike:
@@ -273,12 +279,14 @@ def shift_of(
     one, other = (x / len(side) for x, side in zip(inflations, (a, b), strict=True))
     # Welch and Satterthwaite's: of two sides of unequal length the shorter one says how they scatter.
     df = (one + other) ** 2 / (one**2 / (len(a) - 1) + other**2 / (len(b) - 1))
-    quantile = float(stdtrit(df, (1 + policy.read_confidence) / 2))
+    quantile = float(stdtrit(df, (1 + policy.pool.read_confidence) / 2))
     # Of the share of pairs whose difference is below the shift: 1/12 is the variance of a uniform rank.
     off = quantile * math.sqrt((one + other) / 12)
-    between, half = ranks.inverted((a.ordered, a.spread), (b.ordered, b.spread), min(off, policy.most_off))
+    between, half = ranks.inverted(
+        (a.ordered, a.spread), (b.ordered, b.spread), min(off, policy.pool.most_off)
+    )
     return Shift(
-        between, half * max(off / policy.most_off, 1.0) / quantile, df, resolution_of([a], [b], policy)
+        between, half * max(off / policy.pool.most_off, 1.0) / quantile, df, resolution_of([a], [b], policy)
     )
 
 
@@ -290,7 +298,7 @@ def resolution_of(baseline: Sequence[Series], candidate: Sequence[Series], polic
         candidate: The same.
         policy: Whether the values are read from a clock.
     """
-    if not policy.reads_clock:
+    if not policy.pool.reads_clock:
         return FINE
     return resolution([start.ordered for start in baseline], [start.ordered for start in candidate])
 

@@ -56,9 +56,9 @@ def trials(
     earlier: dict[tuple[str, ...], list[Start]] = {}
     for place, start in enumerate(starts):
         before = earlier.setdefault((start.generation.container, *start.work), [])
-        looks = sum(runs <= len(start.samples) for runs in policy.looks)
+        looks = sum(runs <= len(start.samples) for runs in policy.decide.looks)
         is_open = start.boot not in known or known[start.boot].looks < looks
-        least = min(policy.trial_runs, policy.looks[-1])
+        least = min(policy.pool.trial_runs, policy.decide.looks[-1])
         if is_open and left > 0 and before and min(len(before[-1].samples), len(start.samples)) >= least:
             left -= 1
             is_called = _is_called(starts[:place], start, siblings, policy)

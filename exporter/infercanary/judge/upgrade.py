@@ -89,7 +89,7 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
 
 def _last(starts: Sequence[Start], policy: Policy) -> tuple[Upgrade | None, Start | None]:
     """The last upgrade, and a start of the last new image if that was rolled back since."""
-    fewest = policy.fewest_runs
+    fewest = policy.pool.fewest_runs
     left = {start.identity for start in live_starts(starts, policy)}
     first = next((i for i, start in enumerate(starts) if len(start.samples) >= fewest), len(starts))
     known = left | {start.identity for start in starts if len(start.samples) >= fewest}
@@ -171,6 +171,6 @@ def _last_run(start: Start) -> float:
 def _runs_until(start: Start, policy: Policy) -> float:
     if start.generation.ended_at:
         return start.generation.ended_at
-    recent = start.samples[-policy.pace_runs :]
+    recent = start.samples[-policy.pool.pace_runs :]
     pace = (recent[-1].started_at - recent[0].started_at) / (len(recent) - 1) if len(recent) > 1 else 0.0
-    return _last_run(start) + max(policy.gone_seconds, policy.gone_runs * pace)
+    return _last_run(start) + max(policy.pool.gone_seconds, policy.pool.gone_runs * pace)

@@ -45,8 +45,8 @@ class StartSummary(NamedTuple):
             taken: How many runs there were.
         """
         pace = (last_at - first_at) / (taken - 1) if taken > 1 else 0.0
-        until = last_at + max(LIVE.gone_seconds, LIVE.gone_runs * pace)
-        return cls(container, work, taken < LIVE.fewest_new_runs, until)
+        until = last_at + max(LIVE.pool.gone_seconds, LIVE.pool.gone_runs * pace)
+        return cls(container, work, taken < LIVE.pool.fewest_new_runs, until)
 
 
 def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:

@@ -17,7 +17,7 @@ import msgspec
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import LIVE, Policy
 
-BLOCK = LIVE.block_runs
+BLOCK = LIVE.drift.block_runs
 """Runs in a block median."""
 
 HOUR = 30
@@ -44,7 +44,7 @@ def opening_for(policy: Policy) -> int:
     Returns:
         Runs: one and a half times those of the last look.
     """
-    return 3 * policy.looks[-1] // 2
+    return 3 * policy.decide.looks[-1] // 2
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from infercanary.contract.vocabulary import Bottleneck
 from infercanary.judge.policy import FILES
 
 CPUS = sorted(os.sched_getaffinity(0))
-RUNS = 2 * FILES.fewest_runs
+RUNS = 2 * FILES.pool.fewest_runs
 """Of fewer, the interval of a control is so wide that memory may have made anything."""
 TORCH = "convolutions"
 
@@ -92,13 +92,13 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     old, new = (read([str(journal)]).canaries[trouble.canary] for journal in (before, after))
     found = compare_runs(trouble.canary, old, new)
     print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
-    if found.shift is None or found.shift <= FILES.smallest_effect:
+    if found.shift is None or found.shift <= FILES.decide.smallest_effect:
         skip_without_a_cause(
             trouble, folder
         )  # what others on a virtual machine's host take of its bandwidth changes
     if trouble.canary == "copy" and is_open(found):
         pytest.skip(f"this machine's bandwidth changes as much as what was made: {found.sentence}")
-    assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
+    assert found.shift is not None and found.shift > FILES.decide.smallest_effect, found.sentence
     assert found.causes is not None
     named = next(iter(found.causes.bottlenecks))
     spread = max(spread_of_copies(old), spread_of_copies(new))
@@ -135,7 +135,10 @@ def skip_without_a_cause(trouble: Trouble, folder: Path) -> None:
         pytest.skip(
             f"no cause to name: of a read from this disk {share:.0%} is waiting for it, the rest computes"
         )
-    if trouble.canary == "copy" and (ratio := copies_beside(trouble.beside)) < 1 + 2 * FILES.smallest_effect:
+    if (
+        trouble.canary == "copy"
+        and (ratio := copies_beside(trouble.beside)) < 1 + 2 * FILES.decide.smallest_effect
+    ):
         pytest.skip(
             f"no cause to name: copies on the other CPUs make a copy here take {ratio:.3f} times as long"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def test_swapped_sides_turn_the_verdict_around(one, other, restart_sd):
 
 @given(sides, sides, st.floats(0.5, 0.9999))
 def test_any_sides_have_an_answer(one, other, level):
-    result = compare_runs("", one, other, policy=replace(FILES, confidence=level))
+    result = compare_runs("", one, other, policy=FILES.but(confidence=level))
     assert result.exit_code == {"regressed": 1, "inconclusive": 3}.get(result.verdict, 0)
     assert bool(result.next) == (result.verdict == "inconclusive")
     assert result.sentence.startswith(result.verdict)
@@ -86,7 +85,7 @@ def test_restarts_that_differ_much_are_no_regression(numbers):
 
 
 def test_too_few_runs_are_inconclusive(numbers):
-    result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FILES.fewest_runs - 1))
+    result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FILES.pool.fewest_runs - 1))
     assert result.sentence == "inconclusive: too few runs: a start needs 8, and the candidate has 7"
     assert result.next == ["the candidate needs 8 runs of one start at least, better 16"]
     assert (result.shift, result.low, result.high) == (None, None, None)
@@ -145,12 +144,12 @@ def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, faile
 
 
 def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
-    many = RecordedRuns([np.array(numbers(count=10, seed=i)) for i in range(FILES.history + 3)])
+    many = RecordedRuns([np.array(numbers(count=10, seed=i)) for i in range(FILES.pool.history + 3)])
     short = RecordedRuns([np.array(numbers()), np.array([0.02, 0.02])])
     result = compare_runs("", many, short)
-    assert (result.baseline.starts, result.candidate.starts) == (FILES.history, 1)
+    assert (result.baseline.starts, result.candidate.starts) == (FILES.pool.history, 1)
     assert result.notes == [
-        f"baseline: the latest {FILES.history} of {FILES.history + 3} starts are judged",
+        f"baseline: the latest {FILES.pool.history} of {FILES.pool.history + 3} starts are judged",
         "candidate: 1 start with fewer than 8 runs left out",
     ]
 

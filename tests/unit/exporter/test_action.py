@@ -94,4 +94,4 @@ def test_other_looks_are_other_actions() -> None:
     was = SeenStart(12, 12, False, REPORTED)
     judgement = msgspec.structs.replace(UPGRADED, state="inconclusive", runs=12)
     assert action(13, was=was, judgement=judgement) is NextAction.NOTHING
-    assert action(13, was=was, judgement=judgement, policy=Policy(looks=(8, 13))) is NextAction.JUDGE
+    assert action(13, was=was, judgement=judgement, policy=LIVE.but(looks=(8, 13))) is NextAction.JUDGE

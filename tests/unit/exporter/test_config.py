@@ -52,8 +52,12 @@ def test_the_judge_decides_by_what_the_file_sets(tmp_path: Path) -> None:
         "false_calls: 0.001, looks: [10, 20], history: 3}"
     )
     policy = check(path).judge.policy()
-    assert (policy.smallest_effect, policy.clear_zone, policy.confidence) == (0.02, 0.0, 0.99)
-    assert (policy.false_calls, policy.looks, policy.history) == (0.001, (10, 20), 3)
+    assert (policy.decide.smallest_effect, policy.decide.clear_zone, policy.decide.confidence) == (
+        0.02,
+        0.0,
+        0.99,
+    )
+    assert (policy.decide.false_calls, policy.decide.looks, policy.pool.history) == (0.001, (10, 20), 3)
     path.write_text("")
     assert check(path).judge.policy() == LIVE
 

@@ -4,7 +4,6 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, ServiceKey, Start, kept
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED
 from infercanary.store.base import LastRun, StoreError
 from infercanary.store.retention import Retention
@@ -161,7 +160,7 @@ def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging)
     judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.026))
     judging.turn()
     before = judging.findings[S]
-    judging.reconfigure(Policy(smallest_effect=0.5))
+    judging.reconfigure(LIVE.but(smallest_effect=0.5))
     assert judging.findings[S] is before
     judging.turn()
     after = judging.findings[S]
@@ -260,7 +259,7 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
     [last] = [answer for answer in after.answers["c"] if answer.measure]
     assert (last.measure, last.state) == (HOST_MEMORY, "regressed")
     assert last.sentence.startswith("host memory regressed +30.0 % [+")
-    judging.reconfigure(Policy(smallest_effect=0.5))
+    judging.reconfigure(LIVE.but(smallest_effect=0.5))
     judging.turn()
     assert judging.findings[S].measures["c"][HOST_MEMORY].state == "equivalent"
     answers = {answer.measure: answer.state for answer in judging.findings[S].answers["c"]}
@@ -334,7 +333,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()
-    assert judged == [1, *LIVE.looks]
+    assert judged == [1, *LIVE.decide.looks]
     assert drifts == sorted([*judged, 120, 240])
 
 
@@ -702,7 +701,7 @@ def test_who_ran_is_charged_for_what_was_judged_and_nobody_after_a_change_of_set
     judging.turn()
     assert judging.charge(S, "b") == 0.0, "its runs were not why"
     assert judging.charge(S, "a") > 0
-    judging.reconfigure(replace(LIVE, smallest_effect=0.07))
+    judging.reconfigure(LIVE.but(smallest_effect=0.07))
     judging.turn()
     assert [judging.charge(S, container) for container in ("a", "b")] == [0.0, 0.0]
 

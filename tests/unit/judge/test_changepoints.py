@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,7 +141,7 @@ def test_strength_grows_with_the_change():
 def cost(y, cuts, grid, scale, penalty):
     edges = [0, *cuts, len(y)]
     losses = (
-        np.minimum(((y[a:b, None] - grid) / scale) ** 2, LIVE.scan_loss_cap**2).sum(axis=0).min()
+        np.minimum(((y[a:b, None] - grid) / scale) ** 2, LIVE.drift.scan_loss_cap**2).sum(axis=0).min()
         for a, b in itertools.pairwise(edges)
     )
     return sum(losses) + penalty * math.log(len(y)) * len(cuts)
@@ -157,7 +156,7 @@ def test_the_segmentation_is_the_cheapest(seed):
     y[rng.integers(10)] += 0.3
     grid, scale = _levels(y, 0.01, LIVE), 0.01
     for penalty, cuts in zip(
-        (0.5, 1.5), _segmented(y, scale, (0.5, 1.5), replace(LIVE, scan_stride=1)), strict=True
+        (0.5, 1.5), _segmented(y, scale, (0.5, 1.5), LIVE.but(scan_stride=1)), strict=True
     ):
         every = (
             cost(y, places, grid, scale, penalty)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -211,7 +210,7 @@ def test_a_few_new_starts_are_never_enough_for_equivalent() -> None:
     earlier = [host.start(f"e{i}", "old", 100.0 * i, 60) for i in range(8)]
     canary = host.start("n0", "new", UPGRADE, 48)
     rest = [host.start(f"m{i}", "new", UPGRADE + 2000, 48) for i in range(2)]
-    policy = replace(LIVE, smallest_effect=0.05)
+    policy = LIVE.but(smallest_effect=0.05)
     assert judge([*earlier, *stays, canary], [], "c", policy).state == "equivalent"
     assert judge([*earlier, *stays, canary, *rest], [], "c", policy).state == "inconclusive"
 
@@ -288,8 +287,8 @@ def test_the_picture_of_the_same_minutes_has_the_same_minutes() -> None:
 
 
 def test_memory_is_compared_with_nobodys_same_minutes() -> None:
-    assert LIVE.for_measures().concurrent_starts == 0
-    assert LIVE.for_loads().concurrent_starts == LIVE.concurrent_starts
+    assert LIVE.for_measures().pool.concurrent_starts == 0
+    assert LIVE.for_loads().pool.concurrent_starts == LIVE.pool.concurrent_starts
     host = Host()
     stays = [host.start(f"r{i}", "old", 9000.0, 200) for i in range(2)]
     (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 48)], LIVE.for_measures())
@@ -350,7 +349,7 @@ def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:
     host = Host(0.1)
     old = [host.start("r0", "old", 9000.0, 60), host.start("r1", "old", 9000.0, 200, every=10.0)]
     new = host.start("r0", "new", UPGRADE, 200, every=2.0)
-    looks = {runs: pairs(old, [new.first(runs)], LIVE) for runs in LIVE.looks}
+    looks = {runs: pairs(old, [new.first(runs)], LIVE) for runs in LIVE.decide.looks}
     assert not looks[5] and not looks[12] and len(looks[24]) == 1
     (beside,) = looks[24][0].concurrent
     assert [s.started_at - UPGRADE for s in beside.during.samples] == [0.0, 10.0, 20.0, 30.0, 40.0]
@@ -394,7 +393,7 @@ def test_any_number_of_runs_beside_is_judged(every: float) -> None:
 
 def test_the_runs_after_a_look_do_not_change_it() -> None:
     """What replicas do hours later is no part of a shift."""
-    host, policy = Host(0.05), replace(LIVE, looks=(8, 24))
+    host, policy = Host(0.05), LIVE.but(looks=(8, 24))
     before, new = host.earlier(3, 300), host.start("canary", "new", UPGRADE, 200)
     until = UPGRADE + 235
     early = judge([s.first(s.times.searchsorted(until).item()) for s in (*before, new)], [], "c", policy)
@@ -435,7 +434,7 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with_and_no_baseline_re
     [of_name] = pairs(
         [host.start("r0", "old", 9000.0, 60), *old[1:]], [host.start("r0", "new", UPGRADE, 60)], LIVE
     )
-    assert len(of_name.concurrent) == LIVE.concurrent_starts == 16
+    assert len(of_name.concurrent) == LIVE.pool.concurrent_starts == 16
     assert {c.before.generation.container for c in of_name.concurrent} == {f"r{i}" for i in range(1, 17)}
     [renamed] = pairs(old, [host.start("new", "new", UPGRADE, 60)], LIVE)
     assert len(renamed.concurrent) == 16 and len(renamed.before) == 100
@@ -459,7 +458,7 @@ def test_replicas_that_are_started_after_the_upgrade_take_the_place_of_none_that
     new = [host.start(f"r{i}", "new", UPGRADE + 0.1 * i, 48) for i in range(3)]
     young = [host.start(f"y{i}", "old", UPGRADE + 5 + i, 90, every=5.0) for i in range(24)]
     cut = judge([*old, *new, *young], [], "c")
-    whole = judge([*old, *new, *young], [], "c", replace(LIVE, concurrent_starts=1000))
+    whole = judge([*old, *new, *young], [], "c", LIVE.but(concurrent_starts=1000))
     assert cut.concurrent == whole.concurrent == 8
     assert cut.state == whole.state not in CHANGED
     assert cut.shift == whole.shift

@@ -19,7 +19,7 @@ from infercanary.store.sqlite import SqliteStore
 
 S = ServiceKey("", "s")
 
-BLOCK = LIVE.block_runs
+BLOCK = LIVE.drift.block_runs
 
 MINUTE = 60.0
 DAY = 86_400.0

@@ -91,7 +91,7 @@ def upgraded(host: Level, change: float, seed: int, beside: list[Level]) -> tupl
 def decision(log: float) -> Decision:
     shift = Shift(log, 0.01, 20)
     estimate = Estimate(Runs(Selection([], None, [])), prior())
-    return Decision(estimate, "regressed", Look(shift, assess(shift, FILES.confidence), 24))
+    return Decision(estimate, "regressed", Look(shift, assess(shift, FILES.decide.confidence), 24))
 
 
 def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:

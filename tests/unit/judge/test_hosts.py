@@ -122,6 +122,6 @@ def test_a_sibling_counts_for_its_own_host() -> None:
     levels = [one.logs.mean() for one in both.starts if one.generation.host == "b"]
     assert np.std(levels) < 0.01, "what its sibling felt is taken off"
     assert adjust([s for s in starts if s.generation.host == "b"], [calm], policy) is None
-    assert [[s.generation.container for s in rank] for rank in ranked([calm, felt, calm], LIVE.covariates)] == [
+    assert [[s.generation.container for s in rank] for rank in ranked([calm, felt, calm], LIVE.pool.covariates)] == [
         ["calm", "felt"], ["calm"]
     ]  # fmt: skip

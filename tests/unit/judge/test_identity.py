@@ -282,7 +282,7 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
         start(HOUR, "file:1", "s2", seconds=0.040, runs=200),
         start(2 * HOUR, "file:2", "s2", seconds=0.060, runs=200),
     ]
-    assert restarts_of(starts).df == LIVE.prior_restart_df, "nothing was learned of how much starts differ"
+    assert restarts_of(starts).df == LIVE.pool.restart_df, "nothing was learned of how much starts differ"
     assert trials(starts) == {}
     found = NOTHING.judged("c", starts, [], LIVE)
     assert found.drifts["a", "c"].blocks == 16

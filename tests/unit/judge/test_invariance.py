@@ -132,7 +132,7 @@ def test_the_unit_does_not_matter(seed, count, effect, unit):
 
 def half(parts: Pooled | None, runs: int) -> float:
     assert parts is not None
-    return half_width(parts, runs, LIVE.false_calls, LIVE)
+    return half_width(parts, runs, LIVE.decide.false_calls, LIVE)
 
 
 @settings(max_examples=60)
@@ -156,7 +156,7 @@ def test_a_replica_that_agrees_narrows_the_interval(seed, count, effect, lengths
     assert more is not None and more.log == pytest.approx(one.log, abs=1e-9)
     most = 1.01 if few == runs else WIDER_BY_FEW
     assert half(more, runs) <= most * half(one, runs)
-    if few >= LIVE.fewest_runs:
+    if few >= LIVE.pool.fewest_runs:
         plain = [pool(each, restarts).interval(0.995) for each in (several, [*several, (old, [alike])])]
         assert plain[1][1] - plain[1][0] <= most * (plain[0][1] - plain[0][0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -183,7 +182,7 @@ def test_a_leak_is_compared_at_the_same_age() -> None:
     for runs in (5, 24, 192):
         after = [leaking(0, runs, 0.05)]
         assert only(judge_measures([*before, *after])).state not in (*CHANGED, "unconfirmed")
-        if runs >= LIVE.fewest_runs:
+        if runs >= LIVE.pool.fewest_runs:
             assert only(compare_measures(before, after)).state not in CHANGED
             assert only(compare_measures(after, before)).state not in CHANGED
     assert only(judge_measures([*before, leaking(0, 24, 0.05, level=1.3)])).state == "regressed"
@@ -203,7 +202,7 @@ def test_what_is_judged() -> None:
     before = [start(-1, {**values, throughput_of(16, 1): [1.0]})]
     assert [*measured(before, [start(0, values)])] == [HOST_MEMORY, DEVICE_MEMORY, ENERGY, AT_8]
     many = {throughput_of(batch, 1): [1.0] for batch in range(1, 99)}
-    assert len(measured([start(-1, many)], [start(0, many)])) == LIVE.most_measures
+    assert len(measured([start(-1, many)], [start(0, many)])) == LIVE.pool.most_measures
 
 
 def test_nothing_is_judged_without_an_upgrade_or_values() -> None:
@@ -256,10 +255,13 @@ def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
     learned = Prior(number=3, sd=0.002, df=4.0).of(LIVE)
     assert learned.for_measures() == LIVE.for_measures()
     loads = learned.for_loads()
-    assert (loads.prior_restart_sd, loads.prior_restart_df) == (LIVE.load_restart_sd, LIVE.load_restart_df)
-    assert LIVE.for_measures().looks == (5, 12, 24, 48, 192)
-    assert replace(LIVE, looks=(6, 9)).for_measures().looks == (6, 9)
-    assert LIVE.for_measures().log_effect == pytest.approx(math.log(1.05))
+    assert (loads.pool.restart_sd, loads.pool.restart_df) == (
+        LIVE.pool.load_restart_sd,
+        LIVE.pool.load_restart_df,
+    )
+    assert LIVE.for_measures().decide.looks == (5, 12, 24, 48, 192)
+    assert LIVE.but(looks=(6, 9)).for_measures().decide.looks == (6, 9)
+    assert LIVE.for_measures().decide.log_effect == pytest.approx(math.log(1.05))
 
 
 @pytest.mark.parametrize("value", [5e-324, 1.7e308, math.inf, math.nan, -1.0, 0.0])

@@ -42,9 +42,9 @@ def test_it_is_near_what_the_services_do() -> None:
         prior = learned(services(1, [true] * 40))
         assert prior is not None and prior.services == 40
         assert prior.sd == pytest.approx(true, rel=0.3)
-        assert prior.df == LIVE.prior_most_df, "its tail stays heavy"
+        assert prior.df == LIVE.pool.prior_most_df, "its tail stays heavy"
     mixed = learned(services(2, [0.003, 0.01, 0.03] * 14))
-    assert mixed is not None and mixed.df == LIVE.prior_least_df
+    assert mixed is not None and mixed.df == LIVE.pool.prior_least_df
 
 
 def test_few_services_teach_nothing() -> None:
@@ -119,4 +119,4 @@ def test_the_spread_is_what_it_was_before_a_quarter_was_winsorized() -> None:
         normal.clip(normal[int(share * normal.size)], normal[-int(share * normal.size)]).var()
         for share in (0.1, 0.25)
     )
-    assert tenth / quarter == pytest.approx(LIVE.prior_winsorized, rel=0.01)
+    assert tenth / quarter == pytest.approx(LIVE.pool.prior_winsorized, rel=0.01)

@@ -34,7 +34,7 @@ def start(
 
 def learned(*starts: Start) -> float:
     """Restarts that were learned from."""
-    return restarts_of(sorted(starts, key=lambda one: one.generation.started_at)).df - LIVE.prior_restart_df
+    return restarts_of(sorted(starts, key=lambda one: one.generation.started_at)).df - LIVE.pool.restart_df
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_pod_takes_the_place_of_one_that_ended(starts: Sequence[Start], restar
 def test_how_much_pods_differ_is_learned() -> None:
     alike = [start(f"pod-{n}", n * 700) for n in range(9)]
     apart = [start(f"pod-{n}", n * 700, level=1 + 0.04 * (n % 2)) for n in range(9)]
-    assert restarts_of(alike).sd < 0.6 * LIVE.prior_restart_sd < LIVE.prior_restart_sd < restarts_of(apart).sd
+    assert restarts_of(alike).sd < 0.6 * LIVE.pool.restart_sd < LIVE.pool.restart_sd < restarts_of(apart).sd
 
 
 def test_thousands_of_pods_take_no_time() -> None:

@@ -96,16 +96,16 @@ def test_a_restart_is_asked_about_once_and_runs_at_every_look() -> None:
 
 @given(
     st.floats(-1, 1), st.floats(1e-4, 0.3), st.floats(2, 50), st.floats(0, 0.2), st.floats(2, 50),
-    st.sampled_from(LIVE.looks),
+    st.sampled_from(LIVE.decide.looks),
 )  # fmt: skip
 def test_the_words_are_those_of_the_interval(
     log: float, runs_se: float, runs_df: float, restart_se: float, restart_df: float, runs: int
 ) -> None:
     between = Pooled(log, runs_se, runs_df, restart_se, restart_df)
     seen = assess_look(between, runs, LIVE)
-    is_clear = seen.low > math.expm1(LIVE.log_clear) or seen.high < math.expm1(-LIVE.log_clear)
+    is_clear = seen.low > math.expm1(LIVE.decide.log_clear) or seen.high < math.expm1(-LIVE.decide.log_clear)
     if seen.verdict == "equivalent":
-        assert max(-math.log1p(seen.low), math.log1p(seen.high)) < LIVE.log_effect
+        assert max(-math.log1p(seen.low), math.log1p(seen.high)) < LIVE.decide.log_effect
     else:
         assert is_clear == (seen.verdict in (*CHANGED, "unconfirmed"))
     mirrored = {"regressed": "improved", "improved": "regressed"}
@@ -134,7 +134,7 @@ def test_noise_moves_a_level_by_no_more_than_it_moved_some_runs() -> None:
 def test_a_mode_widens_an_interval_by_how_far_and_how_often() -> None:
     between = Pooled(0.26, 0.3, 50.0, 0.017, 3.0)  # a throttled baseline, and no restart that was seen
     widths = [
-        half_width(between._replace(lasting=lasting(share, 0.16)), 48, LIVE.false_calls, LIVE)
+        half_width(between._replace(lasting=lasting(share, 0.16)), 48, LIVE.decide.false_calls, LIVE)
         for share in (0.0, 0.02, 0.12, 0.4, 1.0)
     ]
     assert widths == sorted(widths) and widths[-1] > widths[0] + 0.1
@@ -153,9 +153,9 @@ def test_whether_a_width_is_below_a_limit_is_known_without_it(
     runs_se: float, restart_se: float, off: float, share: float, limit: float
 ) -> None:  # fmt: skip
     between = Pooled(0.1, runs_se, 12.0, restart_se, 5.0, lasting(share, off))
-    half = half_width(between, 12, LIVE.false_calls, LIVE)
+    half = half_width(between, 12, LIVE.decide.false_calls, LIVE)
     if abs(half - limit) > 1e-9:
-        assert is_within(between, 12, LIVE.false_calls, limit, LIVE) == (half < limit)
+        assert is_within(between, 12, LIVE.decide.false_calls, limit, LIVE) == (half < limit)
 
 
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:

@@ -16,8 +16,8 @@ from infercanary.judge.samples import compare
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import Series, assess, learn, prior, shift
 
-FEWEST = LIVE.fewest_runs
-LEVEL = FILES.confidence
+FEWEST = LIVE.pool.fewest_runs
+LEVEL = FILES.decide.confidence
 latencies = st.lists(st.floats(1e-6, 1e3), min_size=FEWEST, max_size=40)
 CHANGED = ("regressed", "improved")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infercanary import store as package
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.store import kinds
 from infercanary.store.base import StoreError
 from infercanary.store.kinds import open_store, register, registered, scheme_of
@@ -63,5 +63,5 @@ def test_a_scheme_belongs_to_one_kind() -> None:
 
 
 def test_what_the_judge_looks_at_is_kept_as_it_was() -> None:
-    assert Retention().opening == opening_for(LIVE) > LIVE.looks[-1]
-    assert Retention().reaching(Policy(looks=(100, 1000))).opening > 1000
+    assert Retention().opening == opening_for(LIVE) > LIVE.decide.looks[-1]
+    assert Retention().reaching(LIVE.but(looks=(100, 1000))).opening > 1000

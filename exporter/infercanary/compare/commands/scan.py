@@ -19,7 +19,7 @@ from infercanary.judge.policy import FILES
     epilog=exit_codes.epilog(
         {
             ExitCode.FINE: "no change found, or none that leaves the last level slower than the first by "
-            f"{100 * FILES.smallest_effect:g} % or more",
+            f"{100 * FILES.decide.smallest_effect:g} % or more",
             ExitCode.REGRESSED: "the last level is slower than the first by that, through changes that were found",
             ExitCode.INCONCLUSIVE: "too short",
         },

@@ -75,7 +75,10 @@ def next_action(view: View, policy: Policy) -> NextAction:
         if (was := view.seen.get(boot)) is not None and was.taken != count
     ]
     counts = [(was.counted, was.counted + count - was.taken) for was, count in known]
-    new_look = any(bisect_right(policy.looks, was) != bisect_right(policy.looks, now) for was, now in counts)
+    new_look = any(
+        bisect_right(policy.decide.looks, was) != bisect_right(policy.decide.looks, now)
+        for was, now in counts
+    )
     # Docker may name its image late, and a probe its output: these wait for no look.
     new_facts = any(
         view.seen[boot].reported != now for boot, now in view.reported.items() if boot in view.seen
@@ -84,10 +87,10 @@ def next_action(view: View, policy: Policy) -> NextAction:
     is_back = any(was.had_stopped and count > was.taken for was, count in known)
     if new_start or new_look or new_facts or is_back:
         return NextAction.JUDGE
-    every = _BLOCKS * policy.block_runs
+    every = _BLOCKS * policy.drift.block_runs
     if any(was // every != now // every for was, now in counts):
         return NextAction.DRIFT
-    judgement, first_look = view.judgement, policy.looks[0]
+    judgement, first_look = view.judgement, policy.decide.looks[0]
     watched = any(was.taken < count <= _WATCHED_LOOKS * first_look for was, count in known)
     if judgement is not None and judgement.runs < first_look and watched:
         return NextAction.JUDGE if judgement.upgraded_at is None else NextAction.COUNT
@@ -129,7 +132,7 @@ def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
         StartSummary(
             start.generation.container,
             start.identity,
-            len(start.samples) < policy.fewest_new_runs,
+            len(start.samples) < policy.pool.fewest_new_runs,
             math.inf if start.generation.container in live else -math.inf,
         )
         for start in starts

@@ -26,7 +26,7 @@ from infercanary.judge.shift import CHANGED
 LATENCY = "latency"
 _NAMED = 3  # containers of a service: an alert is read on a phone
 _COMPONENTS = 20  # of an upgrade, the most interesting ones
-_DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_blocks)
+_DRIFT_RUNS = LIVE.drift.block_runs * (LIVE.drift.baseline_blocks + LIVE.drift.recent_blocks)
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
 
@@ -75,7 +75,8 @@ LOW = Metric(
     "gauge",
     "Lower end of the interval of the change.",
     _MEASURE,
-    reading=f"Above {LIVE.clear_zone:g} (the dead band) it is slower; the verdict says whether that is confirmed.",
+    reading=f"Above {LIVE.decide.clear_zone:g} (the dead band) it is slower; the verdict says "
+    "whether that is confirmed.",
 )
 HIGH = Metric(
     "infercanary_shift_high_ratio",
@@ -124,7 +125,7 @@ CAUSE = Metric(
 PHASE = Metric(
     "infercanary_shift_phase_ratio",
     "gauge",
-    f"Share of a phase in the latency change. Only phases with {100 * LIVE.phase_share:g} % or more.",
+    f"Share of a phase in the latency change. Only phases with {100 * LIVE.attribute.phase_share:g} % or more.",
     ("canary", "phase"),
     reading="Above 1 if another phase became shorter. Missing if nothing changed.",
 )
@@ -194,8 +195,8 @@ RUNS = Metric(
     "gauge",
     "Runs of the new image that the verdict rests on.",
     _CANARY,
-    reading=f"A change is called as early as the evidence allows, from {LIVE.looks[0]} to {LIVE.looks[-1]} runs of a "
-    "start.",
+    reading="A change is called as early as the evidence allows, "
+    f"from {LIVE.decide.looks[0]} to {LIVE.decide.looks[-1]} runs of a start.",
 )
 GENERATIONS = Metric(
     "infercanary_judged_generations",
