@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercanary.judge.decide import verdict_after
 from infercanary.judge.policy import EXPERIMENT, Policy
 from infercanary.judge.resolution import typical
+from infercanary.judge.sequential import verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
 from infercanary.judge.statistics import assess
 
@@ -150,7 +150,7 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
 
 
 def _look(pairs: int, level: float, shift: Shift, policy: Policy) -> PairLook:
-    return PairLook(pairs, level, shift, assess(shift, level, policy=policy))
+    return PairLook(pairs, level, shift, assess(shift, level, policy.decide))
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:
@@ -181,7 +181,7 @@ def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERI
         cut = n // PAIRS_PER_TRIMMED
         level = policy.decide.levels(range(FEWEST_PAIRS, n + 1))[-1]
         then = now._replace(se=now.se * math.sqrt(len(pairs) / n), df=n - 2 * cut - 1.0)
-        if assess(then, level, policy=policy).verdict != "inconclusive":
+        if assess(then, level, policy.decide).verdict != "inconclusive":
             return n
     return None
 

@@ -27,13 +27,11 @@ from infercanary.judge.identity import identified
 from infercanary.judge.measures import MeasureVerdict, compare_measures
 from infercanary.judge.model import Causes, Judgement, Pair
 from infercanary.judge.policy import FILES, Policy
-from infercanary.judge.pooling import pool
+from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval, sentence
-from infercanary.judge.shift import Comparison, Restarts, Verdict
+from infercanary.judge.shift import Comparison, Verdict
 from infercanary.judge.statistics import Points
-
-_NO_RESTART = Restarts(0.0, math.inf)
 
 
 class SideSummary(msgspec.Struct, frozen=True):
@@ -152,7 +150,7 @@ def compare_runs(
     pair = Pair(old.starts, new.starts)
     causes = explain(shift, [pair], canary, policy=policy) if journal and known else None
     observed = Observed(
-        shift=shift if seen.verdict != "inconclusive" else pool([replica], _NO_RESTART, policy),
+        shift=shift if seen.verdict != "inconclusive" else shift_of_starts(*replica, pool=policy.pool),
         restarts=restarts,
         runs=(old.runs, new.runs),
         starts=(len(old.points), len(new.points)),

@@ -51,9 +51,9 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
         ]
     exact = observed.shift._replace(se=0.0, df=math.inf)
     if (
-        assess(exact, policy.decide.confidence, policy=policy).verdict
+        assess(exact, policy.decide.confidence, policy.decide).verdict
         == "inconclusive"
-        != assess(exact._replace(resolution=FINE), policy.decide.confidence, policy=policy).verdict
+        != assess(exact._replace(resolution=FINE), policy.decide.confidence, policy.decide).verdict
     ):
         return [
             "more of the same will not settle it: the values are too coarse to show a change of "
@@ -127,7 +127,7 @@ def more_starts(observed: Observed) -> int | None:
 def _settles(observed: Observed, factor: float, starts: tuple[int, int]) -> bool:
     between = _with(observed, factor, starts)
     policy = observed.policy
-    seen = assess(between, policy.decide.confidence, policy=policy)
+    seen = assess(between, policy.decide.confidence, policy.decide)
     return seen.verdict != "inconclusive"
 
 

@@ -12,10 +12,8 @@ import numpy as np
 from infercanary.compare.recording import RecordedRuns, shown
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
-from infercanary.judge.pooling import pool
-from infercanary.judge.shift import Restarts, Shift
-
-_NO_RESTART = Restarts(0.0, math.inf)
+from infercanary.judge.pooling import shift_of_starts
+from infercanary.judge.shift import Shift
 
 
 class PartShift(msgspec.Struct, frozen=True):
@@ -72,7 +70,7 @@ def pieces(
         name for start in old.starts for s in start.samples for name in getattr(s, field)
     ):
         before, after = ([_values(start, field, name) for start in side.starts] for side in (old, new))
-        shift = pool([(before, after)], _NO_RESTART, policy)
+        shift = shift_of_starts(before, after, pool=policy.pool)
         if math.isfinite(shift.se):
             found[shown(name)] = _piece(shift, policy)
     return found

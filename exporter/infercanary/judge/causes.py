@@ -43,8 +43,8 @@ from infercanary.contract.vocabulary import (
     of_canary,
     order_of_interest,
 )
-from infercanary.judge.decide import Decision
 from infercanary.judge.evidence import Evidence, evidence, in_time, resources
+from infercanary.judge.finding import Finding
 from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
@@ -52,40 +52,27 @@ from infercanary.judge.profiles import unpacked
 from infercanary.judge.shift import CHANGED, Shift
 
 
-def attribute(decision: Decision, canary: str, policy: Policy) -> Causes:
-    """Why the latency of ``canary`` changed, as far as the evidence shows.
-
-    Args:
-        decision: With the evidence that its estimate found.
-
-    Returns:
-        No causes without an upgrade; before anything can be compared, those that need no look.
-    """
-    estimate = decision.estimate
-    upgrade, live = estimate.runs.selection.upgrade, estimate.runs.selection.live
+def attribute(finding: Finding, beside: Sequence[Pair], canary: str, policy: Policy) -> Causes:
+    upgrade, live = finding.selection.upgrade, finding.selection.live
     if upgrade is None:
         return Causes()
     known = msgspec.structs.replace(
         immediate(upgrade.before, live, canary),
-        memory_kills=(
-            memory_kills(upgrade.before),
-            memory_kills(upgrade.after),
-        ),  # those that ended are not live
+        memory_kills=(memory_kills(upgrade.before), memory_kills(upgrade.after)),
     )
-    if decision.look is None or estimate.evidence is None:
+    if finding.look is None:
         return known
-    # A cold start is of no minutes: all starts count.
-    cold = slower_starts(estimate.runs.looks[-1], canary, policy)
-    known = msgspec.structs.replace(known, cold_start=cold)
-    of_others = _of_others(estimate.evidence, known.changes, policy)
-    compared = estimate.looks[-1].pairs
-    found = _explained(estimate.shift, estimate.evidence, of_others, compared, canary, known, policy)
-    if decision.adjusted is not None:
-        found = _without_host(found, of_others.controls, decision, estimate.shift, policy)
-        if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
-            shares = resources(decision.pairs, of_others, policy)
-            found = msgspec.structs.replace(found, bottlenecks=shares)
-    return _beside_gpu_users(found, estimate.shift, estimate.evidence, policy)
+    compared, shift = finding.look.pairs, finding.look.shift
+    moved_with = evidence(compared, beside, policy)
+    known = msgspec.structs.replace(known, cold_start=slower_starts(compared, canary, policy))
+    of_others = _of_others(moved_with, known.changes, policy)
+    found = _explained(shift, moved_with, of_others, compared, canary, known, policy)
+    if finding.unwaited is not None:
+        found = _without_host(found, of_others.controls, finding, shift, policy)
+        found = msgspec.structs.replace(
+            found, bottlenecks=resources(finding.unwaited.pairs, of_others, policy)
+        )
+    return _beside_gpu_users(found, shift, moved_with, policy)
 
 
 def explain(
@@ -491,14 +478,14 @@ def _may_be_load(shift: Shift, moved_with: Evidence, waits: bool, load: Shift | 
 
 
 def _without_host(
-    causes: Causes, controls: Mapping[str, Shift], decision: Decision, raw: Shift, policy: Policy
+    causes: Causes, controls: Mapping[str, Shift], decision: Finding, raw: Shift, policy: Policy
 ) -> Causes:
     """The causes where the host's variation was taken out: that is its part, and what is left is the image's.
 
     But for what a control of the container's own moved by beyond that: no sibling feels a quota, or other cores.
     """
-    assert decision.look is not None
-    adjusted = decision.look.shift
+    assert decision.unwaited is not None
+    adjusted = decision.unwaited.shift
     left, felt = adjusted.log, raw.log - adjusted.log
     of_host = in_step(causes.changes) if causes.inside is None else frozenset()
     moved = [s.log for name, s in controls.items() if name in of_host and s.has_moved(policy)]

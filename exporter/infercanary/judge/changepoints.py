@@ -59,7 +59,7 @@ def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
     Raises:
         ValueError: A value is no latency.
     """
-    y = Series.of(values, "values", policy).logs
+    y = Series.of(values, "values").logs
     found = [at for at, strength in strengths(y, policy) if strength >= policy.drift.scan_strength]
     return _with_shifts(y, found, policy)
 
@@ -249,9 +249,9 @@ def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[Chang
     for i, at in enumerate(places):
         begin = min(max([0, at - around, *places[:i][-1:]]), at - fewest)
         end = max(min([y.size, at + around, *places[i + 1 :][:1]]), at + fewest)
-        before, after = Series(y[max(begin, 0) : at], policy), Series(y[at:end], policy)
+        before, after = Series(y[max(begin, 0) : at]), Series(y[at:end])
         coarse = resolution([before.ordered], [after.ordered], all_values)
-        between = shift(before, after, policy)._replace(resolution=coarse)
+        between = shift(before, after, policy.pool)._replace(resolution=coarse)
         if (
             abs(between.log) - (coarse.down if between.log > 0 else coarse.up)
             <= policy.decide.log_clear

@@ -16,11 +16,10 @@ import msgspec
 
 from infercanary.judge.causes import explain
 from infercanary.judge.changepoints import scan
-from infercanary.judge.evidence import NO_RESTART
 from infercanary.judge.model import Change, Pair, Part, Sample, Start, merge
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.pooling import pool
+from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.profiles import unpacked
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import assess
@@ -102,15 +101,15 @@ def detect(
     first = max(policy.drift.baseline_blocks, _first_day(series, policy))
     baseline = series[: -policy.drift.recent_blocks][:first]
     recent = series[-policy.drift.recent_blocks :]
-    points = [([_medians(baseline)], [_medians(recent)])]
-    shift = pool(points, NO_RESTART, policy)
-    seen = assess(shift, policy.drift.drift_confidence, policy=policy)
+    points = [_medians(baseline)], [_medians(recent)]
+    shift = shift_of_starts(*points, pool=policy.pool)
+    seen = assess(shift, policy.drift.drift_confidence, policy.decide)
     if seen.verdict in CHANGED and len(starts) > 1:
         # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
         apart = assess(
-            pool(points, restarts, policy),
+            shift_of_starts(*points, restarts, policy.pool),
             policy.drift.restart_confidence,
-            policy=policy,
+            policy.decide,
         )
         seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
     if seen.verdict not in CHANGED:

@@ -14,12 +14,9 @@ from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, crowding, level
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.pooling import middle_of, moved_beside, pool, pool_parts
-from infercanary.judge.shift import Restarts, Shift
+from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
+from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
-
-NO_RESTART = Restarts(0.0, math.inf)
-"""Of what did not start anew between, or is not affected: a sibling, a control."""
 
 
 class Evidence(NamedTuple):
@@ -225,37 +222,33 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
     """Of a value of each run, for what restarts do not affect."""
 
     def points(start: Start) -> Series:
-        return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0], policy=policy)
+        return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
 
-    compared = [*compared]
-    both = [([points(s) for s in pair.before], [points(s) for s in pair.after]) for pair in compared]
+    replicas = []
     enough = policy.pool.concurrent_runs
-    beside = [
-        [
-            (old, now)
-            for one in pair.concurrent
-            if len(old := points(one.before)) >= policy.pool.fewest_runs
-            and len(now := points(one.during)) >= enough
-        ]
-        for pair in compared
-    ]
-    stayed = [
-        {places: now for places, start in pair.stayed.items() if len(now := points(start)) >= enough}
-        for pair in compared
-    ]
-    found = pool(both, NO_RESTART, policy, beside, stayed)
-    if math.isfinite(found.se):
-        return found
-    # A change may be called before a start has enough runs to show their noise by themselves.
-    few = pool_parts(both, NO_RESTART, policy, beside, stayed)
-    return found if few is None else few.shift
+    for pair in compared:
+        beside = [(points(one.before), points(one.during)) for one in pair.concurrent]
+        replicas.append(
+            Replica(
+                [points(s) for s in pair.before],
+                [points(s) for s in pair.after],
+                [
+                    (old, now)
+                    for old, now in beside
+                    if len(old) >= policy.pool.fewest_runs and len(now) >= enough
+                ],
+                {place: now for place, start in pair.stayed.items() if len(now := points(start)) >= enough},
+            )
+        )
+    return Pooling(policy.pool).shift(replicas, NO_RESTART)
 
 
 def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:
     """What replicas moved by that stayed on the old image while the new one's starts ran; None without any."""
-    pairs = ([(a.series(policy), b.series(policy)) for a, b in pair.concurrent] for pair in compared)
-    each = [moved_beside(beside, policy, policy.pool.noise_df) for beside in pairs]
-    return middle_of([moved.whole for moved in each if moved is not None])
+    pooling = Pooling(policy.pool)
+    each = [pooling.beside([(a.series, b.series) for a, b in pair.concurrent]) for pair in compared]
+    moved = [one.whole for one in each if one is not None]
+    return middle_of(moved) if moved else None
 
 
 def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = LIVE) -> bool:
@@ -297,16 +290,20 @@ def _beyond_concurrent(
         there = {start.generation.host for pair in compared for start in pair.old}
         has_moved = moved is not None and abs(moved.log) > policy.attribute.moved_sigmas * moved.se
         error = moved.log if moved is not None and has_moved else 0.0
-        return middle_of(
+        return middle_or_none(
             [
                 shift._replace(log=0.0) if host in there else shift._replace(se=math.hypot(shift.se, error))
                 for host, shift in felt
             ]
         )
-    siblings = middle_of([shift for _, shift in felt])
+    siblings = middle_or_none([shift for _, shift in felt])
     if siblings is None or moved is None:
         return siblings
     return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))
+
+
+def middle_or_none(shifts: Sequence[Shift]) -> Shift | None:
+    return middle_of(shifts) if shifts else None
 
 
 def _names(both: Sequence[Sequence[Sample]], of: Callable[[Sample], Mapping[str, float]]) -> list[str]:

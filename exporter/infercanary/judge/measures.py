@@ -24,10 +24,8 @@ import msgspec
 
 from infercanary.contract.measures import MEASURES, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
-from infercanary.judge.align import align
 from infercanary.judge.causes import explain
-from infercanary.judge.decide import decide
-from infercanary.judge.estimate import shifts
+from infercanary.judge.finding import Finder
 from infercanary.judge.model import Pair, Sample, Start, State, Upgrade
 from infercanary.judge.policy import FILES, LIVE, Policy
 from infercanary.judge.samples import compare_starts
@@ -124,11 +122,11 @@ def compare_measures(
             [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in before],
             [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in after],
         )
-        old, new = ([start.series(rules) for start in side if start.samples] for side in sides)
+        old, new = ([start.series for start in side if start.samples] for side in sides)
         seen, shift, _ = compare_starts(old, new, policy=rules)
         state: State = seen.verdict
         if state in CHANGED:  # at the error of live calls: several measures are asked about at once
-            state = assess(shift, 1 - rules.decide.false_calls, policy=rules).verdict
+            state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
         if state in CHANGED and not _is_memory(measure) and _is_hosts(shift, [Pair(*sides)], [], rules):
             state = "inconclusive"
         found[name] = _verdict(state, seen, measure, sides, MeasureVerdict(state=state))
@@ -218,13 +216,14 @@ def _judged(
     before, after = ([derived[s.boot] for s in side] for side in (upgrade.before, upgrade.after))
     starts, live = ([derived[s.boot] for s in several] for several in (selection.starts, selection.live))
     theirs = Selection(starts, Upgrade(upgrade.at, before, after, []), live)
-    decision = decide(shifts(align(theirs, (), rules), rules), rules)
-    state, look = decision.state, decision.look
+    finder = Finder(rules)
+    finding = finder.find(theirs)
+    state, look = finding.state, finding.unwaited or finding.look
     found = msgspec.structs.replace(due, state=state)
     if look is not None:
-        pairs = decision.pairs
+        pairs = look.pairs
         if state in CHANGED and not _is_memory(measure):
-            beside = align(theirs, siblings, rules).beside
+            beside = finder.beside(finding, siblings)
             state = "inconclusive" if _is_hosts(look.shift, pairs, beside, rules) else state
         sides = [s for pair in pairs for s in pair.old], [s for pair in pairs for s in pair.after]
         found = _verdict(state, look.seen, measure, sides, due)

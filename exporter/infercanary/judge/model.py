@@ -32,7 +32,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.operators import Operators
 from infercanary.judge.origin import NOWHERE, Origin
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import Packed
 from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Shift
@@ -250,7 +250,6 @@ class Start:
     """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
     canary: str = ""
     """Its name; empty where the runs say it."""
-    _series: dict[Policy, Series] = field(default_factory=dict, init=False, repr=False, compare=False)
     _parts: dict[tuple[tuple[int, int], ...], Start] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -321,20 +320,10 @@ class Start:
         """Identity, settings of the canary, hardware: starts that have the same differ in nothing that is known."""
         return self.identity, self.settings, *self.hardware
 
-    def series(self, policy: Policy) -> Series:
-        """The medians of its runs, which are compared again and again: computed once.
-
-        Args:
-            policy: How their scatter and autocorrelation are estimated; there is one series for each.
-
-        Returns:
-            Logarithms of seconds, one point a run, in order of time.
-        """
-        found = self._series.get(policy)
-        if found is None:
-            found = Series.of([s.median for s in self.samples if s.median], policy=policy)
-            self._series[policy] = found
-        return found
+    @cached_property
+    def series(self) -> Series:
+        """Logarithms of the medians of its runs (seconds), one point a run, in order of time."""
+        return Series.of([s.median for s in self.samples if s.median])
 
     @cached_property
     def times(self) -> Floats:

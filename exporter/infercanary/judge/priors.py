@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from scipy.special import polygamma, psi
 
-from infercanary.judge.host import adjust, ranked, uncontended
+from infercanary.judge.contention import uncontended
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import restarts_of
@@ -64,10 +64,7 @@ def taught_by(
     Returns:
         None where no image was started again.
     """
-    starts = uncontended(starts, [], policy)
-    used = [sibling for rank in ranked(siblings, policy.pool.covariates) for sibling in rank]
-    adjusted = adjust(starts, used, policy)
-    known = restarts_of(starts if adjusted is None else adjusted.starts, policy)
+    known = restarts_of(uncontended(starts, [], policy.pool), policy.pool)
     df = known.df - policy.pool.restart_df
     squares = known.df * known.sd**2 - policy.pool.restart_df * policy.pool.restart_sd**2
     return Restarts(math.sqrt(max(squares, 0.0) / df), df) if df > 0.5 else None

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from infercanary.judge.policy import FILES, Policy
-from infercanary.judge.pooling import pool
+from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.shift import Comparison, Restarts, Shift
 from infercanary.judge.statistics import Points, Series, assess, counting, learn, shift
 
@@ -89,13 +89,14 @@ def compare_starts(
         The comparison (ratios), its shift (a logarithm), the restart variance. Where a side has no start that counts,
         the comparison is inconclusive, of a shift that is NaN unless each side is one start with points.
     """
-    old = counting(baseline, "baseline", policy)[-policy.pool.history :]
-    new = counting(candidate, "candidate", policy)[-policy.pool.history :]
-    restarts = learn((old, new), policy) if restart_sd is None else Restarts(restart_sd, math.inf)
-    between = pool([(old, new)], restarts, policy)
+    pool = policy.pool
+    old = counting(baseline, "baseline", pool.fewest_runs)[-pool.history :]
+    new = counting(candidate, "candidate", pool.fewest_runs)[-pool.history :]
+    restarts = learn((old, new), pool) if restart_sd is None else Restarts(restart_sd, math.inf)
+    between = shift_of_starts(old, new, restarts, pool)
     if not (old and new) and len(baseline) == len(candidate) == 1:
-        between = shift(baseline[0], candidate[0], policy)  # of infinite error, but its middle is known
-    seen = assess(between, policy.decide.confidence if level is None else level, policy=policy)
+        between = shift(baseline[0], candidate[0], pool)  # of infinite error, but its middle is known
+    seen = assess(between, policy.decide.confidence if level is None else level, policy.decide)
     return Compared(seen, between, restarts)
 
 

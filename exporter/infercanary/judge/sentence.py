@@ -13,7 +13,7 @@ import msgspec
 
 from infercanary.contract.vocabulary import CONTROLS, known_component
 from infercanary.judge import operator_words, origin
-from infercanary.judge.decide import Decision
+from infercanary.judge.finding import Finding
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
@@ -39,7 +39,7 @@ _SINCE: dict[Changed, str] = {
 }
 
 
-def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
+def word(finding: Finding, causes: Causes, policy: Policy) -> Judgement:
     """The finding as a value without the runs that it rests on.
 
     Args:
@@ -50,23 +50,22 @@ def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
     Returns:
         A judgement whose shift is None where nothing can be compared.
     """
-    estimate = decision.estimate
-    runs = estimate.runs
-    upgrade, live = runs.selection.upgrade, runs.selection.live
-    restarts = estimate.restarts
-    settings, rolled_back = runs.selection.settings, runs.selection.rolled_back
+    selection, restarts = finding.selection, finding.restarts
+    upgrade, live = selection.upgrade, selection.live
+    settings, rolled_back = selection.settings, selection.rolled_back
+    reached = max((len(start.samples) for start in upgrade.after), default=0) if upgrade else 0
     gone = image_name(rolled_back.generation if rolled_back else None)
     edited: dict[str, Any] = (
         {"settings_changed_at": settings.at, "settings_with_upgrade": settings.with_upgrade}
-        if settings is not None and decision.state == "no_baseline"
+        if settings is not None and finding.state == "no_baseline"
         else {}
     )
     if upgrade is None:
         last = next(reversed(live), None)
         # Of one that was rolled back they are no part of the next baseline.
-        same = [each for each in runs.selection.starts if last and each.identity == last.identity]
+        same = [each for each in selection.starts if last and each.identity == last.identity]
         return Judgement(
-            state=decision.state,
+            state=finding.state,
             candidate_image=image_name(last.generation if last else None),
             rolled_back_image=gone,
             restart_sd=restarts.sd,
@@ -79,13 +78,13 @@ def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
     judgement = Judgement(
-        state=decision.state,
+        state=finding.state,
         upgraded_at=upgrade.at,
         rolled_back_image=gone,
         newest_at=max(start.generation.started_at for start in upgrade.after),
         changed=upgrade.changed,
         by_reference=by_reference(upgrade.before, upgrade.after),
-        redrawn=redrawn(runs.selection.starts) if upgrade.changed != "image" else 0,
+        redrawn=redrawn(selection.starts) if upgrade.changed != "image" else 0,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
         baseline_origin=old.origin if old else NOWHERE,
@@ -95,21 +94,19 @@ def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
         restart_sd=restarts.sd,
         prior=policy.pool.prior,
         is_assumed=restarts.df <= policy.pool.restart_df,
-        runs=runs.reached,
+        runs=reached,
         starts=len(upgrade.before) + len(upgrade.after),
         hardware=_classes(upgrade.after),
-        contended=runs.contended,
-        next_look=next((look for look in policy.decide.looks if look > runs.reached), None),
+        contended=finding.contended,
+        next_look=next((look for look in policy.decide.looks if look > reached), None),
         **edited,
     )
-    look = decision.look
-    if look is None:
+    look = finding.unwaited or finding.look
+    if look is None or finding.look is None:
         return msgspec.structs.replace(judgement, control_seconds=_control_levels(upgrade.before))
-    adjusted = decision.adjusted
-    own = estimate.own if adjusted is None else adjusted.own
-    measured = estimate.looks[-1].pairs  # people are shown the runs as they are
+    measured = finding.look.pairs  # people are shown the runs as they are
     before, after = ([start for pair in measured for start in getattr(pair, s)] for s in ("old", "after"))
-    compared = [start for pair in decision.pairs for start in _starts(pair)]
+    compared = [start for pair in look.pairs for start in _starts(pair)]
     return msgspec.structs.replace(
         judgement,
         look=look.runs,
@@ -122,16 +119,15 @@ def word(decision: Decision, causes: Causes, policy: Policy) -> Judgement:
         baseline_seconds=_level(before),
         current_seconds=_level(after),
         control_seconds=_control_levels(before),
-        restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
-        runs=_count(start for pair in decision.pairs for start in pair.after),
+        restart_sd=look.restarts.sd,
+        runs=_count(start for pair in look.pairs for start in pair.after),
         starts=len({start.boot for start in compared}),
         hosts=len({start.generation.host for start in compared} - {""}),
         hardware=_classes(compared),
-        concurrent=look.concurrent,
+        concurrent=len({each.during.generation.container for pair in look.pairs for each in pair.concurrent}),
         concurrent_shift=ratio(look.moved) if look.moved is not None else None,
-        siblings=0 if adjusted is None else adjusted.siblings,
-        is_unwaited=adjusted is not None and not adjusted.siblings,
-        own=_own(own, policy),
+        is_unwaited=finding.unwaited is not None,
+        own=_own(finding.own, policy),
         medians=_pictures(measured, upgrade),
     )
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 from scipy.special import stdtrit
 
 from infercanary.judge.policy import Policy
-from infercanary.judge.resolution import FINE, Floats, Resolution
+from infercanary.judge.resolution import FINE, Resolution
 
 Verdict = Literal["regressed", "improved", "unconfirmed", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
-
-Sides: TypeAlias = "Sequence[Sequence[Floats]]"
 
 
 class Shift(NamedTuple):
@@ -71,13 +68,8 @@ class Pooled(NamedTuple):
     runs_df: float
     restart_se: float
     restart_df: float
-    lasting: Sides = ()
-    """Of the old image's starts, and of the new one's, how far each run lies from its start's level (logarithms):
-    noise that lasts for a whole start moves it by as much as it moved some run."""
-    beside: Sequence[Floats] = ()
-    """The same of replicas that stayed on the old image."""
     moved: float | None = None
-    """What these moved by (a logarithm), which was taken off; None where nothing was."""
+    """Shift of replicas on the old image meanwhile (a logarithm), which was taken off; None where nothing was."""
     resolution: Resolution = FINE
 
     @property

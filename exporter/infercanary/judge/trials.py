@@ -9,9 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from infercanary.judge.align import align
-from infercanary.judge.decide import decide
-from infercanary.judge.estimate import shifts
+from infercanary.judge.finding import Finder
 from infercanary.judge.model import Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED
@@ -75,5 +73,4 @@ def _is_called(past: Sequence[Start], start: Start, siblings: Sequence[Start], p
     after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
     before = [earlier for earlier in past if earlier.work == start.work]
     upgrade = Upgrade(g.started_at, before, [after], [])
-    runs = align(Selection([*past, after], upgrade, [after]), siblings, policy)
-    return decide(shifts(runs, policy), policy).state in CHANGED
+    return Finder(policy).find(Selection([*past, after], upgrade, [after])).state in CHANGED

@@ -22,7 +22,7 @@ from harness import OWN_LABEL, PROJECT, eventually, run
 from infercanary.contract.report import Report, Run
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
 
 pytestmark = pytest.mark.quiet
 
@@ -289,7 +289,7 @@ def test_a_busy_loop_in_or_beside_an_upgraded_container(
     command = PROBE if busy == "beside" else ("sh", "-c", f"({LOOP}) & exec {' '.join(PROBE)}")
     canaries["spin"] = start(*LIMITS[limit], command=command)
     new, *besides = begun(canaries, "new", 0)
-    found = judge([old, new], [*beside, *besides], "spin")
+    found = Judge().verdict([old, new], [*beside, *besides], "spin")
     print(f"VERDICT {busy} {limit} {siblings}:", sentence(found), found.causes)
     # Others on the test's own machine may come and go, and leave the verdict open: then nothing is blamed. A quota
     # leaves so much of the machine that a loop in another container takes little from the canary.

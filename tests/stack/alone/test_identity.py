@@ -22,7 +22,7 @@ from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Judgement, Start, kept
 from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import listed, sentence
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
 
 torch = pytest.importorskip("torch")
 
@@ -83,7 +83,7 @@ class Service:
         return self._starts[-1]
 
     def judged(self, starts: Sequence[Start] = ()) -> tuple[Judgement, str]:
-        found = judge(starts or self._starts, [], "net")
+        found = Judge().verdict(starts or self._starts, [], "net")
         words = sentence(found)
         print(words)
         return found, words

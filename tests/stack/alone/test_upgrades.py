@@ -22,7 +22,7 @@ from harness import OWN_LABEL, PROJECT, run
 from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
 
 pytestmark = [pytest.mark.quiet, pytest.mark.campaign]
 
@@ -141,7 +141,7 @@ def test_it_is_called_right(start: Begin, image: str, tmp_path: Path, name: str,
 
     def look() -> bool:
         starts = [start for replica in replicas for start in (*replica.over, replica.now())]
-        found = judge(sorted(starts, key=lambda start: start.generation.started_at), [], "spin")
+        found = Judge().verdict(sorted(starts, key=lambda start: start.generation.started_at), [], "spin")
         if not said or found.state != said[-1]:
             print(f"VERDICT {name} after {found.runs} runs, {time.time() - since:.0f} s: {sentence(found)}")
             said.append(found.state)

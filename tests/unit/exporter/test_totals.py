@@ -31,7 +31,7 @@ from infercanary.exporter.totals import (
     memory_limit,
 )
 from infercanary.judge.policy import LIVE
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
 from infercanary.store.reading import fair
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
@@ -146,7 +146,7 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
         return sum(each.text.count(b"\n") for each in (*probe.verdicts, *probe.lines))
 
     assert await shown() == 100
-    judgement = judge([], [], "model", LIVE)
+    judgement = Judge().verdict([], [], "model", LIVE)
     judging.findings[probe.container.service_key] = Findings(
         judgements={f"{n}": judgement for n in range(20)}
     )

@@ -23,8 +23,8 @@ from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Generation, Part, Sample, Start
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.samples import compare
-from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
+from infercanary.judge.verdict import Judge
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
 # The last digits of numpy's exp and log follow the vector instructions of the processor (AVX2 or AVX-512), and a sum in
@@ -144,7 +144,7 @@ def said(starts: Sequence[Start], siblings: Sequence[Start]) -> dict[str, Any]:
     def part(of: Part | None) -> list[float] | None:
         return None if of is None else [of.shift, of.low, of.high]
 
-    j = judge(starts, siblings, CANARY)
+    j = Judge().verdict(starts, siblings, CANARY)
     c = j.causes
     plain = "state upgraded_at shift low high baseline_seconds current_seconds baseline_image candidate_image rollback"
     plain += " siblings restart_sd runs starts next_look"

@@ -1,0 +1,45 @@
+"""The verdict on one canary of one service: since which upgrade, on which runs, after how many looks.
+
+Pure, and without memory: the same records give the same verdict, so that nothing of it can be lost. The looks are
+replayed each time, with all that is known by now: a start that came later adds its first runs to each of them, and what
+restarts have taught since counts. So evidence that comes late may take back a call that was made early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infercanary.judge.causes import attribute
+from infercanary.judge.finding import Finder
+from infercanary.judge.model import Judgement, Start
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.sentence import word
+from infercanary.judge.upgrade import select
+
+
+class Judge:
+    """Judges upgrades by one policy.
+
+    Args:
+        policy: The numbers that decide.
+    """
+
+    def __init__(self, policy: Policy = LIVE) -> None:
+        self._policy = policy
+        self.finder = Finder(policy)
+
+    def verdict(self, starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Judgement:
+        """Did the last upgrade of a service change the latency of ``canary``, by how much, and why.
+
+        Args:
+            starts: Of the service's containers, in order of time, with the runs of this canary.
+            siblings: Starts of other services on the host, one canary each, in order of time.
+            canary: Its name.
+
+        Returns:
+            `no_baseline` without an upgrade, or where the image before has too few runs; `settling` before the first
+            look.
+        """
+        finding = self.finder.find(select(starts, self._policy))
+        beside = self.finder.beside(finding, siblings)
+        return word(finding, attribute(finding, beside, canary, self._policy), self._policy)
