@@ -154,9 +154,11 @@ class Pooling:
         if not noise_df:
             return start.known
         df = noise_df + len(start) - 1
-        square = median(each.scatter**2 for each in usual)
-        lasting = start.inflation if len(start) >= 24 else median(each.inflation for each in usual)
-        return start.level_by((noise_df * square + (len(start) - 1) * start.scatter**2) / df, lasting, df)
+        square, lasting = (median(of) for of in zip(*((s.scatter**2, s.inflation) for s in usual), strict=True))
+        own = (noise_df * square + (len(start) - 1) * start.scatter**2) / df
+        if len(start) >= 24:
+            lasting = max(lasting, start.inflation)
+        return start.level_by(max(own, square), lasting, df)
 
     def _compared(self, replica: Replica, restarts: Restarts) -> tuple[Replica, _Part, Beside | None] | None:
         fewest = self._pool.fewest_runs, self._pool.fewest_new_runs

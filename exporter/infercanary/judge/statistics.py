@@ -119,12 +119,12 @@ class Series:
 
     @cached_property
     def _winsorized(self) -> Floats:
-        """In order of time; one point in 30, at either end, is moved to the next one."""
+        """In order of time; one point in 15, at either end, is moved to the next one."""
         return self.logs.clip(self.ordered[self._cut], self.ordered[-1 - self._cut])
 
     @property
     def _cut(self) -> int:
-        return max(1, len(self) // 30)
+        return max(1, len(self) // 15)
 
 
 def hodges_lehmann(ordered: Floats) -> float:
