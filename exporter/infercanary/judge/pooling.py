@@ -144,21 +144,23 @@ class Pooling:
         """Shift of a start that ran on, without any restart in its error."""
         return between(before.known, self._level(during, [before]))
 
-    def _level(self, start: Series, usual: Sequence[Series]) -> Level:
+    def _level(self, start: Series, usual: Sequence[Series], lasting: Sequence[Series] = ()) -> Level:
         """Level of a start that may have few runs: they hardly show their own noise.
 
         So that of ``usual`` counts for ``noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
-        variance does, and their autocorrelation counts where the start has fewer than 24 runs.
+        variance does. It is never less than theirs: a start may be in one of two modes for all of its runs. Nor does it
+        last less long than that of ``lasting``, or of ``usual`` without any.
         """
         noise_df = self._pool.noise_df
         if not noise_df:
             return start.known
         df = noise_df + len(start) - 1
-        square, lasting = (median(of) for of in zip(*((s.scatter**2, s.inflation) for s in usual), strict=True))
+        square = median(each.scatter**2 for each in usual)
         own = (noise_df * square + (len(start) - 1) * start.scatter**2) / df
-        if len(start) >= 24:
-            lasting = max(lasting, start.inflation)
-        return start.level_by(max(own, square), lasting, df)
+        inflation = median(each.inflation for each in lasting or usual)
+        if len(start) >= 24:  # with fewer, an autocorrelation is a guess
+            inflation = max(inflation, start.inflation)
+        return start.level_by(max(own, square), inflation, df)
 
     def _compared(self, replica: Replica, restarts: Restarts) -> tuple[Replica, _Part, Beside | None] | None:
         fewest = self._pool.fewest_runs, self._pool.fewest_new_runs
@@ -173,11 +175,10 @@ class Pooling:
         if not (old and new):
             return None
         counted = replica._replace(old=old, new=new)
-        levels = [self._level(start, old) for start in new]
         if known:
             stayed = {(places[0].index(i), places[1].index(j)): s for (i, j), s in known.items()}
-            return counted, self._same_period(old, levels, stayed, restarts.sd**2), None
-        before, after = _mean([start.known for start in old]), _mean(levels)
+            return counted, self._same_period(old, new, stayed, restarts.sd**2), None
+        before, after = _mean([s.known for s in old]), _mean([self._level(s, old) for s in new])
         runs = between(before, after)
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
         part = _Part(runs.log, runs.se**2, starting, runs.df)
@@ -191,27 +192,32 @@ class Pooling:
     def _same_period(
         self,
         old: Sequence[Series],
-        new: Sequence[Level],
+        new: Sequence[Series],
         stayed: Mapping[tuple[int, int], Series],
         square: float,
     ) -> _Part:
         """Of starts that are compared with what others did over the same period.
 
-        Each new start is compared with the others' middle: any of these may have changed by itself. How long noise
-        lasts is known from what the others did before, too: in a few minutes a level that wanders looks like one that
-        stands.
+        Each new start is compared with the others' middle: any of these may have changed by itself. The noise of that
+        period counts, where it is known. How long noise lasts is known from what the others did before, too: in a few
+        minutes a level that wanders looks like one that stands.
 
         Args:
             square: The restart variance.
         """
         logs, variances = np.full((2, len(old), len(new)), math.nan)
-        dfs = []
-        for (row, column), ran in stayed.items():
-            level = self._level(ran, [old[row]])
-            level = level._replace(variance=level.variance * max(1.0, ran.inflation / old[row].inflation))
-            logs[row, column] = new[column].log - level.log
-            variances[row, column] = level.variance
-            dfs.append(level.df)
+        after, dfs = [], []
+        for column, start in enumerate(new):
+            beside = {row: stayed[row, column] for row in range(len(old)) if (row, column) in stayed}
+            usual = [ran for ran in beside.values() if len(ran) >= self._pool.fewest_runs]
+            after.append(
+                self._level(start, usual or [old[row] for row in beside], [old[row] for row in beside])
+            )
+            for row, ran in beside.items():
+                level = self._level(ran, [ran] if ran in usual else [old[row]], [old[row]])
+                logs[row, column] = after[-1].log - level.log
+                variances[row, column] = level.variance
+                dfs.append(level.df)
         middle = np.nanmedian(logs, axis=0)
         counts = (~np.isnan(logs)).sum(axis=0)
         several = (logs - middle)[:, counts > 1]  # of one alone nobody knows by how much it differs
@@ -222,15 +228,9 @@ class Pooling:
         excess = max(float(beyond.var(ddof=1)) - noise - square, 0.0) if beyond.size > 1 else 0.0
         fewest = int(counts.min())
         of_middle = (math.pi / 2 if fewest > 2 else 1.0) / fewest  # a median's variance over a single one's
-        sampling = median(level.variance for level in new) / len(new)
+        mean = _mean(after)
         starting = square * (of_middle + 1 / len(new)) + excess * of_middle
-        return _Part(
-            float(middle.mean()),
-            sampling,
-            starting,
-            min(*dfs, *(level.df for level in new)),
-            noise * of_middle,
-        )
+        return _Part(float(middle.mean()), mean.variance, starting, min(*dfs, mean.df), noise * of_middle)
 
 
 def shift_of_starts(

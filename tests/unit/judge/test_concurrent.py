@@ -15,8 +15,10 @@ from infercanary.judge.pooling import pool_parts
 from infercanary.judge.sentence import sentence
 from infercanary.judge.sequential import is_beyond_doubt
 from infercanary.judge.shift import CHANGED, Restarts
-from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 UPGRADE = 10_000.0
 

@@ -13,7 +13,9 @@ from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start, 
 from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import UNKNOWN, Shift
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 HOUR = 3600.0
 OWN = 0.020  # seconds of the canary's own computing

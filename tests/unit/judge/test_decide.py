@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from infercanary.judge.decide import verdict_after
+
 from infercanary.judge.shift import Comparison, Verdict
 
 

@@ -10,21 +10,23 @@ from statistics import median
 
 import msgspec
 import pytest
-
-from infercanary.judge.align import Runs
-from infercanary.judge.causes import _without_host
 from infercanary.judge.decide import Decision
 from infercanary.judge.estimate import Estimate, Look
 from infercanary.judge.host import adjust
+
+from infercanary.judge.align import Runs
+from infercanary.judge.causes import _without_host
 from infercanary.judge.model import Causes, Generation, Judgement, Sample, Start
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
-from infercanary.judge.stages import judge
 from infercanary.judge.statistics import assess, prior
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import Selection
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 RUNS, EVERY, STARTS = 26, 2.0, 12
 Level = Callable[[float], float]

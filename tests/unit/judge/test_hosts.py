@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-
 from infercanary.judge.host import adjust, ranked
+
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 T = 1_790_000_000.0
 XEON, EPYC = {"cpu_model": "Xeon"}, {"cpu_model": "EPYC"}

@@ -18,9 +18,11 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
-from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import image_name, last_upgrade
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 HOUR = 3600.0
 

@@ -11,8 +11,10 @@ from infercanary.judge.images import by_reference, of_one_image, reference_of
 from infercanary.judge.model import Generation, ImageForm, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import judge
 from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 FORMS: dict[str, ImageForm] = {"r": "registry", "d": "docker", "c": "config"}
 

@@ -16,8 +16,10 @@ from infercanary.judge.pooling import pool, pool_parts
 from infercanary.judge.samples import compare
 from infercanary.judge.sequential import half_width
 from infercanary.judge.shift import Pooled, Restarts
-from infercanary.judge.stages import judge
 from infercanary.judge.statistics import learn
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 CANARY = "canary"
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}

@@ -28,7 +28,9 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.priors import Prior
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 AT_8 = throughput_of(8, 1)
 MIB = 2.0**20

@@ -13,7 +13,9 @@ import recorded
 
 from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.model import Judgement, Sample, Start
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.priors import Prior, has_moved, learned, taught_by
 from infercanary.judge.shift import Restarts
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 
 def services(seed: int, sds: list[float]) -> list[Restarts]:

@@ -26,7 +26,9 @@ from infercanary.judge.sequential import (
     starts_needed,
 )
 from infercanary.judge.shift import CHANGED, Pooled
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 HOUR = 3600.0
 

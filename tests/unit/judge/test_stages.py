@@ -14,9 +14,11 @@ from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
 from infercanary.judge.origin import Origin
 from infercanary.judge.sentence import interval, progress, sentence
 from infercanary.judge.shift import Shift
-from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 HOUR = 3600.0
 

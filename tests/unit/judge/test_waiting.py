@@ -9,7 +9,9 @@ import pytest
 from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.priors import taught_by
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import judge
+from infercanary.judge.verdict import Judge
+
+judge = Judge().verdict
 
 # (median, waited) in ms: the first 72 runs of a ResNet-18 whose one core others took again and again, of a stack test.
 CROWDED = """
