@@ -9,7 +9,7 @@ may be compared over the same period instead: then nothing is taken off, and noi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
@@ -61,6 +61,11 @@ class _Part(NamedTuple):
     """Degrees of freedom of ``sampling``."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
+    excess: float = 0.0
+    """By how much its starts of one image differ beyond what runs and restarts explain: a sum of squares over its
+    expectation, less ``free``."""
+    free: int = 0
+    """Degrees of freedom of that."""
 
 
 class Pooling:
@@ -94,17 +99,16 @@ class Pooling:
             return None
         old = [start.ordered for replica, _, _ in each for start in replica.old]
         new = [start.ordered for replica, _, _ in each for start in replica.new]
-        logs, sampling, starting, dfs, shared = np.array([part for _, part, _ in each]).T
+        logs, sampling, starting, dfs, shared, apart, free = np.array([part for _, part, _ in each]).T
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(each))
         weights /= weights.sum()
         log = float(weights @ logs)
         df = restarts.df + len(each) - 1
         excess = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
+        wider = 1 + max(excess + apart.sum(), 0.0) / (df + free.sum())
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
-        of_starts = (runs_variance + float(weights**2 @ starting)) * (
-            1 + max(excess, 0.0) / df
-        ) - runs_variance
+        of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
         moved = [beside.shift.log for _, _, beside in each if beside is not None]
         return Pooled(
             log,
@@ -178,8 +182,8 @@ class Pooling:
         if known:
             stayed = {(places[0].index(i), places[1].index(j)): s for (i, j), s in known.items()}
             return counted, self._same_period(old, new, stayed, restarts.sd**2), None
-        before, after = _mean([s.known for s in old]), _mean([self._level(s, old) for s in new])
-        runs = between(before, after)
+        sides = [s.known for s in old], [self._level(s, old) for s in new]
+        runs = between(*map(_mean, sides))
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
         part = _Part(runs.log, runs.se**2, starting, runs.df)
         beside = self.beside(replica.beside)
@@ -187,6 +191,9 @@ class Pooling:
             shared = beside.shift.se**2
             df = _df(np.array([part.sampling, shared]), np.array([part.df, beside.shift.df]))
             part = _Part(part.log - beside.shift.log, part.sampling, starting + beside.excess, df, shared)
+        if len(new) > 1:  # how much those of the old image differ by themselves is learned, as restarts
+            excess, free = _apart(sides, restarts.sd**2)
+            part = part._replace(excess=excess, free=free)
         return counted, part, beside
 
     def _same_period(
@@ -230,7 +237,18 @@ class Pooling:
         of_middle = (math.pi / 2 if fewest > 2 else 1.0) / fewest  # a median's variance over a single one's
         mean = _mean(after)
         starting = square * (of_middle + 1 / len(new)) + excess * of_middle
-        return _Part(float(middle.mean()), mean.variance, starting, min(*dfs, mean.df), noise * of_middle)
+        shared = noise * of_middle
+        shifts = [
+            Level(x, level.variance + shared, 0.0) for x, level in zip(middle.tolist(), after, strict=True)
+        ]
+        return _Part(
+            float(middle.mean()),
+            mean.variance,
+            starting,
+            min(*dfs, mean.df),
+            shared,
+            *_apart([shifts], square),
+        )
 
 
 def shift_of_starts(
@@ -272,6 +290,22 @@ def _mean(levels: Sequence[Level]) -> Level:
         median(level.variance for level in levels) / len(levels),
         sum(level.df for level in levels),
     )
+
+
+def _apart(sides: Iterable[Sequence[Level]], square: float) -> tuple[float, int]:
+    """How much the starts of a side differ over what runs and the restart variance ``square`` explain: the excess of a
+    sum of squares, and its degrees of freedom.
+
+    Pods that come back under new names are compared at once: one that is throttled moves the mean of all. Replicas that
+    keep their names are compared one by one.
+    """
+    excess, free = 0.0, 0
+    for side in sides:
+        expected = median(level.variance for level in side) + square
+        if expected and len(side) > 1:
+            free += len(side) - 1
+            excess += (len(side) - 1) * (float(np.var([level.log for level in side], ddof=1)) / expected - 1)
+    return excess, free
 
 
 def _df(variances: Floats, dfs: Floats) -> float:
