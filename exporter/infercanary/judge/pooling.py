@@ -100,6 +100,12 @@ class Pooling:
         old = [start.ordered for replica, _, _ in each for start in replica.old]
         new = [start.ordered for replica, _, _ in each for start in replica.new]
         logs, sampling, starting, dfs, shared, apart, free = np.array([part for _, part, _ in each]).T
+        moved = [beside.shift.log for _, _, beside in each if beside is not None]
+        if (
+            moved
+        ):  # what the replicas beside others moved by, one without any beside it may have moved by as well
+            alone = [beside is None and not replica.stayed for replica, _, beside in each]
+            starting = starting + np.where(alone, np.mean(np.square(moved)), 0.0)
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(each))
         weights /= weights.sum()
@@ -109,7 +115,6 @@ class Pooling:
         wider = 1 + max(excess + apart.sum(), 0.0) / (df + free.sum())
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
         of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
-        moved = [beside.shift.log for _, _, beside in each if beside is not None]
         return Pooled(
             log,
             math.sqrt(runs_variance),
@@ -178,7 +183,7 @@ class Pooling:
         old, new = ([side[i] for i in of_side] for side, of_side in zip(replica[:2], places, strict=True))
         if not (old and new):
             return None
-        counted = replica._replace(old=old, new=new)
+        counted = replica._replace(old=old, new=new, stayed=known)
         if known:
             stayed = {(places[0].index(i), places[1].index(j)): s for (i, j), s in known.items()}
             return counted, self._same_period(old, new, stayed, restarts.sd**2), None
