@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from infercanary.judge.host import adjust, ranked
 
 from infercanary.judge.model import Generation, Sample, Start
-from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.verdict import Judge
@@ -100,30 +98,3 @@ def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
     ]
     judgement = judge(starts, [], "c")
     assert judgement.state not in ("no_baseline", "settling") and judgement.hosts == 0
-
-
-def test_a_sibling_counts_for_its_own_host() -> None:
-    """Host b is slower for a while; what a sibling on host a did then says nothing of it."""
-    wave = 0.05 * np.sin(np.arange(60) / 4)
-    starts = [
-        start(f"c-{host}", "one", host, XEON, slower=slow, runs=60, at=T + 600 * part, seed=part)
-        for part in range(6)
-        for host, slow in (("a", None), ("b", wave + 0.03 * part))
-    ]
-    starts = [
-        Start(msgspec.structs.replace(s.generation, boot_id=f"{s.generation.boot_id}{n}"), s.samples)
-        for n, s in enumerate(starts)
-    ]
-    calm = start("calm", "x", "a", XEON, service="calm", runs=360)
-    steps = np.concatenate([wave + 0.03 * part for part in range(6)])
-    felt = start("felt", "x", "b", XEON, service="felt", runs=360, slower=steps)
-    policy = Policy()
-    both = adjust(starts, [calm, felt], policy)
-    assert both is not None and both.slope > 0.8
-    assert {s.generation.host for s in both.starts} == {"a", "b"}
-    levels = [one.logs.mean() for one in both.starts if one.generation.host == "b"]
-    assert np.std(levels) < 0.01, "what its sibling felt is taken off"
-    assert adjust([s for s in starts if s.generation.host == "b"], [calm], policy) is None
-    assert [[s.generation.container for s in rank] for rank in ranked([calm, felt, calm], LIVE.pool.covariates)] == [
-        ["calm", "felt"], ["calm"]
-    ]  # fmt: skip
