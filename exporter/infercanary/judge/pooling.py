@@ -61,6 +61,8 @@ class _Part(NamedTuple):
     """Degrees of freedom of ``sampling``."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
+    bound: float = math.inf
+    """As :attr:`~infercanary.judge.shift.Pooled.bound`."""
 
 
 class Pooling:
@@ -94,7 +96,7 @@ class Pooling:
             return None
         old = [start.ordered for replica, _, _ in each for start in replica.old]
         new = [start.ordered for replica, _, _ in each for start in replica.new]
-        logs, sampling, starting, dfs, shared = np.array([part for _, part, _ in each]).T
+        logs, sampling, starting, dfs, shared, bounds = np.array([part for _, part, _ in each]).T
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(each))
         weights /= weights.sum()
@@ -112,6 +114,7 @@ class Pooling:
             _df(weights**2 * (sampling + shared), dfs),
             math.sqrt(max(of_starts, 0.0)),
             df,
+            bound=float(weights @ bounds),
             moved=median(moved) if moved else None,
             resolution=resolution(old, new) if self._pool.reads_clock else FINE,
         )
@@ -157,10 +160,10 @@ class Pooling:
         df = noise_df + len(start) - 1
         square = median(each.scatter**2 for each in usual)
         own = (noise_df * square + (len(start) - 1) * start.scatter**2) / df
-        inflation = median(each.inflation for each in lasting or usual)
+        alike = median(each.alike for each in lasting or usual)
         if len(start) >= 24:  # with fewer, an autocorrelation is a guess
-            inflation = max(inflation, start.inflation)
-        return start.level_by(max(own, square), inflation, df)
+            alike = max(alike, start.alike)
+        return start.level_by(max(own, square), alike, df)
 
     def _compared(self, replica: Replica, restarts: Restarts) -> tuple[Replica, _Part, Beside | None] | None:
         fewest = self._pool.fewest_runs, self._pool.fewest_new_runs
@@ -181,7 +184,11 @@ class Pooling:
         before, after = _mean([s.known for s in old]), _mean([self._level(s, old) for s in new])
         runs = between(before, after)
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
-        part = _Part(runs.log, runs.se**2, starting, runs.df)
+        is_long = sum(map(len, old)) >= 200  # of fewer runs, none may have been as far off as a new start
+        reach = (
+            math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance)) if is_long else math.inf
+        )
+        part = _Part(runs.log, runs.se**2, starting, runs.df, bound=reach)
         beside = self.beside(replica.beside)
         if beside is not None:
             shared = beside.shift.se**2
