@@ -10,7 +10,7 @@ The error of a shift has two parts, and they need different care.
 - **A restart** is one event, and is in all looks alike: it may be asked about once, and so its part is the plain
   interval of Student's t, on the degrees of freedom that the restart variance is known on.
 
-Both are independent, so the half-widths add as squares do. ``benchmarks/drift.py restarts`` counts what comes of that.
+Both are independent, so the half-widths add as squares do. ``benchmarks/verdicts.py`` counts what comes of that.
 
 Noise that lasts has a second bound, which does not grow with how long it seems to last. At worst it keeps a whole start
 in one mode: then the start is off by what some run of the baseline, or of the candidate, was off its level, and each of
