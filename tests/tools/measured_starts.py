@@ -113,4 +113,3 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
 def _recorded(starts: Sequence[Start]) -> RecordedRuns:
     points = [np.array([s.median for s in each.samples], dtype=np.float64) for each in starts]
     return RecordedRuns(points, starts, [[] for _ in starts])
-
