@@ -363,7 +363,7 @@ def spread(ratio: float, neighbour: str, rng: Rng) -> bool | None:
         is_busy = np.arange(blocks) >= 4 * GAP / EVERY
 
     def wave(times: Floats) -> Floats:
-        logs: Floats = is_busy[((times - 1e6) / EVERY).astype(int)] * rng.normal(0.0, 0.02, times.size)
+        logs: Floats = is_busy[((times - 1e6) / EVERY).astype(int)] * rng.normal(0.0, 0.015, times.size)
         return logs if neighbour else 0 * times
 
     def wide(rng: Rng, seconds: Floats) -> dict[str, Any]:
