@@ -183,6 +183,7 @@ def scene(
     new: Fields | None = None,
     beside: Fields | None = None,
     known: Sequence[Mapping[str, Any]] = ({}, {}),
+    runs: int = NEW_RUNS,
     **noise: Any,
 ) -> Scene:
     """An upgrade of all replicas at once, but for those that ``stay``.
@@ -202,6 +203,7 @@ def scene(
         new: Fields of samples of the new image; without it as of the old one.
         beside: Fields of samples of siblings since the upgrade.
         known: Fields of the generations of both images.
+        runs: Of each start since the upgrade.
         noise: Of all starts of the service, as :func:`start` has it.
     """
     at = GAP * (earlier + 1) + 1e6
@@ -215,9 +217,11 @@ def scene(
         name: str, label: str, back: float, log: float, later: Mapping[str, Any], **more: Any
     ) -> Start:
         before = made(name, label, at - back, int(back / EVERY), **more)
-        since = made(name, label, at, NEW_RUNS, log, **{**more, **later})
-        runs = (*before.samples, *since.samples)
-        return Start(before.generation, [msgspec.structs.replace(s, sequence=i) for i, s in enumerate(runs)])
+        since = made(name, label, at, runs, log, **{**more, **later})
+        samples = (*before.samples, *since.samples)
+        return Start(
+            before.generation, [msgspec.structs.replace(s, sequence=i) for i, s in enumerate(samples)]
+        )
 
     before = [
         made(f"r{replica}", "old", at - GAP * back + replica, RUNS, **own)
@@ -228,7 +232,7 @@ def scene(
     before += [ongoing(f"stays{i}", "old", GAP, moved, {"control": spin}, **stays) for i in range(stay)]
     own = {**noise, "fields": new or old, "control": spin, **known[1]}
     logs = math.log1p(image), moved
-    after = [made(f"r{i}", "new", at + i, NEW_RUNS, *logs, **own) for i in range(replicas)]
+    after = [made(f"r{i}", "new", at + i, runs, *logs, **own) for i in range(replicas)]
     back = GAP * (earlier + 1 if wave else 1)
     others = [
         ongoing(name, "same", back, math.log1p(felt), {"fields": beside}, service=name, restart_sd=0.0)

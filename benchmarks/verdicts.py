@@ -66,7 +66,7 @@ from simulation import (
 )  # fmt: skip
 
 ROOT = Path(__file__).parents[1]
-LOOKS, COMPARED, CALLED = (5, 8, 12, 24, 48), 12, ("regressed", "improved")
+LOOKS, LAST, COMPARED, CALLED = (5, 8, 12, 24, 48), 192, 12, ("regressed", "improved")
 AT_1, AT_8 = throughput_of(1, 1), throughput_of(8, 1)
 Rng: TypeAlias = np.random.Generator
 Build: TypeAlias = Callable[[Rng], Scene]
@@ -416,13 +416,14 @@ def rows() -> Iterator[Row]:
         for effect, ratio in (("×2", 1.0), ("+30 %", 0.3)):
             trial = partial(life, partial(made, image=ratio), looks=LOOKS[:1])
             yield Row(f"live, {words}: {effect}", trial, power(5), f"live, all cells: {effect}", 4)
-    for (replicas, earlier), sd in product(((1, 8), (2, 1)), (0.005, 0.01)):
+    for (replicas, earlier), sd in product(((1, 8), (2, 1), (2, 8)), (0.005, 0.01)):
         words, made = cell(sd, replicas, earlier)
         for ratio in (0.05, 0.1):
             yield Row(
                 f"live, {words}: {ratio:+.0%}", partial(life, partial(made, image=ratio)), power(24, 48)
             )
-        yield Row(f"live, {words}: equivalent", partial(life, made, looks=LOOKS[-1:]), equivalent)
+        trial = partial(life, partial(made, runs=LAST), looks=(LAST,))
+        yield Row(f"live, {words}: equivalent after {LAST}", trial, equivalent)
     for name in NOISES:
         yield Row(f"noise, {name}: false call", partial(life, partial(noisy, name, 0.0)), false_calls)
         yield Row(
