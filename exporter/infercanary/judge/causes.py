@@ -117,7 +117,7 @@ def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Poli
         )
         for side in sides
     ]
-    return compare_operators(profiles[0], profiles[1], (median(levels[0]), median(levels[1])), policy)
+    return compare_operators(profiles[0], profiles[1], (median(levels[0]), median(levels[1])))
 
 
 def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> Causes:

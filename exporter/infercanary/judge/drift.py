@@ -136,7 +136,7 @@ def detect(
         host=causes.host if causes.cause != "unknown" else None,
         blocks=len(series),
         changes=causes.changes,
-        operators=_operators(starts, canary, (baseline, recent), onset, policy),
+        operators=_operators(starts, canary, (baseline, recent), onset),
     )
 
 
@@ -145,7 +145,6 @@ def _operators(
     canary: str,
     sides: tuple[Sequence[Block], Sequence[Block]],
     onset: float,
-    policy: Policy,
 ) -> Operators | None:
     """By the times of profiles: the start may be one and the same."""
     baseline, recent = sides
@@ -153,7 +152,7 @@ def _operators(
     profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]
     before = [p for p in profiles if p.taken_at < first_day_ends]
     after = [p for p in profiles if p.taken_at >= onset]
-    return compare_operators(before, after, (median(_medians(baseline)), median(_medians(recent))), policy)
+    return compare_operators(before, after, (median(_medians(baseline)), median(_medians(recent))))
 
 
 def _first_day(series: Sequence[Block], policy: Policy) -> int:

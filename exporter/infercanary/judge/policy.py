@@ -335,22 +335,6 @@ class Attribute:
     phase_share: float = 0.25
     """Share of a change from which on a phase or a resource is named."""
 
-    profiles: int = 6
-    """Of each side that are compared, the latest. A probe makes one an hour."""
-
-    profiled_repeats: int = 3
-    """That each side needs: with fewer nothing shows how much they scatter."""
-
-    profile_agrees: float = 0.5
-    """The change of the profiled repeats over that of the timed ones is between this and its inverse; else a profiler
-    saw something else than what users feel."""
-
-    profile_explains: float = 0.5
-    """Share of a change that operators must make, or what is outside of them, to be named."""
-
-    operator_share: float = 0.1
-    """Share of a change from which on a sentence names an operator."""
-
     tag_share: float = 0.2
     """By which the share of runs with a tag must rise to be named."""
 

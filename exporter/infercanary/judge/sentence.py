@@ -372,7 +372,7 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield what if [*causes.phases] == ["compute"] else f"{what} ({where})"
     elif what or where:
         yield what or where
-    if causes.operators is not None and (text := operator_words.part(causes.operators, policy)):
+    if causes.operators is not None and (text := operator_words.part(causes.operators)):
         yield text
     if causes.inside is not None:
         before, after = causes.inside
