@@ -185,9 +185,7 @@ class Pooling:
         runs = between(before, after)
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
         is_long = sum(map(len, old)) >= 200  # of fewer runs, none may have been as far off as a new start
-        reach = (
-            math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance)) if is_long else math.inf
-        )
+        reach = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance)) if is_long else math.inf
         part = _Part(runs.log, runs.se**2, starting, runs.df, bound=reach)
         beside = self.beside(replica.beside)
         if beside is not None:
