@@ -9,7 +9,7 @@ may be compared over the same period instead: then nothing is taken off, and noi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
@@ -63,6 +63,11 @@ class _Part(NamedTuple):
     """By the runs of replicas beside it, which may be the same for all."""
     bound: float = math.inf
     """As :attr:`~infercanary.judge.shift.Pooled.bound`."""
+    excess: float = 0.0
+    """By how much its starts of one image differ beyond what runs and restarts explain: a sum of squares over its
+    expectation, less ``free``."""
+    free: int = 0
+    """Degrees of freedom of that."""
 
 
 class Pooling:
@@ -96,18 +101,20 @@ class Pooling:
             return None
         old = [start.ordered for replica, _, _ in each for start in replica.old]
         new = [start.ordered for replica, _, _ in each for start in replica.new]
-        logs, sampling, starting, dfs, shared, bounds = np.array([part for _, part, _ in each]).T
+        logs, sampling, starting, dfs, shared, bounds, apart, free = np.array([part for _, part, _ in each]).T
+        moved = [beside.shift.log for _, _, beside in each if beside is not None]
+        if moved:  # a replica without any beside it may have moved by as much as those beside others
+            alone = [beside is None and not replica.stayed for replica, _, beside in each]
+            starting = starting + np.where(alone, np.mean(np.square(moved)), 0.0)
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(each))
         weights /= weights.sum()
         log = float(weights @ logs)
         df = restarts.df + len(each) - 1
         excess = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
+        wider = 1 + max(excess + apart.sum(), 0.0) / (df + free.sum())
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
-        of_starts = (runs_variance + float(weights**2 @ starting)) * (
-            1 + max(excess, 0.0) / df
-        ) - runs_variance
-        moved = [beside.shift.log for _, _, beside in each if beside is not None]
+        of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
         return Pooled(
             log,
             math.sqrt(runs_variance),
@@ -177,21 +184,28 @@ class Pooling:
         old, new = ([side[i] for i in of_side] for side, of_side in zip(replica[:2], places, strict=True))
         if not (old and new):
             return None
-        counted = replica._replace(old=old, new=new)
+        counted = replica._replace(old=old, new=new, stayed=known)
         if known:
             stayed = {(places[0].index(i), places[1].index(j)): s for (i, j), s in known.items()}
             return counted, self._same_period(old, new, stayed, restarts.sd**2), None
-        before, after = _mean([s.known for s in old]), _mean([self._level(s, old) for s in new])
-        runs = between(before, after)
+        sides = [s.known for s in old], [self._level(s, old) for s in new]
+        runs = between(*map(_mean, sides))
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
         is_long = sum(map(len, old)) >= 200  # of fewer runs, none may have been as far off as a new start
-        reach = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance)) if is_long else math.inf
+        reach = (
+            math.hypot(max(s.reach for s in old), 3 * math.sqrt(_mean(sides[0]).variance))
+            if is_long
+            else math.inf
+        )
         part = _Part(runs.log, runs.se**2, starting, runs.df, bound=reach)
         beside = self.beside(replica.beside)
         if beside is not None:
             shared = beside.shift.se**2
             df = _df(np.array([part.sampling, shared]), np.array([part.df, beside.shift.df]))
             part = _Part(part.log - beside.shift.log, part.sampling, starting + beside.excess, df, shared)
+        if len(new) > 1:  # how much those of the old image differ by themselves is learned, as restarts
+            excess, free = _apart(sides, restarts.sd**2)
+            part = part._replace(excess=excess, free=free)
         return counted, part, beside
 
     def _same_period(
@@ -235,7 +249,18 @@ class Pooling:
         of_middle = (math.pi / 2 if fewest > 2 else 1.0) / fewest  # a median's variance over a single one's
         mean = _mean(after)
         starting = square * (of_middle + 1 / len(new)) + excess * of_middle
-        return _Part(float(middle.mean()), mean.variance, starting, min(*dfs, mean.df), noise * of_middle)
+        shared = noise * of_middle
+        shifts = [
+            Level(x, level.variance + shared, 0.0) for x, level in zip(middle.tolist(), after, strict=True)
+        ]
+        return _Part(
+            float(middle.mean()),
+            mean.variance,
+            starting,
+            min(*dfs, mean.df),
+            shared,
+            *_apart([shifts], square),
+        )
 
 
 def shift_of_starts(
@@ -277,6 +302,22 @@ def _mean(levels: Sequence[Level]) -> Level:
         median(level.variance for level in levels) / len(levels),
         sum(level.df for level in levels),
     )
+
+
+def _apart(sides: Iterable[Sequence[Level]], square: float) -> tuple[float, int]:
+    """How much the starts of a side differ over what runs and the restart variance ``square`` explain: the excess of a
+    sum of squares, and its degrees of freedom.
+
+    Pods that come back under new names are compared at once: one that is throttled moves the mean of all. Replicas that
+    keep their names are compared one by one.
+    """
+    excess, free = 0.0, 0
+    for side in sides:
+        expected = median(level.variance for level in side) + square
+        if expected and len(side) > 1:
+            free += len(side) - 1
+            excess += (len(side) - 1) * (float(np.var([level.log for level in side], ddof=1)) / expected - 1)
+    return excess, free
 
 
 def _df(variances: Floats, dfs: Floats) -> float:
