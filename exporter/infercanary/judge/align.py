@@ -30,7 +30,7 @@ class Runs(NamedTuple):
     siblings: Sequence[Start] = ()
     """Starts of other services of the host that ran before the upgrade and since."""
     beside: Sequence[Pair] = ()
-    """Their runs before the upgrade, and since up to the last run that is judged."""
+    """Runs of siblings before the upgrade, and since up to the last run that is judged: there may be none yet."""
 
 
 def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Runs:
@@ -58,7 +58,11 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
     # What siblings feel days later is no part of this shift.
     until = max((s.started_at for pair in judged for start in pair.after for s in start.samples), default=0.0)
     hosts = {start.generation.host for start in upgrade.after}
-    around = [_around(s, upgrade.at, until, policy) for s in beside if s.generation.host in hosts]
+    there = (
+        s
+        for s in siblings
+        if s.generation.host in hosts and s.samples and s.samples[0].started_at < upgrade.at
+    )
     return Runs(
         selection,
         reached,
@@ -67,7 +71,7 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
         contended=len(selection.starts) - len(calm),
         own=pairs(upgrade.own, upgrade.after, policy),
         siblings=beside,
-        beside=[pair for pair in around if pair.after[0].samples],
+        beside=[_around(s, upgrade.at, until, policy) for s in there],
     )
 
 

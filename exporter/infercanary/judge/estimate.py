@@ -11,7 +11,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from infercanary.judge.align import Runs, looks_of, pairs, teaching
-from infercanary.judge.evidence import Evidence, evidence, moved_with_controls, threads
+from infercanary.judge.evidence import moved_with_controls, threads
 from infercanary.judge.host import Adjustment, adjust, left_waiting, ranked
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
@@ -65,8 +65,6 @@ class Estimate(NamedTuple):
     own: Shift | None = None
     """After a rollback: the shift against what the same image did before."""
     adjusted: Adjusted | None = None
-    evidence: Evidence | None = None
-    """None where nothing can be compared."""
 
 
 def estimate(runs: Runs, policy: Policy) -> Estimate:
@@ -79,10 +77,7 @@ def estimate(runs: Runs, policy: Policy) -> Estimate:
     Returns:
         Of a shift whose error is infinite, without evidence, where nothing can be compared.
     """
-    found = shifts(runs, policy)
-    if not math.isfinite(found.shift.se):
-        return found
-    return found._replace(evidence=evidence(found.looks[-1].pairs, runs.beside, policy))
+    return shifts(runs, policy)
 
 
 def shifts(runs: Runs, policy: Policy) -> Estimate:

@@ -22,10 +22,13 @@ USED = {
     "upgrade": {"identity", "images"},
     "align": {"host"},
     "estimate": {
-        *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),
+        *("align", "restarts", "host", "evidence", "crowding"),
         *("statistics", "pooling", "persistence", "ranks", "resolution", "sequential"),
     },
-    "causes": {"operators", "profiles"},
+    "causes": {
+        *("operators", "profiles", "differences", "evidence", "crowding", "bottleneck"),
+        *("statistics", "pooling", "persistence", "ranks", "resolution"),
+    },
     "sentence": {"upgrade", "images", "operator_words"},
 }
 """Modules whose functions a stage calls besides its own; the estimate aligns anew what it adjusted."""
