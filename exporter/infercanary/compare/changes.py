@@ -15,7 +15,7 @@ import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.compare.recording import Floats, RecordedRuns, shown
-from infercanary.judge import causes
+from infercanary.judge import differences
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.model import Change
 from infercanary.judge.policy import FILES
@@ -175,7 +175,9 @@ def _found(
             at = runs.samples[index - offset].started_at
         for first, environment in environments:
             if before not in ("", environment) and _near(offset + first, index, block):
-                changes = causes.changes(components.get(before, {}), components.get(environment, {}), canary)
+                changes = differences.changes(
+                    components.get(before, {}), components.get(environment, {}), canary
+                )
             before = environment
         offset += len(runs.samples)
     return LevelChange(

@@ -500,6 +500,8 @@ class Causes(msgspec.Struct, frozen=True):
     """Cores that others in the container took beside the canary, before and after, where that made it wait."""
     operators: Operators | None = None
     """What profiled repeats say of it; None where a side has none."""
+    unknown_siblings: bool = False
+    """Siblings or replicas on the old image are there, and have too few runs yet to be compared."""
     unknown_waiting: bool = False
     """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
     unknown_load: bool = False

@@ -324,6 +324,8 @@ def _share(causes: Causes, subject: str) -> str:
         return subject
     if causes.cause != "unknown":
         return "load, with more or fewer requests than before" if causes.cause == "load" else causes.cause
+    if causes.unknown_siblings:
+        return f"host or {subject}: siblings not compared yet"
     if causes.unknown_waiting:
         return "it waited for a CPU that others had, in its container or on the host, not known which"
     if causes.unknown_load or causes.load is not None:

@@ -93,7 +93,7 @@ def samples(at: float, runs: int, level: float, kind: str, chosen: dict[str, Any
             "controls": {name: 1e-3 * math.exp(rng.normal(0, 0.01)) for name in chosen["controls"]},
             "phases": dict.fromkeys(chosen["phases"], median / 3),
             "off_cpu": dict.fromkeys(chosen["off_cpu"], median / 9),
-            "measures": {name: 1e9 * median for name in chosen["measures"]},
+            "measures": dict.fromkeys(chosen["measures"], 1000000000.0 * median),
         }
         if rng.random() < chosen["failing"]:
             found.append(Sample(i, CANARY, time, "timed_out", None))
@@ -106,7 +106,12 @@ def samples(at: float, runs: int, level: float, kind: str, chosen: dict[str, Any
 
 @st.composite
 def starts(
-    draw: st.DrawFn, service: str = "s", containers: int = 4, images: str = "AB", seed: int = 0, most: int = 30
+    draw: st.DrawFn,
+    service: str = "s",
+    containers: int = 4,
+    images: str = "AB",
+    seed: int = 0,
+    most: int = 30,
 ) -> list[Start]:
     """Starts of a service in order of time: of a container one after the other."""
     found = []
@@ -185,7 +190,9 @@ def is_sound(result: Any) -> None:
         assert -1 <= result.low <= result.shift <= result.high
 
 
-thorough = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+thorough = settings(
+    max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 @thorough

@@ -6,24 +6,15 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from statistics import median
 
 import msgspec
 import pytest
-from infercanary.judge.decide import Decision
-from infercanary.judge.estimate import Estimate, Look
 from infercanary.judge.host import adjust
 
-from infercanary.judge.align import Runs
-from infercanary.judge.causes import _without_host
-from infercanary.judge.model import Causes, Generation, Judgement, Sample, Start
-from infercanary.judge.policy import FILES, LIVE
+from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sentence import sentence
-from infercanary.judge.shift import Shift
-from infercanary.judge.statistics import assess, prior
 from infercanary.judge.trials import trials
-from infercanary.judge.upgrade import Selection
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
@@ -90,12 +81,6 @@ def upgraded(host: Level, change: float, seed: int, beside: list[Level]) -> tupl
     return own, [start(f"other-{i}", 0, 0.0, runs, level, seed) for i, level in enumerate(beside)]
 
 
-def decision(log: float) -> Decision:
-    shift = Shift(log, 0.01, 20)
-    estimate = Estimate(Runs(Selection([], None, [])), prior())
-    return Decision(estimate, "regressed", Look(shift, assess(shift, FILES.decide.confidence), 24))
-
-
 def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:
     own, siblings = upgraded(host, change, seed, beside)
     return judge(own, siblings, "c")
@@ -110,41 +95,6 @@ def test_a_change_that_disappears_in_the_hosts_variation_is_found_beside_sibling
     assert beside.low is not None and beside.high is not None and beside.low < 0.08 < beside.high
     assert beside.restart_sd < 0.5 * alone.restart_sd
     assert "without what 2 siblings felt of the host" in sentence(beside)
-
-
-def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
-    """A lower quota, or other cores: no sibling feels that, and the image has no part in it."""
-    host = variation(1, 0.12)
-    own, siblings = upgraded(host, 0.08, 1, [host, host])
-    slow = [
-        Start(
-            each.generation,
-            [
-                msgspec.structs.replace(s, controls={"cpu_spin": s.controls["cpu_spin"] * 1.12})
-                for s in each.samples
-            ],
-        )
-        if each.generation.image_id == "new"
-        else each
-        for each in own
-    ]
-    beside = judge(slow, siblings, "c")
-    assert (beside.state, beside.causes.cause, beside.siblings) == ("regressed", "host", 2)
-    assert beside.causes.image is not None and abs(beside.causes.image.shift) < 0.03
-    # What the siblings felt and more is no control's own.
-    calm = judge(own, siblings, "c").causes
-    assert calm.cause == "image" and calm.image is not None
-    for control in (0.97, 1.0, 1.03):
-        moved = {"cpu_spin": Shift(math.log(control), 0.002, 20)}
-        felt = math.copysign(0.07, control - 1)
-        found = _without_host(Causes(), moved, decision(0.2), Shift(0.2 + felt, 0.01, 20), LIVE)
-        assert found.cause == "image" and found.image is not None
-        assert found.image.shift == pytest.approx(math.expm1(0.2))
-    # What people are shown is what was measured.
-    shown = judge(own, siblings, "c")
-    new = [s.median for each in own for s in each.samples if each.generation.image_id == "new" and s.median]
-    assert shown.current_seconds == median(new) == beside.current_seconds
-    assert set(shown.medians[1]) <= set(new)
 
 
 def test_the_image_is_not_blamed_if_others_use_the_gpu_since() -> None:

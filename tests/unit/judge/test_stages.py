@@ -104,7 +104,7 @@ def test_a_start_is_slower_where_a_second_one_says_it() -> None:
         (1.0, ("1", "1"), ("cgroup_throttled",), "image"),
         (1.0, ("1", "1"), (), "both"),  # it did not reach its quota
         (1.0, ("1", "0.5"), ("cgroup_throttled",), "both"),  # somebody lowered it
-        (None, ("1", "1"), ("cgroup_throttled",), "both"),  # nobody on the host says that it is quiet
+        (None, ("1", "1"), ("cgroup_throttled",), "unknown"),  # nobody on the host says that it is quiet
         (1.6, ("1", "1"), ("cgroup_throttled",), "both"),  # the host is slower
     ],
 )
