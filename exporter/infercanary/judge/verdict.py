@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from infercanary.judge.causes import attribute
+from infercanary.judge.causes import Attribution
 from infercanary.judge.finding import Finder, Finding
 from infercanary.judge.model import Causes, Judgement, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import word
-from infercanary.judge.shift import CHANGED
+from infercanary.judge.shift import CHANGED, UNKNOWN
 from infercanary.judge.upgrade import Selection, select
 
 _CONTRADICTIONS = [{"image", "host"}, {"image", "load"}, {"both", "load"}]
@@ -31,6 +31,7 @@ class Judge:
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
+        self._attribution = Attribution(policy)
         self.finder = Finder(policy)
 
     def verdict(self, starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Judgement:
@@ -58,7 +59,20 @@ class Judge:
 
     def _found(self, selection: Selection, siblings: Sequence[Start], canary: str) -> tuple[Finding, Causes]:
         finding = self.finder.find(selection)
-        return finding, attribute(finding, self.finder.beside(finding, siblings), canary, self._policy)
+        if finding.selection.upgrade is None:
+            return finding, Causes()
+        look, unwaited = finding.look, finding.unwaited
+        causes = self._attribution.of_upgrade(
+            finding.selection.upgrade,
+            finding.selection.live,
+            look.shift if look is not None else UNKNOWN,
+            look.pairs if look is not None else (),
+            self.finder.beside(finding, siblings),
+            canary,
+            all_pairs=look.all_pairs if look is not None else (),
+            unwaited=(unwaited.shift, unwaited.pairs) if unwaited is not None else None,
+        )
+        return finding, causes
 
     def _look_before(self, finding: Finding) -> Selection | None:
         """The same upgrade as it was at the look before the last one; None at the first one."""
