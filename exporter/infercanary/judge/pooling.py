@@ -253,14 +253,9 @@ class Pooling:
         shifts = [
             Level(x, level.variance + shared, 0.0) for x, level in zip(middle.tolist(), after, strict=True)
         ]
-        return _Part(
-            float(middle.mean()),
-            mean.variance,
-            starting,
-            min(*dfs, mean.df),
-            shared,
-            *_apart([shifts], square),
-        )
+        apart, free = _apart([shifts], square)
+        df = min(*dfs, mean.df)
+        return _Part(float(middle.mean()), mean.variance, starting, df, shared, excess=apart, free=free)
 
 
 def shift_of_starts(
