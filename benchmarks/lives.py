@@ -32,7 +32,7 @@ from infercanary.judge.estimate import shifts
 from infercanary.judge.model import Start as KeptStart
 from infercanary.judge.model import State
 from infercanary.judge.policy import LIVE
-from infercanary.judge.priors import Prior, learned
+from infercanary.judge.restarts import Prior, learned
 from infercanary.judge.sequential import is_beyond_doubt
 from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.upgrade import select
@@ -195,12 +195,12 @@ def populations(trials: int, seed: int) -> None:
     print(
         f"\n{trials} stores each: the prior that is learned, and restarts of 40 other services called changed\n"
     )
-    print("| restart SDs | services | SD | df |", *(f"{earlier} earlier |" for earlier in EARLIER))
-    print("|---|---|---|---|" + "---|" * len(EARLIER))
+    print("| restart SDs | services | SD |", *(f"{earlier} earlier |" for earlier in EARLIER))
+    print("|---|---|---|" + "---|" * len(EARLIER))
     rng = np.random.default_rng(seed)
     for name, sds in POPULATIONS.items():
         for services in (8, 16, 50):
-            found: list[tuple[float, float]] = []
+            found: list[float] = []
             called: dict[int, list[bool]] = {earlier: [] for earlier in EARLIER}
             for _ in range(trials):
                 df = rng.integers(1, 12, services)
@@ -208,20 +208,19 @@ def populations(trials: int, seed: int) -> None:
                 prior = (
                     learned([Restarts(*each) for each in zip(own, df.astype(float), strict=True)]) or Prior()
                 )
-                found.append((prior.sd, prior.df))
+                found.append(prior.sd)
                 for earlier in EARLIER:
                     called[earlier] += _called(rng, rng.choice(sds, 40), earlier, prior)
-            sd, df_ = np.median(found, axis=0)
             cells = (f"{share(called[earlier])} |" for earlier in EARLIER)
-            print(f"| {name} | {services} | {sd:.2%} | {df_:.1f} |", *cells, flush=True)
+            print(f"| {name} | {services} | {np.median(found):.2%} |", *cells, flush=True)
 
 
 def _called(rng: np.random.Generator, sds: Floats, earlier: int, prior: Prior) -> list[bool]:
     """Whether a restart of each of these services is called; the baseline is one start more than ``earlier``."""
     starts = rng.normal(0, 1, (sds.size, earlier + 1)) * sds[:, None]
     new = rng.normal(0, 1, sds.size) * sds
-    df = prior.df + earlier
-    squares = prior.df * prior.sd**2 + ((starts - starts.mean(axis=1)[:, None]) ** 2).sum(axis=1)
+    df = LIVE.pool.restart_df + earlier
+    squares = LIVE.pool.restart_df * prior.sd**2 + ((starts - starts.mean(axis=1)[:, None]) ** 2).sum(axis=1)
     each = zip(new - starts.mean(axis=1), np.sqrt(squares / df * (1 + 1 / (earlier + 1))), strict=True)
     return [
         is_beyond_doubt(Pooled(shift, 0.0, 1e9, se, df), LIVE.decide.looks[-1], LIVE) for shift, se in each

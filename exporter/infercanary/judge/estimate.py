@@ -97,7 +97,7 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
         siblings explain something.
     """
     starts, upgrade = runs.selection.starts, runs.selection.upgrade
-    restarts = restarts_of(runs.taught, policy)
+    restarts = restarts_of(runs.taught, policy.pool)
     if upgrade is None:
         return Estimate(runs, restarts)
     looks = _looks(runs.looks, restarts, policy)
@@ -204,7 +204,7 @@ def _anew(
     left: Sequence[Start], upgrade: Upgrade, siblings: int, policy: Policy, slope_error: float = 0.0
 ) -> Adjusted:
     """The looks at an ``upgrade`` of which only ``left`` is left of the service's starts."""
-    restarts = restarts_of(teaching(left, upgrade, policy), policy)
+    restarts = restarts_of(teaching(left, upgrade, policy), policy.pool)
     looks = _looks(looks_of(upgrade, policy), restarts, policy, slope_error)
     own = pairs(upgrade.own, upgrade.after, policy)
     return Adjusted(
@@ -256,7 +256,7 @@ def _adjusted(
         single = _without(adjust(starts, rank, policy), upgrade, policy)
         if single is not None:
             last = looks_of(single[1], policy)[-1:]
-            known = restarts_of(teaching(single[0].starts, single[1], policy), policy)
+            known = restarts_of(teaching(single[0].starts, single[1], policy), policy.pool)
             parts = _surer(last[0], _parts(last[0], known, policy), known, policy)[1] if last else None
             alone.append(math.nan if parts is None else parts.log)
     return found._replace(alone=alone)

@@ -33,7 +33,7 @@ def judge(
     Returns:
         `no_baseline` without an upgrade, or where the image before has too few runs; `settling` before the first look.
     """
-    selection = select(starts, policy)
+    selection = select(starts, policy.pool)
     runs = align(selection, siblings, policy)
     estimated = estimate(runs, policy)
     decided = decide(estimated, policy)

@@ -12,7 +12,7 @@ import pytest
 
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.judge.causes import explain
-from infercanary.judge.identity import identified
+from infercanary.judge.identity import identified, image_name
 from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
@@ -20,7 +20,7 @@ from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
-from infercanary.judge.upgrade import image_name, last_upgrade
+from infercanary.judge.upgrade import select
 
 HOUR = 3600.0
 
@@ -151,7 +151,7 @@ def test_what_a_start_does_not_say_is_no_change(place: int) -> None:
     ]
     found, words = judged(*starts)
     assert found.state == "no_baseline" and found.upgraded_at is None and "settings" not in words
-    assert last_upgrade(starts) is None
+    assert select(starts).upgrade is None
     whole = [start(i * HOUR, "file:1", "s1", seconds=0.020 + 0.004 * (i == 3)) for i in range(4)]
     assert restarts_of(identified(starts)) == restarts_of(whole), "they are restarts of one image"
     assert [s.work for s in identified(starts)] == [s.work for s in whole]
@@ -160,7 +160,7 @@ def test_what_a_start_does_not_say_is_no_change(place: int) -> None:
 def test_what_a_start_was_taken_for_stays_when_others_follow() -> None:
     starts = [start(0.0, "file:1", "s1"), start(HOUR), start(2 * HOUR, "file:2", "s1")]
     assert [s.model for s in identified(starts)] == ["file:1", "file:1", "file:2"]
-    upgrade = last_upgrade(starts)
+    upgrade = select(starts).upgrade
     assert upgrade is not None and upgrade.at == 2 * HOUR
 
 
@@ -178,15 +178,15 @@ def test_a_start_without_runs_that_count_is_no_other_model() -> None:
     failed = start(3 * HOUR, "file:1", runs=0)
     unsettled = Start.of(failed.generation, [Sample(0, "c", 3 * HOUR + 30, "raised", None)])
     starts = [*(start(i * HOUR, "file:1") for i in range(3)), unsettled]
-    assert unsettled.samples == [] and last_upgrade(starts) is None
+    assert unsettled.samples == [] and select(starts).upgrade is None
 
 
 def test_without_dockers_word_the_environment_is_the_image_and_what_is_given_is_not() -> None:
     before = [start(i * HOUR, image="") for i in range(3)]
     after = start(3 * HOUR, "file:1", "s1", image="")
     assert {s.generation.image_key for s in (*before, after)} == {before[0].generation.image_key}
-    assert last_upgrade([*before, after]) is None
-    upgrade = last_upgrade([*before, after, start(4 * HOUR, "file:2", "s1", image="")])
+    assert select([*before, after]).upgrade is None
+    upgrade = select([*before, after, start(4 * HOUR, "file:2", "s1", image="")]).upgrade
     assert upgrade is not None and upgrade.changed == "model"
 
 
@@ -339,7 +339,7 @@ def test_without_dockers_word_another_canarys_settings_are_no_upgrade() -> None:
         start(i * HOUR, "file:1", "s1", image="", environment={"torch_mode": "eager"}) for i in range(3)
     ]
     both = {"torch_mode": "compile, eager"}
-    assert last_upgrade([*starts, start(3 * HOUR, "file:1", "s1", image="", environment=both)]) is None
+    assert select([*starts, start(3 * HOUR, "file:1", "s1", image="", environment=both)]).upgrade is None
 
 
 def test_limits_that_an_older_probe_did_not_report_are_no_change() -> None:

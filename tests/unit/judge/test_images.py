@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from infercanary.judge.images import by_reference, of_one_image, reference_of
+from infercanary.judge.identity import by_reference, identified, reference_of
 from infercanary.judge.model import Generation, ImageForm, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import judge
-from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.upgrade import select
 
 FORMS: dict[str, ImageForm] = {"r": "registry", "d": "docker", "c": "config"}
 
@@ -40,7 +40,7 @@ def started(number: int, image: str, seconds: float = 0.01, at: float | None = N
 
 def images(*each: str) -> list[int]:
     """Which image each start ran, by the place of the first start that ran it."""
-    keys = [start.identity for start in of_one_image([started(n, image) for n, image in enumerate(each)])]
+    keys = [start.identity for start in identified([started(n, image) for n, image in enumerate(each)])]
     return [keys.index(key) for key in keys]
 
 
@@ -73,10 +73,10 @@ def test_twice_is_the_same_as_once() -> None:
     starts = [
         started(n, i) for n, i in enumerate(("app:1 r1", "app:1 c9", "app:1 r2", "app:1 c8", "app:1 c9"))
     ]
-    once = of_one_image(starts)
-    assert [s.identity for s in of_one_image(once)] == [s.identity for s in once]
+    once = identified(starts)
+    assert [s.identity for s in identified(once)] == [s.identity for s in once]
     alike = [started(n, "app:1 r1") for n in range(3)]
-    assert of_one_image(alike) == alike
+    assert identified(alike) == alike
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_whole_reference(image: str, whole: str) -> None:
 
 def test_the_same_image_in_another_form_is_no_upgrade() -> None:
     starts = [started(0, "app:1 r1"), started(1, "app:1 c9", 0.012)]
-    assert last_upgrade(starts) is None
+    assert select(starts).upgrade is None
 
 
 def test_an_upgrade_by_reference_says_so() -> None:
@@ -122,7 +122,7 @@ def test_a_rolling_upgrade_of_a_deployment_is_one_upgrade(seconds: float) -> Non
     """With a surge: a pod of the new image runs before one of the old image ends. Every pod has a name of its own."""
     old = [started(n, "app:1 r1", at=7.0 * n, runs=400 + 6 * n) for n in range(3)]
     new = [started(n + 3, "app:2 r2", seconds, at=3970.0 + 60 * n, runs=192) for n in range(3)]
-    upgrade = last_upgrade([*old, *new])
+    upgrade = select([*old, *new]).upgrade
     assert upgrade is not None
     assert [s.boot for s in upgrade.before] == [s.boot for s in old]
     assert [s.boot for s in upgrade.after] == [s.boot for s in new]
@@ -131,8 +131,8 @@ def test_a_rolling_upgrade_of_a_deployment_is_one_upgrade(seconds: float) -> Non
     assert found.upgraded_at == 3970.0 and not found.rollback
 
 
-def test_more_pods_of_one_image_are_no_upgrade() -> None:
-    assert last_upgrade([started(n, "app:1 r1") for n in range(6)]) is None
+def test_more_pods_identified_are_no_upgrade() -> None:
+    assert select([started(n, "app:1 r1") for n in range(6)]).upgrade is None
 
 
 def ended(start: Start, at: float) -> Start:
@@ -159,7 +159,7 @@ def test_a_pod_that_is_replaced_is_compared_with_the_one_that_ran_last() -> None
     """A pod that tried another image, and was gone long before, began later."""
     old = ended(started(0, "app:1 r1", at=0.0, runs=300), 3001.0)
     tried = ended(started(1, "app:2 r2", 0.02, at=1000.0, runs=20), 1205.0)
-    assert last_upgrade([old, tried, started(2, "app:1 r1", at=3005.0)]) is None
+    assert select([old, tried, started(2, "app:1 r1", at=3005.0)]).upgrade is None
 
 
 def test_where_all_pods_are_gone_the_verdict_stays() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
-from infercanary.judge.priors import Prior, has_moved, learned, taught_by
+from infercanary.judge.restarts import Prior, learned, taught_by
 from infercanary.judge.shift import Restarts
 from infercanary.judge.stages import judge
 
@@ -42,9 +42,9 @@ def test_it_is_near_what_the_services_do() -> None:
         prior = learned(services(1, [true] * 40))
         assert prior is not None and prior.services == 40
         assert prior.sd == pytest.approx(true, rel=0.3)
-        assert prior.df == LIVE.pool.prior_most_df, "its tail stays heavy"
+        assert prior.df == 4.0, "its tail stays heavy"
     mixed = learned(services(2, [0.003, 0.01, 0.03] * 14))
-    assert mixed is not None and mixed.df == LIVE.pool.prior_least_df
+    assert mixed is not None and mixed.df == 2.0
 
 
 def test_few_services_teach_nothing() -> None:
@@ -79,7 +79,7 @@ def test_the_starts_teach_without_the_prior() -> None:
     taught = taught_by(starts(2, [0.0, 0.05, -0.05, 0.02]))
     assert taught is not None and taught.df == 3
     assert taught.sd == pytest.approx(np.std([0.0, 0.05, -0.05, 0.02], ddof=1), rel=0.2)
-    wider = taught_by(starts(2, [0.0, 0.05, -0.05, 0.02]), policy=Prior(number=1, sd=0.2, df=4.0).of(LIVE))
+    wider = taught_by(starts(2, [0.0, 0.05, -0.05, 0.02]), LIVE.but(**Prior(number=1, sd=0.2, df=4.0).changes).pool)
     assert wider is not None and wider.sd == pytest.approx(taught.sd)
 
 
@@ -87,16 +87,16 @@ def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
     upgraded = [*starts(3, [0.0]), *(s for s in starts(4, [0.0, 0.12], "new") if s.generation.started_at)]
     assumed = judge(upgraded, [], "c")
     assert (assumed.state, assumed.prior, assumed.is_assumed) == ("unconfirmed", 0, True)
-    narrow = judge(upgraded, [], "c", Prior(number=7, sd=0.003, df=4.0).of(LIVE))
+    narrow = judge(upgraded, [], "c", LIVE.but(**Prior(number=7, sd=0.003, df=4.0).changes))
     assert (narrow.state, narrow.prior, narrow.is_assumed) == ("regressed", 7, True)
-    assert narrow == judge(upgraded, [], "c", Prior(number=7, sd=0.003, df=4.0).of(LIVE))
-    assert Prior().of(LIVE) is LIVE
+    assert narrow == judge(upgraded, [], "c", LIVE.but(**Prior(number=7, sd=0.003, df=4.0).changes))
+    assert LIVE.but(**Prior().changes) == LIVE
 
 
 def test_only_what_differs_is_another_prior() -> None:
     known = Prior(number=1, sd=0.01, df=4.0)
-    assert not has_moved(known, Prior(sd=0.0105, df=4.0))
-    assert has_moved(known, Prior(sd=0.012, df=4.0)) and has_moved(known, Prior(sd=0.01, df=3.0))
+    assert not Prior(sd=0.0105, df=4.0).has_moved(known)
+    assert Prior(sd=0.012, df=4.0).has_moved(known) and Prior(sd=0.01, df=3.0).has_moved(known)
 
 
 def test_one_service_in_ten_that_lies_changes_nothing_of_others() -> None:

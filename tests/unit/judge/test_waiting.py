@@ -7,7 +7,7 @@ import random
 import pytest
 
 from infercanary.judge.model import Generation, Judgement, Sample, Start
-from infercanary.judge.priors import taught_by
+from infercanary.judge.restarts import taught_by
 from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import judge
 
