@@ -225,5 +225,5 @@ def test_a_start_of_a_few_runs_takes_no_verdict_back() -> None:
 def test_siblings_add_no_false_alarm() -> None:
     for seed in range(10):
         host = variation(seed, 0.12)
-        own, siblings = upgraded(host, 0.0, seed, [host, host])
+        own, _ = upgraded(host, 0.0, seed, [host, host])
         assert len(trials(own)) == STARTS - 1 + 2

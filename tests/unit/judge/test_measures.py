@@ -252,7 +252,7 @@ def test_restarts_of_one_image_are_not_called(name: str, sd: float) -> None:
 
 
 def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
-    learned = LIVE.but(**Prior(number=3, sd=0.002, df=4.0).changes)
+    learned = LIVE.but(**Prior(number=3, sd=0.002).changes)
     assert learned.for_measures() == LIVE.for_measures()
     loads = learned.for_loads()
     assert (loads.pool.restart_sd, loads.pool.restart_df) == (

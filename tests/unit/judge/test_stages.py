@@ -16,7 +16,6 @@ from infercanary.judge.sentence import interval, progress, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
-from infercanary.judge.upgrade import select
 
 HOUR = 3600.0
 
@@ -376,55 +375,6 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=3))), (
         "it has no progress in it"
     )
-
-
-def test_a_rolling_upgrade_starts_with_its_first_replica() -> None:
-    starts = [start(name, "old", i) for i, name in enumerate("abc")]
-    starts += [start("a", "new", HOUR), start("b", "old", HOUR + 60), start("c", "new", HOUR + 90)]
-    upgrade = select(starts).upgrade
-    assert upgrade is not None
-    assert upgrade.at == HOUR
-    assert [s.generation.container for s in upgrade.after] == ["a", "c"]
-    assert {s.generation.image_id for s in upgrade.before} == {"old"}
-
-
-def test_a_restart_of_the_old_image_beside_the_new_one_is_no_rollback() -> None:
-    starts = [
-        start("a", "old", 0),
-        start("b", "old", 1),
-        start("a", "new", HOUR),
-        start("b", "old", HOUR + 60),
-    ]
-    upgrade = select(starts).upgrade
-    assert upgrade is not None and upgrade.after[0].generation.image_id == "new" and not upgrade.own
-
-
-def test_replicas_may_have_new_names() -> None:
-    starts = [
-        start("a1", "old", 0),
-        start("b1", "old", 1),
-        start("a2", "new", HOUR),
-        start("b2", "new", HOUR + 1),
-    ]
-    upgrade = select(starts).upgrade
-    assert upgrade is not None and upgrade.at == HOUR and len(upgrade.after) == 2
-    assert judgement_of(starts).state != "no_baseline"
-    # And back, long after the old ones are gone.
-    starts += [start("a3", "old", 5 * HOUR)]
-    back = select(starts).upgrade
-    assert back is not None and back.at == 5 * HOUR and len(back.own) == 2
-
-
-def test_more_replicas_are_no_upgrade() -> None:
-    starts = [
-        start("a", "old", 0),
-        start("b", "new", HOUR),
-        start("a", "new", HOUR + 5),
-        start("c", "new", 2 * HOUR),
-    ]
-    upgrade = select(starts).upgrade
-    assert upgrade is not None
-    assert (upgrade.at, len(upgrade.after)) == (HOUR, 3)
 
 
 def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -> list[Start]:
