@@ -158,14 +158,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _OF_RUN = [name for name in Sample.__struct_fields__ if name in Run.__struct_fields__]
-_NUMBERS = (
-    "median",
-    "sm_clock",
-    "waited",
-    "crowded",
-    "inside",
-    "received",
-)  # each None where it is not known
+_NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # each may be None
 _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 

@@ -90,6 +90,7 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one/m1/s1 | a:one | a:one/m1/s1", "", "", None),
         ("a:one/m1/s1 | b:one", "", "", None),
         ("a:one/m1/s1 | a:one | a:one/m2/s1", "model", "01>2", None),
+        ("a:one/m1 | a:two | a:two/m2", "both", "0>12", None),
         ("a:one | a:two/m1/s1", "image", "0>1", None),  # the first probe with digests
         ("a:one/m1 | a:one/m1*0", "", "", None),
         # Without an image, the environment is one; what users give to the canary is not.
@@ -113,6 +114,7 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one/m/s1 | a:one/m/s2 | a:one/m/s1", "", "", None),
         ("a:one | a:two/m/s1 | a:two/m/s2", "", "", 2),  # an older probe's runs do not come back
         ("a:one/m/s1 b:one/m/s2 | a:two/m/s1 b:two/m/s2", "image", "01>23", None),  # each replica has its own
+        ("a:one/m/s1 b:one/m/s1*900 | a:two/m/s2", "image", "1>2", 1),
         ("a:one/m/s1 | b:two/m/s1", "image", "0>1", None),  # pods
         ("a:one/m/s1 | b:two/m/s2", "", "", 1),
         ("a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1", "", "", None),  # b is gone, and had its own
