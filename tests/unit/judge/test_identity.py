@@ -114,7 +114,7 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one/m/s1 | a:one/m/s2 | a:one/m/s1", "", "", None),
         ("a:one | a:two/m/s1 | a:two/m/s2", "", "", 2),  # an older probe's runs do not come back
         ("a:one/m/s1 b:one/m/s2 | a:two/m/s1 b:two/m/s2", "image", "01>23", None),  # each replica has its own
-        ("a:one/m/s1 b:one/m/s1*900 | a:two/m/s2", "image", "1>2", 1),
+        ("b:one/m/s1*900 a:one/m/s1 | a:two/m/s2", "image", "0>2", 1),
         ("a:one/m/s1 | b:two/m/s1", "image", "0>1", None),  # pods
         ("a:one/m/s1 | b:two/m/s2", "", "", 1),
         ("a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1", "", "", None),  # b is gone, and had its own
@@ -129,6 +129,7 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one b:one | a:two*900 | b:bad*60", "image", "01>2", None),
         ("a:one b:one | a:bad*7 b:bad*0 | a:two b:two", "image", "01>45", None),
         ("a:one b:one | a:bad*7 b:bad*0 | a:one b:one", "", "", None),
+        ("a:one b:one c:one | a:two b:two | a:new b:new c:new", "image", "34>567", None),
         ("a:one b:one c:one | a:bad | a:two b:two", "image", "012>45", None),
         ("a:one*3 | a:two*1", "image", "0>1", None),  # nothing was before the first
         # Pods that are known to be gone.
@@ -188,6 +189,7 @@ def test_one_image_under_two_digests(each: str, ran: str) -> None:
         ("app:1", "app:2@sha256:7", True),  # the digest decides
         ("app:1", "sha256:8", False),
         ("", "app", False),
+        ("localhost/app:1", "docker.io/localhost/app:1", False),
     ],
 )
 def test_an_image_that_somebody_names(image: str, asked: str, named: bool) -> None:
@@ -211,6 +213,7 @@ def test_images_have_names_that_differ() -> None:
         ("a:one/m/s1 | a:one/m/s1 | a:two/m/s2", "no_baseline", "settings changed at 1970-01-01 02:00", "no upgrade"),
         ("a:one/m/s1 | a:one/m/s2 | a:one/m/s1", "no_baseline", "no upgrade yet", "settings"),
         ("a:app:1@r1 | a:app:1@r1 | a:app:2@c9", "regressed", "differ by reference", "model"),
+        ("a:~1 | a:~1 | a:app:2@c9", "regressed", "]: image; ", "reference"),
         ("a:app:1@r1 | a:app:1@c9 | a:app:2@c8", "regressed", "]: image; ", "reference"),
         ("a:one/weights-1.l//1.5 | a:one/weights-2.l//2.5 | a:one/weights-3.l//3.5 | a:two/weights-4.l//4.5",
          None, "each of 4 starts has other weights", "no upgrade"),
