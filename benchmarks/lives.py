@@ -115,7 +115,7 @@ def watched(before: Sequence[KeptStart], after: Sequence[KeptStart]) -> Life:
         until = after[0].samples[look - 1].started_at
         seen = [KeptStart(s.generation, s.samples[:look]) for s in after]
         ran = [s.first(int(np.searchsorted(s.times, until, "right"))) for s in before]
-        runs_of = align(select([*ran, *seen], LIVE), [], LIVE)
+        runs_of = align(select([*ran, *seen]), [], LIVE)
         state = decide(shifts(runs_of, LIVE), LIVE).state
         if state in CHANGED:
             called, runs = state, look

@@ -132,7 +132,9 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one b:one c:one | a:two b:two | a:new b:new c:new", "image", "34>567", None),
         ("a:one b:one c:one | a:bad | a:two b:two", "image", "012>45", None),
         ("a:one*3 | a:two*1", "image", "0>1", None),  # nothing was before the first
+        ("a:one*500 | c:two d:one", "image", "02>1", None),  # one more of the old image
         # Pods that are known to be gone.
+        ("a:one | b:two!", "", "", None),
         ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
         ("a:one*900 | b:two*20!", "", "", None),
         ("a:one*365! | b:two*40!", "image", "0>1", None),  # all are gone: the verdict stays
@@ -147,6 +149,7 @@ def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | N
     else:
         before, after, own = ("".join(places[start.boot] for start in side) for side in (found.upgrade[1:]))
         assert (found.upgrade.changed, f"{before}>{after} {own}".strip()) == (changed, upgrade)
+        assert {places[start.boot] for start in found.live} <= {*after}
         assert found.upgrade.at == starts[int(after[0])].generation.started_at
     assert found.settings_changed_at == (None if edited is None else HOUR * edited)
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
