@@ -135,6 +135,8 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one*500 | c:two d:one", "image", "02>1", None),  # one more of the old image
         # Pods that are known to be gone.
         ("a:one | b:two!", "", "", None),
+        ("a:one*800! | b:two*20! | | c:one", "", "", None),  # compared with the one that ran last
+        ("a:one*900 | b:two*540 | c:three", "image", "1>2", None),  # and with the newest that runs
         ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
         ("a:one*900 | b:two*20!", "", "", None),
         ("a:one*365! | b:two*40!", "image", "0>1", None),  # all are gone: the verdict stays
