@@ -77,7 +77,7 @@ def judge_measures(
     Returns:
         By measure, of those that runs of both images have; nothing without an upgrade.
     """
-    selection = select(starts, policy)
+    selection = select(starts, policy.pool)
     upgrade = selection.upgrade
     if upgrade is None:
         return {}

@@ -162,34 +162,8 @@ class Pool:
     prior: int = 0
     """Of the prior, as it is stored, where it was learned from the services of a store; 0 where it is assumed."""
 
-    prior_services: int = 8
-    """Services with restarts without which none is learned."""
-
-    prior_trimmed: float = 0.25
-    """Share of the services, at either end, that are winsorized; at least one. With a tenth honest services teach the
-    same, but one in ten that lies makes the tail heavier (``benchmarks/results/2026-11-27-priors.md``)."""
-
-    prior_winsorized: float = 2.27
-    """What is left of a variance by winsorizing a tenth at either end of normal values, 0.68, over what is left by a
-    quarter, 0.30: the spread is what it was before."""
-
-    prior_least_sd: float = 0.002
-    """SD of logarithms. A service whose starts differ by less counts as if they did by so much."""
-
-    prior_least_df: float = 2.0
-    """Of a learned prior: with fewer degrees of freedom nothing would ever be called without restarts."""
-
-    prior_most_df: float = 4.0
-    """Of a learned prior: its tail stays heavy, however alike the services are that there were."""
-
-    prior_moved: float = 0.1
-    """Ratio by which what is learned must differ from the last prior to be another one."""
-
     baseline_runs: int = 240
     """Runs of a start that are its baseline: the latest."""
-
-    opening_runs: int = 48
-    """Runs by which the beginning of a start is known, where a drift within it must not count."""
 
     outlier_every: int = 30
     """One point in so many, at either end, is winsorized before a scatter is taken."""
@@ -273,17 +247,11 @@ class Pool:
     """Share of the runs' scatter that may be left without their waiting, or it does not explain it: what is taken out
     then only hides how long the rest lasts."""
 
-    trial_runs: int = 24
-    """Runs of both starts without which the judge is not tried on a restart: a trial costs as much as a judgement."""
-
     gone_seconds: float = 600.0
     """Without a run for so long, and"""
 
     gone_runs: float = 3.0
     """for so many of its own intervals, a container is not live any more."""
-
-    pace_runs: int = 12
-    """The latest runs of a start, whose mean interval is its own."""
 
     def __post_init__(self) -> None:
         """Refuse a baseline of no start.

@@ -46,7 +46,7 @@ class Judge:
             `no_baseline` without an upgrade, or where the image before has too few runs; `settling` before the first
             look.
         """
-        selection = select(starts, self._policy)
+        selection = select(starts, self._policy.pool)
         finding, causes = self._found(selection, siblings, canary)
         before = self._look_before(finding) if finding.state in CHANGED else None
         if before is not None:

@@ -159,7 +159,7 @@ def said(starts: Sequence[Start], siblings: Sequence[Start]) -> dict[str, Any]:
         "clock": part(c.clock),
         "changes": [[x.component, x.before, x.after] for x in c.changes],
         "shown": [len(side) for side in j.medians],
-        "trials": sorted([*key, t.looks, t.called] for key, t in trials(starts, siblings).items()),
+        "trials": sorted([*key, t.looks, t.called] for key, t in trials(starts).items()),
     }
 
 

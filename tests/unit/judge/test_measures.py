@@ -26,7 +26,7 @@ from infercanary.judge.measures import (
 )
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
-from infercanary.judge.priors import Prior
+from infercanary.judge.restarts import Prior
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.verdict import Judge
 
@@ -254,7 +254,7 @@ def test_restarts_of_one_image_are_not_called(name: str, sd: float) -> None:
 
 
 def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
-    learned = Prior(number=3, sd=0.002, df=4.0).of(LIVE)
+    learned = LIVE.but(**Prior(number=3, sd=0.002).changes)
     assert learned.for_measures() == LIVE.for_measures()
     loads = learned.for_loads()
     assert (loads.pool.restart_sd, loads.pool.restart_df) == (

@@ -17,7 +17,7 @@ from infercanary.judge.restarts import restarts_before
 from infercanary.judge.sentence import sentence
 from infercanary.judge.statistics import learn
 from infercanary.judge.trials import Trials, trials
-from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
@@ -62,7 +62,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             Findings that differ in this canary alone.
         """
         known = self.judgements.get(canary)
-        upgrade = last_upgrade(starts, policy) if drift_alone else None
+        upgrade = select(starts, policy.pool).upgrade if drift_alone else None
         if not (drift_alone and known and known.upgraded_at == (upgrade.at if upgrade else None)):
             known = Judge(policy).verdict(starts, siblings, canary)
         drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
@@ -77,7 +77,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             )
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
-        tried = trials(starts, siblings, self.trials.get(canary, {}), _TRIALS, policy)
+        tried = trials(starts, self.trials.get(canary, {}), _TRIALS, policy)
         return msgspec.structs.replace(
             self,
             judgements={**self.judgements, canary: known},
