@@ -81,6 +81,7 @@ UNKNOWN = replace(CONV, shapes="")
     [
         ([CONV, RELU], [slower(CONV, 0.03), RELU], [("aten::conv2d", "grew", "")]),
         ([CONV, RELU], [slower(CONV, 0.003), RELU], [("aten::conv2d", "shrank", "")]),
+        ([CONV, RELU], [slower(CONV, 0.0112), RELU], [("aten::conv2d", "grew", "")]),
         ([CONV, row("small", 1e-4)], [slower(CONV, 0.03), row("small", 2e-4)], [("aten::conv2d", "grew", "")]),
         ([CONV, RELU], [slower(CONV, 0.03, name="aten::_slow_conv2d"), RELU],
          [("aten::conv2d", "kernel", "mkldnn_convolution → _slow_conv2d")]),
@@ -222,6 +223,11 @@ def test_an_operator_that_may_have_been_in_the_rest_is_neither_new_nor_gone() ->
     found = compared(full, late)
     assert (found.new, found.gone) == (0, 0) and len(found.shifts) == MOST
     assert (compared(full, surely).new, compared(surely, full).gone) == (1, 1)
+    exchanged = compared(full, profile(*MANY[1:], row("late", 0.0019), rest=0.01, seed=1)).shifts
+    assert {each.operator: each.change for each in exchanged}.items() >= {
+        "late": "grew",
+        "op00": "shrank",
+    }.items()
 
 
 def test_words_name_the_operator_its_share_and_what_else_changed() -> None:
