@@ -114,7 +114,7 @@ def detect(
         seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
     if seen.verdict not in CHANGED:
         return Drift(shift=0.0, blocks=len(series))
-    steps = [point for point in scan(_medians(series), policy) if point.shift * seen.shift > 0]
+    steps = [point for point in scan(_medians(series)) if point.shift * seen.shift > 0]
     onset = (series[steps[-1].index] if steps else recent[0])[0].started_at
     beside = [
         Pair([Start(s.generation, before)], [Start(s.generation, after)])
