@@ -7,11 +7,11 @@ Each figure is a rate with its interval (Wilson, 95 %), or a median with that of
 makes the services; a row draws the same ones whatever judge is measured, so ``--beside`` compares like with like. A
 life is looked at after 5, 8, 12, 24 and 48 runs of the new starts: each look is a whole verdict on all runs until then.
 
-**Causes.** Each cell names its right answers and why (``CAUSES``); another named cause is wrong. Where there are siblings
-or replicas on the old image, a new start runs 2.5 times as often as they do, as in the burst after a start. While they
-have too few runs to be compared, before 12 of the new start, `unknown` is right beside the cell's own answer. One cell
-is not asked: a host that neither a control nor a sibling feels shows the same evidence as a slower image, so no judge
-can tell them apart, and `image` is the convention.
+**Causes.** Each cell names its right answers and why (``CAUSES``); another named cause is wrong. Where there are
+siblings or replicas on the old image, a new start runs 2.5 times as often as they do, as in the burst after a start.
+While they have too few runs to be compared, before 12 of the new start, `unknown` is right beside the cell's own
+answer. One cell is not asked: a host that neither a control nor a sibling feels shows the same evidence as a slower
+image, so no judge can tell them apart, and `image` is the convention.
 
 The data of ``--series`` is that of ``labelled.py``. Quiet are all places with no mark within 30 points.
 """
