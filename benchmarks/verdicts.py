@@ -144,7 +144,8 @@ class Figure(NamedTuple):
         """Of an earlier judge, and whether the intervals lie apart."""
         if before is None:
             return " | | |"
-        apart = (self.low > before.high) - (self.high < before.low) if self.number and before.number else 0
+        is_above, is_below = bool(self.low > before.high), bool(self.high < before.low)
+        apart = is_above - is_below if self.number and before.number else 0
         return f" {before} | {('', 'better', 'WORSE')[apart * self.better]} |"
 
 
