@@ -106,6 +106,7 @@ def start(
     canary: float | Floats = 0.0,
     control: float | Floats = 0.0,
     tick: float = 0.0,
+    every: float = EVERY,
     service: str = "service",
     fields: Fields | None = None,
     **generation: Any,
@@ -117,12 +118,13 @@ def start(
         name: The container's.
         image: Its id.
         at: When it began, in seconds.
-        runs: One in ``EVERY`` seconds.
+        runs: One in ``every`` seconds.
         restart_sd: Of logarithms.
         noise: Of its runs.
         canary: How much longer its canary takes than ``LEVEL`` (a logarithm), of all runs or of each.
         control: The same of its control.
         tick: Seconds; latencies are whole multiples of it.
+        every: Seconds between two runs.
         service: Its name.
         fields: Of its samples.
         generation: Other fields of the generation.
@@ -136,7 +138,7 @@ def start(
         seconds = tick * np.maximum(np.round(seconds / tick), 1)
     columns = {"median": seconds.tolist(), "sm_clock": (1.98e9 * mhz).tolist()}
     columns |= fields(rng, seconds) if fields else {}
-    times, controls = (at + EVERY * np.arange(runs)).tolist(), spin.tolist()
+    times, controls = (at + every * np.arange(runs)).tolist(), spin.tolist()
     samples = [
         Sample(
             sequence=i, canary=CANARY, started_at=times[i], outcome="ok", repeats=10,
@@ -184,6 +186,7 @@ def scene(
     beside: Fields | None = None,
     known: Sequence[Mapping[str, Any]] = ({}, {}),
     runs: int = NEW_RUNS,
+    pace: float = 1.0,
     **noise: Any,
 ) -> Scene:
     """An upgrade of all replicas at once, but for those that ``stay``.
@@ -204,14 +207,16 @@ def scene(
         beside: Fields of samples of siblings since the upgrade.
         known: Fields of the generations of both images.
         runs: Of each start since the upgrade.
+        pace: How many times as often as all else a new start runs, as in the burst after a start.
         noise: Of all starts of the service, as :func:`start` has it.
     """
     at = GAP * (earlier + 1) + 1e6
     moved, spin, own = math.log1p(host), math.log1p(control), {**noise, "fields": old, **known[0]}
 
-    def made(name: str, label: str, begin: float, runs: int, *logs: float, **more: Any) -> Start:
-        canary = sum(logs) + (wave(begin + EVERY * np.arange(runs, dtype=float)) if wave else 0.0)
-        return start(rng, name, label, begin, runs, canary=canary, **more)
+    def made(name: str, label: str, begin: float, count: int, *logs: float, **more: Any) -> Start:
+        times = begin + more.get("every", EVERY) * np.arange(count, dtype=float)
+        canary = sum(logs) + (wave(times) if wave else 0.0)
+        return start(rng, name, label, begin, count, canary=canary, **more)
 
     def ongoing(
         name: str, label: str, back: float, log: float, later: Mapping[str, Any], **more: Any
@@ -230,7 +235,7 @@ def scene(
     ]
     stays = {**own, "restart_sd": 0.0}
     before += [ongoing(f"stays{i}", "old", GAP, moved, {"control": spin}, **stays) for i in range(stay)]
-    own = {**noise, "fields": new or old, "control": spin, **known[1]}
+    own = {**noise, "fields": new or old, "control": spin, "every": EVERY / pace, **known[1]}
     logs = math.log1p(image), moved
     after = [made(f"r{i}", "new", at + i, runs, *logs, **own) for i in range(replicas)]
     back = GAP * (earlier + 1 if wave else 1)
@@ -328,7 +333,7 @@ def noisy(name: str, image: float, rng: np.random.Generator) -> Scene:
     phase = rng.random()
 
     def wave(times: Floats) -> Floats:
-        logs: Floats = math.log(1.15) * np.sin(2 * math.pi * (times / 600 + phase))
+        logs: Floats = math.log(1.15) * np.sin(2 * math.pi * (times / 3600 + phase))
         return logs
 
     host = wave if name == "periodic host" else None
