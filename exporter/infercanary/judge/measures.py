@@ -303,8 +303,8 @@ def _is_of_one_age(before: Iterable[Start], after: Sequence[Start]) -> bool:
 
     One that was seen only later had grown by then: that a new one has less is no sign of anything.
     """
-    oldest = max(start.times[-1] - start.generation.started_at for start in after)
-    return all(start.times[0] - start.generation.started_at <= oldest for start in before)
+    oldest = max(start.times[-1] - start.generation.started_at for start in after if start.samples)
+    return all(start.times[0] - start.generation.started_at <= oldest for start in before if start.samples)
 
 
 def _names(starts: Iterable[Start]) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ GENERATIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-seeds = st.integers(0, 1000)
+seeds, kinds = st.integers(0, 1000), st.sampled_from(KINDS)
 odd = st.integers(0, 3).map(lambda n: n == 3)
 
 
@@ -107,24 +108,27 @@ def samples(at: float, runs: int, level: float, kind: str, chosen: dict[str, Any
 @st.composite
 def starts(
     draw: st.DrawFn,
+    seed: int,
+    kind: str,
     service: str = "s",
     containers: int = 4,
     images: str = "AB",
-    seed: int = 0,
     most: int = 30,
 ) -> list[Start]:
     """Starts of a service in order of time: of a container one after the other."""
     found = []
-    level, kind = draw(st.sampled_from([0.02, 0.02, 1e-9, 1e5])), draw(st.sampled_from(KINDS))
+    level = draw(st.sampled_from([0.02, 0.02, 1e-9, 1e5]))
     usual = drawn(draw, OPTIONS)
     about = drawn(draw, GENERATIONS)
+    is_rollout = draw(st.booleans())
     for number in range(draw(st.integers(0, containers))):
         at = EPOCH + draw(st.sampled_from([0.0, 1.0, 300.0, UPGRADE]))
-        for order in range(draw(st.integers(0, 3))):
+        count = draw(st.integers(0, 3))
+        for order in range(count):
             chosen = drawn(draw, OPTIONS) if draw(odd) else usual
             facts = drawn(draw, GENERATIONS) if draw(odd) else about
             runs = draw(st.integers(0, most))
-            image = draw(st.sampled_from(images))
+            image = draw(st.sampled_from(images)) if not is_rollout else images[-(order == count - 1)]
             factor = draw(st.sampled_from([1.0, 1.0, 0.5, 1.1, 40.0]))
             g = generation(service, f"{service}-{number}", f"{order}", at, image, facts)
             each = samples(at, runs, level * factor, kind, chosen, seed)
@@ -153,17 +157,17 @@ def generation(
 
 
 @st.composite
-def siblings(draw: st.DrawFn, seed: int) -> list[Start]:
+def siblings(draw: st.DrawFn, seed: int, kind: str) -> list[Start]:
     """Other services on the host; some run all the time, and some end before the upgrade or within it."""
     found = []
     for name in "xyz"[: draw(st.integers(0, 3))]:
-        found += draw(starts(name, 1, "o", seed))
+        found += draw(starts(seed, draw(kinds), name, 1, "o"))
         if draw(st.booleans()):
             chosen = drawn(draw, OPTIONS) | {"failing": 0.0}
             runs = draw(st.integers(1, 1500))
             facts = {option: values[0] for option, values in GENERATIONS.items()}
             g = generation(name, f"{name}-long", "0", EPOCH, "o", facts)
-            found.append(Start.of(g, samples(EPOCH, runs, 0.02, draw(st.sampled_from(KINDS)), chosen, seed)))
+            found.append(Start.of(g, samples(EPOCH, runs, 0.02, kind, chosen, seed)))
     return sorted(found, key=lambda start: start.generation.started_at)
 
 
@@ -196,9 +200,9 @@ thorough = settings(
 
 
 @thorough
-@given(st.data(), seeds)
-def test_a_verdict(data: st.DataObject, seed: int) -> None:
-    own, others = data.draw(starts(seed=seed)), data.draw(siblings(seed))
+@given(st.data(), seeds, kinds)
+def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
+    own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     found = Judge().verdict(own, others, CANARY)
     assert found.state in STATES and sentence(found) and progress(found) is not None
     assert (found.look == 0) == (found.shift is None)
@@ -206,10 +210,24 @@ def test_a_verdict(data: st.DataObject, seed: int) -> None:
     assert set(trials(own, others)) <= {start.boot for start in own}
 
 
+@pytest.mark.parametrize("runs", range(5, 9))
+def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs: int) -> None:
+    """What siblings felt can be taken off the old image's starts, but not off so few runs."""
+    chosen, facts = ({name: values[0] for name, values in of.items()} for of in (OPTIONS, GENERATIONS))
+
+    def made(service: str, at: float, count: int, image: str) -> Start:
+        g = generation(service, service, f"{at:g}", at, image, facts)
+        return Start.of(g, samples(at, count, 0.02, "host", chosen, 1))
+
+    own = [made("s", EPOCH + 100 * i, 40, "A") for i in range(6)]
+    own.append(made("s", EPOCH + 700, runs, "B"))
+    is_sound(Judge().verdict(own, [made(name, EPOCH, 500, "o") for name in "xy"], CANARY))
+
+
 @thorough
-@given(st.data(), seeds)
-def test_verdicts_on_measures(data: st.DataObject, seed: int) -> None:
-    own, others = data.draw(starts(seed=seed)), data.draw(siblings(seed))
+@given(st.data(), seeds, kinds)
+def test_verdicts_on_measures(data: st.DataObject, seed: int, kind: str) -> None:
+    own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     before, after = ([s for s in own if s.generation.image_id in image] for image in ("A", "B"))
     for verdicts in (judge_measures(own, others), compare_measures(before, after)):
         for name, found in verdicts.items():
@@ -218,8 +236,8 @@ def test_verdicts_on_measures(data: st.DataObject, seed: int) -> None:
 
 
 @thorough
-@given(st.data(), seeds)
-def test_a_drift(data: st.DataObject, seed: int) -> None:
-    own = data.draw(starts(containers=1, images="A", seed=seed, most=60))
-    found = detect(own, data.draw(siblings(seed)), CANARY, restarts_of(own))
+@given(st.data(), seeds, kinds)
+def test_a_drift(data: st.DataObject, seed: int, kind: str) -> None:
+    own = data.draw(starts(seed, kind, containers=1, images="A", most=60))
+    found = detect(own, data.draw(siblings(seed, kind)), CANARY, restarts_of(own))
     is_sound(found)
