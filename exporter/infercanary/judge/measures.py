@@ -75,7 +75,7 @@ def judge_measures(
     }
     found[SPREAD.name] = MeasureVerdict(state="settling")
     if (known := compare_spread(selection, siblings, policy)) is not None:
-        found[SPREAD.name] = _verdict(known[0].verdict, known[0], *known[1])
+        found[SPREAD.name] = _verdict(known[0].verdict, *known)
     return {name: msgspec.structs.replace(verdict, upgraded_at=upgrade.at) for name, verdict in found.items()}
 
 
@@ -227,8 +227,6 @@ class _Judge:
         """Of a comparison of what is worse if larger, in the measure's own unit and direction."""
         if not math.isfinite(seen.shift):
             return MeasureVerdict(state=state)
-        if self._is_memory and state in ("improved", "equivalent") and not _is_of_one_age(before, after):
-            state = "inconclusive"
         levels = [
             median(s.median for start in side for s in start.samples if s.median) for side in (before, after)
         ]
@@ -246,12 +244,3 @@ def _verdict(state: State, seen: Comparison, before: float, after: float) -> Mea
 
 def _inverse(ratio: float) -> float:
     return math.inf if ratio <= -1 else 1 / (1 + ratio) - 1
-
-
-def _is_of_one_age(before: Iterable[Start], after: Sequence[Start]) -> bool:
-    """Whether the old image's starts are known from as early on as the new one's last value.
-
-    One that was seen only later had grown by then: that a new one has less is no sign of anything.
-    """
-    oldest = max(start.times[-1] - start.generation.started_at for start in after)
-    return all(start.times[0] - start.generation.started_at <= oldest for start in before)

@@ -1,18 +1,19 @@
 """Run-to-run spread of a canary's latency: an image may be as fast as the one before, and less steady.
 
-The spread of a start is the mean difference of neighbouring runs, without the largest eighth. Slow drift hardly changes
-it, nor does a neighbour that comes and goes: each time is one difference of many. A start is one replicate, with one
-value; the values of an image's earlier starts show what restarts and noise do, and so no model of the noise is needed.
+The spread of 48 runs is the mean difference of neighbours, as a ratio, without the largest eighth. Slow drift hardly
+changes it, nor does a neighbour that comes and goes: each time is one difference of many. The spreads of an image's
+earlier starts show what restarts, noise and the host do, and so no model of the noise is needed.
 
 Worse in simulated noise were: differences from a local median or of second order, ranks of single differences, means of
-3 to 8 of them, the plain or the winsorized mean (outliers), and several values a start (nested analysis of variance).
+3 to 8 of them, the plain or the winsorized mean (outliers), one value a start, and replicas that count as independent
+(a neighbour that comes and goes was then called).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median, variance
+from statistics import fmean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -25,25 +26,40 @@ from infercanary.judge.statistics import assess
 from infercanary.judge.upgrade import Selection
 
 
-class Spreads(NamedTuple):
-    """Spreads of the starts of one replica, before and after (logarithms)."""
+class Stretch(NamedTuple):
+    """At most 48 runs of a start, of which there are at least 24."""
 
-    old: Sequence[float]
-    new: Sequence[float]
+    began: float
+    middle: float
+    """When the run in the middle began."""
+    log: float
+    """Spread of these runs."""
+
+
+class Spreads(NamedTuple):
+    """Stretches of each start of a replica, before and after."""
+
+    old: Sequence[Sequence[Stretch]]
+    new: Sequence[Sequence[Stretch]]
 
     @property
-    def log(self) -> float:
-        """By how much it grew."""
-        return fmean(self.new) - fmean(self.old)
+    def levels(self) -> list[float]:
+        """Mean logarithm of the starts before and after."""
+        return [fmean(fmean(each.log for each in start) for start in side) for side in self]
+
+    @property
+    def grown(self) -> float:
+        before, after = self.levels
+        return after - before
 
 
 def compare_spread(
     selection: Selection, siblings: Sequence[Start], policy: Policy
-) -> tuple[Comparison, list[float]] | None:
+) -> tuple[Comparison, float, float] | None:
     """Did the spread of runs change with the upgrade.
 
     A change is five times as large as one that counts of other measures. There are few looks, of which the first is at
-    48 runs of a new start, and each errs in five times as many cases as all looks at the latency. In simulated noise
+    48 runs of a new start, and each errs in eight times as many cases as all looks at the latency. In simulated noise
     less than 1 % of identical restarts were called while the spread of restarts had an SD of up to 10 %.
 
     Args:
@@ -62,16 +78,22 @@ def compare_spread(
     )
     runs = align(selection, siblings, rules)
     pairs = runs.looks[-1] if runs.looks else ()
-    replicas = _spreads(pairs, "")
+    replicas = _spreads(pairs)
     if not replicas:
         return None
-    shift, looks = _shift(replicas, policy.pool.spread_restart_sd), len(rules.decide.looks)
-    seen = assess(shift, 1 - (1 - decide.confidence) / looks, policy=rules)
+    shift = _shift(replicas, policy.pool.spread_restart_sd)
+    seen = assess(shift, 1 - min(15 * decide.false_calls, 0.05), policy=rules)
     if seen.verdict in CHANGED:
-        called = assess(shift, 1 - 5 * decide.false_calls, policy=rules).verdict
-        is_open = called not in CHANGED or _is_shared(shift.log, pairs, runs.beside)
-        seen = seen._replace(verdict="inconclusive" if is_open else called)
-    return seen, [math.exp(fmean(map(fmean, side))) for side in zip(*replicas, strict=True)]
+        names = {name for pair in pairs for start in pair.after for s in start.samples for name in s.controls}
+        stayed = [Pair([old], [new]) for pair in pairs for old, new in pair.concurrent]
+        for others in (
+            [each.grown for name in names for each in _spreads(pairs, name)],
+            [each.grown for each in _spreads([*runs.beside, *stayed])],
+        ):
+            if others and median(others) / shift.log >= 0.5:  # the host may have done it
+                seen = seen._replace(verdict="inconclusive")
+    before, after = np.exp(np.mean([each.levels for each in replicas], axis=0)).tolist()
+    return seen, before, after
 
 
 def spread(values: Iterable[float]) -> float:
@@ -90,51 +112,51 @@ def spread(values: Iterable[float]) -> float:
     return math.hypot(float(steps[: steps.size - steps.size // 8].mean()), 1e-3)
 
 
-def _spreads(pairs: Iterable[Pair], control: str) -> list[Spreads]:
-    """Of the latency or of a control, of each pair that has some on either side.
+def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
+    """Of the latency or of a control, of each pair that has some on either side."""
+    both = [
+        Spreads(*([x for start in side if (x := _stretches(start, control))] for side in pair[:2]))
+        for pair in pairs
+    ]
+    return [each for each in both if all(each)]
 
-    CPU wait that others on the host caused is subtracted. Samples that the store merged of many runs have no spread.
-    """
 
-    def of(starts: Sequence[Start], runs: int) -> list[float]:
-        each = [
-            [
-                value
-                for s in start.samples[-runs:]
-                if s.runs == 1
-                and s.median
-                and (value := s.controls.get(control, 0.0) if control else s.median - (s.waited or 0.0)) > 0
-            ]
-            for start in starts
-        ]
-        return [math.log(spread(values)) for values in each if len(values) >= 24]
-
+def _stretches(start: Start, control: str) -> list[Stretch]:
+    """CPU wait that others caused is subtracted. Samples that the store merged of many runs are left out."""
+    values = [
+        (s.started_at, s.controls.get(control, 0.0) if control else (s.median or 0.0) - (s.waited or 0.0))
+        for s in start.samples
+        if s.runs == 1
+    ]
+    values = [each for each in values if each[1] > 0]
+    size = min(48, len(values))
     found = []
-    for pair in pairs:
-        runs = max(len(start.samples) for start in pair.after)
-        found.append(Spreads(of(pair.before, max(runs, 24)), of(pair.after, runs)))
-    return [each for each in found if each.old and each.new]
+    for end in range(len(values), size - 1, -size) if size >= 24 else ():
+        times, logs = zip(*values[end - size : end], strict=True)
+        found.append(Stretch(times[0], times[size // 2], math.log(spread(logs))))
+    return found
 
 
 def _shift(replicas: Sequence[Spreads], restart_sd: float) -> Shift:
-    """Of an infinite error while fewer than three restarts of the old image are known; the prior counts for eight."""
-    restarts = sum(len(each.old) - 1 for each in replicas)
-    squares = math.fsum(variance(each.old) * (len(each.old) - 1) for each in replicas if len(each.old) > 1)
-    error = (8 * restart_sd**2 + squares) / (8 + restarts) if restarts > 2 else math.inf
-    parts = math.fsum(1 / len(each.old) + 1 / len(each.new) for each in replicas)
-    return Shift(
-        fmean(each.log for each in replicas), math.sqrt(error * parts) / len(replicas), 8.0 + restarts
-    )
+    """By how much the spread grew; its error is infinite while a replica has fewer than three earlier starts.
 
-
-def _is_shared(log: float, pairs: Sequence[Pair], beside: Sequence[Pair]) -> bool:
-    """Whether controls, or siblings and replicas on the old image, spread at least half as much."""
-    stayed = [Pair([a], [b]) for pair in pairs for a, b in pair.concurrent]
-    names = {name for pair in pairs for start in pair.after for s in start.samples for name in s.controls}
-    return any(
-        moved and median(moved) / log >= 0.5
-        for moved in (
-            [each.log for name in names for each in _spreads(pairs, name)],
-            [each.log for each in _spreads([*beside, *stayed], "")],
-        )
-    )
+    Replicas share a host, and what it does from one period to the next. So a period is one value, of all replicas. The
+    prior counts for four degrees of freedom.
+    """
+    every = [
+        each._replace(log=each.log - replica.levels[0])
+        for replica in replicas
+        for start in replica.old
+        for each in start
+    ]
+    periods: list[list[Stretch]] = []
+    for each in sorted(every):
+        if not periods or each.began >= periods[-1][0].middle:
+            periods.append([])
+        periods[-1].append(each)
+    squares = math.fsum(fmean(each.log for each in period) ** 2 for period in periods)
+    alike, df = len(every) / len(periods), 3.0 + len(periods)
+    earlier, new = (sum(map(len, side)) for side in zip(*replicas, strict=True))
+    variance = max(alike / new, 1.0) * (4 * restart_sd**2 / min(alike, new) + squares) / df
+    error = math.sqrt(variance * (1 + alike / earlier)) if earlier >= 3 * alike else math.inf
+    return Shift(fmean(replica.grown for replica in replicas), error, df)
