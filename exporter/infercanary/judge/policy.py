@@ -221,20 +221,13 @@ class Pool:
     percent from start to start."""
 
     load_restart_sd: float = 0.025
-    """SD of logarithms. As :attr:`prior_restart_sd`, of throughput and energy: those of a second's load, at clocks that
-    differ from start to start."""
+    """SD of logarithms. As :attr:`restart_sd`, of throughput and energy: a second's load, at clocks that differ from
+    start to start. It is known on eight degrees of freedom: the heavy tail of fewer would ask for more starts than come
+    in a week (``benchmarks/results/2026-11-24-measures.md``)."""
 
-    load_restart_df: float = 8.0
-    """Degrees of freedom of that: more than of latency, whose heavy tail would ask for more starts than come in a week.
-    Of starts that truly differ by 3 % (SD) fewer are called so than with latency's prior, and more losses of 20 % are
-    (``benchmarks/results/2026-11-24-measures.md``)."""
-
-    measure_looks: int = 2
-    """Every how manyth look at latency is one at measures, too, beside the first and the last one. Each costs as much
-    CPU time as one at latency, and a few values more hardly change what is known of memory."""
-
-    most_measures: int = 20
-    """Measures of a canary that are judged: memory, energy, and as many points as a sweep may have."""
+    spread_restart_sd: float = 0.15
+    """SD of logarithms. As :attr:`restart_sd`, of the run-to-run spread, which 48 runs show no better. It is known on
+    eight degrees of freedom."""
 
     contended: float = 0.1
     """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
@@ -366,36 +359,26 @@ class Policy:
             raise ValueError(f"{', '.join(changes)}: no number of the policy")
         return Policy(**groups)
 
-    def for_measures(self) -> Policy:
-        """The same numbers for what is judged beside latency.
+    def for_measures(self, *, loads: bool = False) -> Policy:
+        """The same numbers for memory or, with ``loads``, for throughput and energy.
 
         Returns:
-            Of an effect that counts there, with fewer looks, and without what a store's latencies taught of restarts.
-            No start is compared with what others had in the same minutes: the host does not change memory, and theirs
-            is older.
+            Of an effect that counts there, with half of the looks, and without what a store's latencies taught of
+            restarts. Memory is not compared with what other replicas had in the same minutes: the host does not change
+            it, and theirs is older.
         """
         decide, pool = self.decide, self.pool
-        restarts = {} if not pool.prior else {"restart_sd": Pool.restart_sd, "restart_df": Pool.restart_df}
+        changes: dict[str, Any] = {"concurrent_starts": 0}
+        if loads:
+            changes = {"restart_sd": pool.load_restart_sd, "restart_df": 8.0}
+        elif pool.prior:
+            changes |= {"restart_sd": Pool.restart_sd, "restart_df": Pool.restart_df}
         return self.but(
-            concurrent_starts=0,
             reads_clock=False,
             smallest_effect=max(decide.smallest_effect, pool.measure_effect),
-            looks=tuple(sorted({*decide.looks[:: pool.measure_looks], decide.looks[-1]})),
+            looks=tuple(sorted({*decide.looks[::2], decide.looks[-1]})),
             prior=0,
-            **restarts,
-        )
-
-    def for_loads(self) -> Policy:
-        """As :meth:`for_measures`, for throughput and energy.
-
-        Returns:
-            With what is assumed of restarts there.
-        """
-        pool = self.pool
-        return self.for_measures().but(
-            concurrent_starts=pool.concurrent_starts,
-            restart_sd=pool.load_restart_sd,
-            restart_df=pool.load_restart_df,
+            **changes,
         )
 
 
