@@ -108,7 +108,7 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/gpu.py
 	.venv/bin/python benchmarks/steady.py
 	.venv/bin/python benchmarks/judging.py
-	.venv/bin/python benchmarks/drift.py
+	.venv/bin/python benchmarks/verdicts.py
 	.venv/bin/python benchmarks/fleet.py
 
 gpu: ## the claims about GPUs, on this machine, by PYTHON as it is: resumable, all in STATE; DEVICE=cpu for the logic alone, STEP=name

@@ -1,8 +1,7 @@
 """How well change points are found in real series that people marked, by a protocol that guards against tuning.
 
-    python benchmarks/labelled.py nested series.json.gz     # what to choose, and how well such a choice does
-    python benchmarks/labelled.py score series.json.gz --set window=12
-    python benchmarks/labelled.py folds series.json.gz
+    python benchmarks/labelled.py nested series.json.gz     # what to choose, how well that does, and each mechanism off
+    python benchmarks/labelled.py score series.json.gz      # as shipped
     python benchmarks/labelled.py guard                     # simulated noise, without a change
 
 The data is ``{name: {"values": [...], "marks": [[index, ...] of each person]}}``, such as SAP's
@@ -18,12 +17,10 @@ weighs the same (recall by series), and has an interval: bootstrap over tests, 2
 stay together.
 
 **How a choice is made.** By nested cross-validation over tests, in five folds. They do not depend on chance: tests in
-the order of their number of changes, then of their names, are dealt out there and back. For each outer fold, and from
-the other four alone: each family of variants is scored by inner folds (its setting chosen on three, scored on the
-fourth), the best family is taken, its setting is chosen on all four, and the outer fold is scored with that. A setting
-is chosen by the mean of both recalls among those within a budget of false alarms. The final setting is the same choice
-with all five folds, and what the outer folds gave is how well it does on series that nobody has seen. A choice
-overdraws its budget there, so two are shown: the goal is at most .06 per 1,000, and the smaller one's choice ships.
+the order of their number of changes, then of their names, are dealt out there and back. Each fold is scored with the
+setting that does best on the other four: by the mean of both recalls among those within a budget of false alarms. The
+final setting is the same choice with all five folds, and what the folds gave is how well it does on series that nobody
+has seen. A choice overdraws its budget there, so two are shown; the goal is at most .06 per 1,000.
 
 Each variant that is scored becomes a line of ``results/labelled.tsv``: trying many is tuning, too.
 """
@@ -31,30 +28,87 @@ Each variant that is scored becomes a line of ``results/labelled.tsv``: trying m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
-import importlib.util
 import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
-from change_peers import FAMILIES, NOISES, Family, Found
+from infercanary.judge import changepoints
+
+Floats: TypeAlias = NDArray[np.float64]
 
 RESULTS = Path(__file__).parent / "results" / "labelled.tsv"
 
 MARGIN, WINDOW, EFFECT, WIDTH = 10, 30, 0.03, 20
 FOLDS, RESAMPLED = 5, 2_000
 BUDGETS = 0.04, 0.02  # false alarms per 1,000 points
+THRESHOLDS = [round(float(x), 2) for x in np.geomspace(2.5, 12, 40)]
 
-Setting: TypeAlias = tuple[tuple[str, float], ...]
-"""The parameters of a variant, by name; a threshold is one of them."""
+Variant: TypeAlias = tuple[tuple[str, Any], ...]
+"""Names of the scan's module that are replaced, and what by."""
+Setting: TypeAlias = tuple[Variant, float]
+"""A variant and its threshold."""
+
+
+def neighbours(logs: Floats) -> float:
+    """Return the noise without what lasts for some points."""
+    return max(1e-4, float(np.median(np.abs(np.diff(logs)))) / 0.6745 / math.sqrt(2))
+
+
+def blocks(count: int) -> Callable[[Floats], float]:
+    """Return the noise by medians of ``count`` points alone."""
+
+    def noise(logs: Floats) -> float:
+        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(logs, min(count, logs.size // 5)), axis=1)
+        size = ordered.shape[1]
+        level = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
+        typical = float(np.median(np.abs(level[size:] - level[:-size])))
+        return max(1e-4, typical / 0.6745 * math.sqrt(size / math.pi))
+
+    return noise
+
+
+def plain_median(ordered: Sequence[float]) -> tuple[float, float]:
+    """Return the median, and its standard error by the winsorized scatter."""
+    if len(ordered) < changepoints.NEAR:
+        return median(ordered), math.inf
+    inner = [ordered[1], *ordered[1:-1], ordered[-2]]
+    return median(ordered), float(np.std(inner, ddof=1)) * 1.2 / math.sqrt(len(ordered))
+
+
+GRIDS: dict[str, dict[str, Sequence[Any]]] = {
+    "as shipped": {},
+    "chosen": {"SIDE": (12, 15, 20), "NEAR": (5, 8), "PRICES": (changepoints.PRICES, (96, 48, 24, 12, 6, 3))},
+    "without doubt": {"_doubt": [lambda *_: 1.0]},
+    "without prices": {"PRICES": [(4,)]},
+    "without z": {"_median": [lambda ordered: (median(ordered), 0.01 if len(ordered) >= 8 else math.inf)]},
+    "z by the winsorized scatter": {"_median": [plain_median]},
+    "noise of neighbours": {"noise": [neighbours]},
+    "noise of 8 alone": {"noise": [blocks(8)]},
+    "noise of 16": {"noise": [blocks(16)]},
+    "changes after 8 points": {"NEAR": [8]},
+    "12 points a side": {"SIDE": [12]},
+    "20 points a side": {"SIDE": [20]},
+    "prices of twice as many steps": {"PRICES": [tuple(2 ** (x / 2) for x in range(14, 1, -1))]},
+}
+"""The shipped scan, what its numbers were chosen from, and each mechanism off."""
+
+
+def found_by(variant: Variant, values: Sequence[float] | Floats) -> list[tuple[int, float]]:
+    """Return where the level changes by a variant, and how strongly."""
+    with mock.patch.multiple(changepoints, **dict(variant)) if variant else contextlib.nullcontext():
+        return changepoints.strengths(np.log(np.asarray(values, dtype=float)))
 
 
 class Labelled(NamedTuple):
@@ -157,77 +211,55 @@ def counted(item: Labelled, found: Sequence[int]) -> Counts:
 
 
 class Table:
-    """The counts of each series by family and setting; each variant is run once."""
+    """The counts of each series by grid and setting; each variant is run once."""
 
-    def __init__(self, series: Sequence[Labelled], families: Mapping[str, Family]) -> None:
+    def __init__(self, series: Sequence[Labelled]) -> None:
         self.series = series
         self.fold = folds(series)
         self.counts: dict[tuple[str, Setting], list[Counts]] = {}
-        for name, family in families.items():
-            for values in product(*family.grid.values()):
-                self._run(name, family, dict(zip(family.grid, values, strict=True)))
+        for name, grid in GRIDS.items():
+            for values in product(*grid.values()):
+                self._run(name, tuple(zip(grid, values, strict=True)))
 
-    def _run(self, name: str, family: Family, settings: Mapping[str, float]) -> None:
+    def _run(self, name: str, variant: Variant) -> None:
         begin = time.perf_counter()
-        found = [family.find(item.values, settings) for item in self.series]
+        found = [found_by(variant, item.values) for item in self.series]
         pace = sum(len(item.values) for item in self.series) / (time.perf_counter() - begin)
-        best: tuple[Score, Setting] | None = None
-        for threshold in family.thresholds:
-            setting = (*settings.items(), ("threshold", threshold))
-            counts = [
-                counted(item, at_least(one, threshold)) for item, one in zip(self.series, found, strict=True)
+        for threshold in THRESHOLDS:
+            each = zip(self.series, found, strict=True)
+            self.counts[name, (variant, threshold)] = [
+                counted(item, at_least(places, threshold)) for item, places in each
             ]
-            self.counts[name, setting] = counts
-            score = Score.of(counts)
-            if best is None or score.merit(BUDGETS[-1]) > best[0].merit(BUDGETS[-1]):
-                best = score, setting
-        if best:
-            note(name, best[1], best[0], pace)
+        best = self.best(name, range(FOLDS), BUDGETS[-1], variant)
+        note(name, shown(best), self.score(name, best, range(FOLDS)), pace)
 
-    def score(self, variant: tuple[str, Setting], within: Iterable[int]) -> Score:
-        """Of one variant, on some of the folds."""
+    def of_folds(self, name: str, setting: Setting, within: Iterable[int]) -> list[tuple[str, Counts]]:
+        """The test and the counts of each series of some folds."""
         chosen = set(within)
-        each = zip(self.series, self.counts[variant], strict=True)
-        return Score.of(counts for item, counts in each if self.fold[item.test] in chosen)
+        each = zip(self.series, self.counts[name, setting], strict=True)
+        return [(item.test, counts) for item, counts in each if self.fold[item.test] in chosen]
 
-    def best(self, name: str, within: Sequence[int], budget: float) -> tuple[str, Setting]:
-        """The setting of a family that does best on some of the folds; of equals the first."""
-        own = [variant for variant in self.counts if variant[0] == name]
-        return max(own, key=lambda variant: self.score(variant, within).merit(budget))
+    def score(self, name: str, setting: Setting, within: Iterable[int]) -> Score:
+        """Of one setting, on some of the folds."""
+        return Score.of(counts for _, counts in self.of_folds(name, setting, within))
 
-    def crossed(self, name: str, within: Sequence[int], budget: float) -> list[Counts]:
-        """The counts of a family where each fold is scored with the setting that the others choose."""
-        found: list[Counts] = []
-        for out in within:
-            variant = self.best(name, [fold for fold in within if fold != out], budget)
-            found += self.of_fold(variant, out)
-        return found
-
-    def of_fold(self, variant: tuple[str, Setting], fold: int) -> list[Counts]:
-        """The counts of one fold."""
-        each = zip(self.series, self.counts[variant], strict=True)
-        return [counts for item, counts in each if self.fold[item.test] == fold]
-
-    def tests_of_fold(self, fold: int) -> list[str]:
-        """The test of each of those counts."""
-        return [item.test for item in self.series if self.fold[item.test] == fold]
+    def best(
+        self, name: str, within: Sequence[int], budget: float, variant: Variant | None = None
+    ) -> Setting:
+        """The setting that does best on some of the folds; of equals the first."""
+        own = [setting for key, setting in self.counts if key == name and variant in (None, setting[0])]
+        return max(own, key=lambda setting: self.score(name, setting, within).merit(budget))
 
 
-def at_least(found: Found, threshold: float) -> list[int]:
+def at_least(found: Iterable[tuple[int, float]], threshold: float) -> list[int]:
     """Where the strength of what was found reaches a threshold."""
     return [at for at, strength in found if strength >= threshold]
 
 
-def chosen(table: Table, names: Sequence[str], within: Sequence[int], budget: float) -> tuple[str, Setting]:
-    """The family that does best by cross-validation within the folds, and its best setting on all of them."""
-    name = max(names, key=lambda name: Score.of(table.crossed(name, within, budget)).merit(budget))
-    return table.best(name, within, budget)
-
-
-def interval(tests: Sequence[str], counts: Sequence[Counts]) -> tuple[Score, Score]:
+def interval(counts: Iterable[tuple[str, Counts]]) -> tuple[Score, Score]:
     """The 95 % interval of each part of a score, by resampling tests."""
     by_test: defaultdict[str, list[Counts]] = defaultdict(list)
-    for test, count in zip(tests, counts, strict=True):
+    for test, count in counts:
         by_test[test].append(count)
     groups = list(by_test.values())
     rng = np.random.default_rng(20261123)
@@ -239,78 +271,106 @@ def interval(tests: Sequence[str], counts: Sequence[Counts]) -> tuple[Score, Sco
     return Score(*low.tolist()), Score(*high.tolist())
 
 
-def nested(series: Sequence[Labelled], families: Mapping[str, Family]) -> None:
-    """Print how well each family does, and the choice between all, on folds that had no part in a choice."""
-    table = Table(series, families)
+def with_interval(counts: Sequence[tuple[str, Counts]]) -> str:
+    """A score in words: false alarms per 1,000, recall, recall by series."""
+    score = Score.of(count for _, count in counts)
+    parts = zip(score, *interval(counts), strict=True)
+    return " | ".join(f"{x:.3f} [{low:.3f}, {high:.3f}]" for x, low, high in parts)
+
+
+def nested(series: Sequence[Labelled]) -> None:
+    """Print how well the choice within each grid does on folds that had no part in it, and what all folds choose."""
+    table = Table(series)
     print(f"{len(series)} series, {sum(len(s.values) for s in series):,} points, ", end="")
     print(f"{sum(len(s.changes) for s in series)} changes")
-    print("outer folds: false alarms per 1,000, recall, recall by series, each with its 95 % interval")
-    own = [name for name in families if not families[name].is_peer]
-    rows = [(name, [name]) for name in families]
-    rows += [("the choice between ours", own)] if len(own) > 1 else []
     for budget in BUDGETS:
-        print(f"\nchosen within {budget} false alarms per 1,000")
-        for label, names in rows:
-            crossed(table, label, names, budget)
+        print(f"\n| within {budget} | false alarms per 1,000 | recall | by series | all folds choose |")
+        print("|---|---|---|---|---|")
+        for name in GRIDS:
+            counts: list[tuple[str, Counts]] = []
+            for out in range(FOLDS):
+                setting = table.best(name, [fold for fold in range(FOLDS) if fold != out], budget)
+                counts += table.of_folds(name, setting, [out])
+            final = shown(table.best(name, range(FOLDS), budget))
+            print(f"| {name} | {with_interval(counts)} | {final} |", flush=True)
 
 
-def crossed(table: Table, label: str, names: Sequence[str], budget: float) -> None:
-    """Print the score of the choice between families on the outer folds, and what all folds choose."""
-    tests: list[str] = []
-    counts: list[Counts] = []
-    for out in range(FOLDS):
-        variant = chosen(table, names, [fold for fold in range(FOLDS) if fold != out], budget)
-        counts += table.of_fold(variant, out)
-        tests += table.tests_of_fold(out)
-        print(f"    fold {out}: {Score.of(table.of_fold(variant, out))}  with {shown(variant)}")
-    score, (low, high) = Score.of(counts), interval(tests, counts)
-    parts = (f"{x:.3f} [{a:.3f}, {b:.3f}]" for x, a, b in zip(score, low, high, strict=True))
-    print(f"{label:28} {'   '.join(parts)}")
-    final = chosen(table, names, range(FOLDS), budget)
-    print(
-        f"{'':28} all folds choose {shown(final)}: in sample {table.score(final, range(FOLDS))}", flush=True
-    )
+def shown(setting: Setting) -> str:
+    """A setting in words."""
+    variant, threshold = setting
+    numbers = [f"{name}={value}" for name, value in variant if not callable(value)]
+    return " ".join([*numbers, f"threshold={threshold:g}"])
 
 
-def shown(variant: tuple[str, Setting]) -> str:
-    """A variant in words."""
-    return ", ".join([variant[0], *(f"{name} {value:g}" for name, value in variant[1])])
-
-
-def note(name: str, setting: Setting, score: Score, pace: float) -> None:
+def note(name: str, setting: str, score: Score, pace: float) -> None:
     """Append a variant to the results file."""
-    if not RESULTS.exists():
-        RESULTS.write_text(
-            "when\tfamily\tsetting\tfalse alarms per 1,000\trecall\tby series\tpoints a second\n", "utf-8"
-        )
-    settings = " ".join(f"{key}={value:g}" for key, value in setting)
     with RESULTS.open("a", encoding="utf-8") as file:
-        row = (time.strftime("%Y-%m-%d %H:%M"), name, settings, *(f"{x:.4f}" for x in score), f"{pace:.0f}")
+        row = (time.strftime("%Y-%m-%d %H:%M"), name, setting, *(f"{x:.4f}" for x in score), f"{pace:.0f}")
         file.write("\t".join(row) + "\n")
 
 
-def guard(families: Mapping[str, Family], count: int = 200, length: int = 650) -> None:
-    """Print false alarms per 1,000 points in simulated noise, at the usual threshold of each family."""
-    print(f"{count} series of {length} points each: false alarms per 1,000, by noise")
-    print(f"{'':28}" + "".join(f"{name:>14}" for name in NOISES))
-    for name, family in families.items():
-        row = []
-        for number, make in enumerate(NOISES.values()):
-            rngs = (np.random.default_rng([20261123, number, i]) for i in range(count))
-            found = sum(len(at_least(family.find(make(rng, length), {}), family.usual)) for rng in rngs)
-            row.append(1000 * found / count / length)
-        print(f"{name:28}" + "".join(f"{x:14.3f}" for x in row), flush=True)
+# Noise, as latencies around 0.01 s.
 
 
-def families_of(path: Path) -> dict[str, Family]:
-    """Families of a file outside the tree that defines ``FAMILIES``: variants that are only tried."""
-    spec = importlib.util.spec_from_file_location("tried", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path}: no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, Family] = module.FAMILIES
-    return found
+def _lasting(rng: np.random.Generator, count: int, phi: float, sd: float = 0.02) -> Floats:
+    noise: Floats = rng.normal(0, sd * math.sqrt(1 - phi**2), count)
+    noise[0] = rng.normal(0, sd)
+    for i in range(1, count):
+        noise[i] += phi * noise[i - 1]
+    return noise
+
+
+def _modes(rng: np.random.Generator, count: int, slow: float, fast: float) -> Floats:
+    """Two modes 5 % apart, and for how long a stay in each lasts on average."""
+    stays = np.repeat(np.arange(2 * count) % 2, rng.geometric(np.tile((1 / fast, 1 / slow), count)))
+    noise: Floats = 0.05 * stays[:count] + rng.normal(0, 0.005, count)
+    return noise
+
+
+def _wave(rng: np.random.Generator, count: int, period: float) -> Floats:
+    noise: Floats = 0.04 * np.sin(rng.uniform(0, 7) + np.arange(count) * 2 * math.pi / period)
+    return noise + rng.normal(0, 0.01, count)
+
+
+def _ticks(rng: np.random.Generator, count: int, scatter: float) -> Floats:
+    """A clock whose ticks are 5 % of the latency, which itself drifts by less than one."""
+    level = rng.uniform(18, 20) + rng.uniform(-0.3, 0.3) * np.linspace(0, 1, count)
+    return np.log(np.round(level + rng.normal(0, scatter, count)))
+
+
+NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+    "white": lambda rng, n: _lasting(rng, n, 0),
+    "heavy tails": lambda rng, n: 0.012 * rng.standard_t(3, n),
+    "outliers": lambda rng, n: rng.normal(0, 0.01, n) + (rng.random(n) < 0.03) * rng.exponential(0.5, n),
+    "bursts": lambda rng, n: (
+        rng.normal(0, 0.01, n) + 0.15 * np.convolve(rng.random(n) < 0.01, np.ones(4))[:n].clip(0, 1)
+    ),
+    "AR .3": lambda rng, n: _lasting(rng, n, 0.3),
+    "AR .6": lambda rng, n: _lasting(rng, n, 0.6),
+    "AR .9": lambda rng, n: _lasting(rng, n, 0.9),
+    "walk": lambda rng, n: np.cumsum(rng.normal(0, 0.01, n)),
+    "wide walk": lambda rng, n: np.cumsum(rng.normal(0, 0.02, n)),
+    "walk in noise": lambda rng, n: np.cumsum(rng.normal(0, 0.003, n)) + rng.normal(0, 0.01, n),
+    "two modes": lambda rng, n: 0.05 * (rng.random(n) < 0.3) + rng.normal(0, 0.005, n),
+    "even modes": lambda rng, n: 0.05 * (rng.random(n) < 0.5) + rng.normal(0, 0.002, n),
+    "sticky modes": lambda rng, n: _modes(rng, n, 5, 35 / 3),
+    "ticks": lambda rng, n: _ticks(rng, n, 0.25),
+    "fine ticks": lambda rng, n: _ticks(rng, n, 0.1),
+    "drift": lambda rng, n: np.log(np.linspace(1, 1.3, n)) + rng.normal(0, 0.01, n),
+    "wave of 60": lambda rng, n: _wave(rng, n, 60),
+    "wave of 100": lambda rng, n: _wave(rng, n, 100),
+    "wave of 200": lambda rng, n: _wave(rng, n, 200),
+    "sawtooth of 100": lambda rng, n: 0.1 * (np.arange(n) / 100 % 1) + rng.normal(0, 0.01, n),
+}
+
+
+def guard(count: int, length: int = 650) -> None:
+    """Print the false alarms per 1,000 points of the scan in simulated noise."""
+    print(f"{count} series of {length} points each: changes found per 1,000 points, by noise")
+    for number, (name, make) in enumerate(NOISES.items()):
+        rngs = (np.random.default_rng([20261123, number, i]) for i in range(count))
+        found = sum(len(changepoints.scan(0.01 * np.exp(make(rng, length)))) for rng in rngs)
+        print(f"| {name} | {1000 * found / count / length:.3f} |", flush=True)
 
 
 def main() -> None:
@@ -318,47 +378,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("nested", "score", "folds", "guard"))
+    parser.add_argument("what", choices=("nested", "score", "guard"))
     parser.add_argument("data", nargs="?", type=Path, help="the labelled series; `guard` needs none")
-    parser.add_argument("--family", action="append", help="only this one; may be repeated")
-    parser.add_argument("--also", type=Path, help="a Python file with a dict FAMILIES of variants to try")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for `score`")
+    parser.add_argument("--count", type=int, default=1_000, help="series of each noise, for `guard`")
     args = parser.parse_args()
-    families = dict(FAMILIES) | (families_of(args.also) if args.also else {})
-    families = {name: families[name] for name in args.family or families}
     if args.what == "guard":
-        guard(families)
+        guard(args.count)
         return
     if args.data is None:
         parser.error(f"{args.what} needs the labelled series")
     series = load(args.data)
-    if args.what == "folds":
-        fold = folds(series)
-        for number in range(FOLDS):
-            own = [item for item in series if fold[item.test] == number]
-            size = sum(len(item.values) for item in own), sum(len(item.changes) for item in own)
-            print(f"fold {number}: {len(own)} series, {size[0]:,} points, {size[1]} changes: ", end="")
-            print(" ".join(item.name for item in own))
-    elif args.what == "nested":
-        nested(series, families)
-    else:
-        settings = {key: float(value) for key, _, value in (each.partition("=") for each in args.set)}
-        paces = {name: scored(series, name, family, settings) for name, family in families.items()}
-        if "ours" in paces:
-            print("pace: " + ", ".join(f"{paces['ours'] / paces[name]:.2f} of {name}" for name in paces))
-
-
-def scored(series: Sequence[Labelled], name: str, family: Family, settings: Mapping[str, float]) -> float:
-    """Print the score of one variant as it stands, on all series; nothing is chosen by it. Return points a second."""
+    if args.what == "nested":
+        nested(series)
+        return
     begin = time.perf_counter()
-    found = [at_least(family.find(item.values, settings), family.usual) for item in series]
+    found = [[change.index for change in changepoints.scan(item.values)] for item in series]
     pace = sum(len(item.values) for item in series) / (time.perf_counter() - begin)
-    counts = [counted(item, one) for item, one in zip(series, found, strict=True)]
-    score = Score.of(counts)
-    low, high = interval([item.test for item in series], counts)
-    note(name, (*settings.items(), ("threshold", family.usual)), score, pace)
-    print(f"{name:28} {score}  from {low} to {high}; {pace:,.0f} points a second")
-    return pace
+    counts = [(item.test, counted(item, places)) for item, places in zip(series, found, strict=True)]
+    print(f"{with_interval(counts)} | {pace:,.0f} points a second")
 
 
 if __name__ == "__main__":

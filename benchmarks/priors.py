@@ -1,26 +1,21 @@
 """What is learned of restarts where some services lie: the prior, and how often an unchanged service would be called.
 
-``python benchmarks/priors.py`` draws services whose restart SDs are those of a scaled inverse chi-square, has liars
-among them that claim restarts which differ wildly or not at all, and compares ways to winsorize: the policy's, and a
-tenth without a correction, as it was before. A false alarm is a difference beyond the prior's 99 % interval.
+``python benchmarks/priors.py`` draws services whose restart SDs are those of a scaled inverse chi-square, and has liars
+among them that claim restarts which differ wildly or not at all. A false alarm is a difference beyond the prior's 99 %
+interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t
 
-from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.priors import learned
+from infercanary.judge.policy import LIVE
+from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
 
-WAYS: Mapping[str, Policy] = {
-    "a tenth": LIVE.but(prior_trimmed=0.1, prior_winsorized=1.0),
-    "the policy's": LIVE,
-}
 LIES = {"none": 0.0, "wide": 0.55, "narrow": 0.0}
 TYPICAL_SD, TRIALS, NEW = 0.0085, 300, 2000
 
@@ -29,13 +24,10 @@ class Found(NamedTuple):
     """Of one trial."""
 
     sd: float
-    df: float
     false: float
 
 
-def trial(
-    rng: np.random.Generator, services: int, tail: float, liars: int, claimed: float, policy: Policy
-) -> Found:
+def trial(rng: np.random.Generator, services: int, tail: float, liars: int, claimed: float) -> Found:
     """One fleet.
 
     Args:
@@ -44,7 +36,6 @@ def trial(
         tail: Degrees of freedom of how their SDs differ.
         liars: Services beside them.
         claimed: The SD that these claim.
-        policy: How it is learned.
 
     Returns:
         What it learns, and the share of unchanged services that would be called.
@@ -59,29 +50,26 @@ def trial(
     dfs = rng.integers(2, 9, services)
     own = sds(services) * np.sqrt(rng.chisquare(dfs) / dfs)
     shown = [Restarts(float(sd), float(df)) for sd, df in zip(own, dfs, strict=True)]
-    prior = learned([*shown, *[Restarts(claimed, 5.0)] * liars], policy)
+    prior = learned([*shown, *[Restarts(claimed, 5.0)] * liars])
     assert prior is not None
     differences = np.abs(rng.normal(0, 1, NEW) * sds(NEW))
-    return Found(prior.sd, prior.df, float((differences > t.ppf(0.995, prior.df) * prior.sd).mean()))
+    return Found(prior.sd, float((differences > t.ppf(0.995, LIVE.pool.restart_df) * prior.sd).mean()))
 
 
 def main() -> None:
     """Print a table: medians over the trials, and the middle 90 %."""
-    print("| honest | tail | liars | way | SD, % | df | called, % |\n|---:|---:|---|---|---|---|---|")
+    print("| honest | tail | liars | SD, % | called, % |\n|---:|---:|---|---|---|")
     for services in (20, 100):
         for tail in (1.5, 3.0):
             for lie, share in (("none", 0.0), ("wide", 0.1), ("wide", 0.2), ("narrow", 0.1), ("narrow", 0.2)):
                 liars = round(share * services / (1 - share))
-                for way, policy in WAYS.items():
-                    rng = np.random.default_rng([services, int(10 * tail), liars])
-                    found = [trial(rng, services, tail, liars, LIES[lie], policy) for _ in range(TRIALS)]
-                    cells = []
-                    for values, scale in zip(zip(*found, strict=True), (100, 1, 100), strict=True):
-                        low, middle, high = scale * np.quantile(values, (0.05, 0.5, 0.95))
-                        cells.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
-                    print(
-                        f"| {services} | {tail:g} | {liars} {lie} | {way} | {' | '.join(cells)} |", flush=True
-                    )
+                rng = np.random.default_rng([services, int(10 * tail), liars])
+                found = [trial(rng, services, tail, liars, LIES[lie]) for _ in range(TRIALS)]
+                cells = []
+                for values, scale in zip(zip(*found, strict=True), (100, 100), strict=True):
+                    low, middle, high = scale * np.quantile(values, (0.05, 0.5, 0.95))
+                    cells.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
+                print(f"| {services} | {tail:g} | {liars} {lie} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

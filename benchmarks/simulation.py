@@ -1,147 +1,340 @@
-"""Starts of containers, made of random numbers: what the judges of ``drift.py`` and ``lives.py`` are shown.
+"""Starts of containers, made of random numbers: the services that ``verdicts.py`` shows to the judge.
 
-Simulated are, per start of a container, the repeats of each run, a control's runs and the SM clock. Latency is a level
-times, all independent and all as ratios,
+The latency of a run is a level times independent factors:
 
-- what this start drew (``restart SD``; the same for all its runs),
-- run noise that lasts: first-order autocorrelation 0.6, SD 1 %, Student's t with 3 degrees of freedom,
-- the clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % off for 5 to 60 runs, once in 2,000
-  runs); the canary follows it at 0.7, the control at 0.9,
-- what the host does to all its containers, the control included,
-- the repeats' own noise, SD 2 %, Student's t with 3 degrees of freedom,
-- and the image's effect, which is what a judge must find.
-
-At another pace, all that lasts takes the same time, and so more runs, or fewer.
+- one that each start draws (restart SD), the same for all of its runs,
+- the noise of runs, by default first-order autocorrelation .6 and SD 1 % with the tail of Student's t with 3 degrees of
+  freedom, and the median of ten repeats on top of it,
+- the SM clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % off for 5 to 60 runs, once in
+  2,000 runs); the canary follows it at .7, the control at .9,
+- the effect of the image, which is what a judge must find, and that of the host, of which a cell says who feels it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
-from infercanary.judge.model import Generation, Sample
-from infercanary.judge.model import Start as KeptStart
-from infercanary.judge.policy import LIVE
+from infercanary.contract.measures import HOST_MEMORY
+from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, CPU_WAIT_OUTSIDE
+from infercanary.judge.model import Generation, Sample, Start
 
 Floats: TypeAlias = NDArray[np.float64]
+Noise: TypeAlias = Callable[[np.random.Generator, int], Floats]
+"""Logarithms of so many runs."""
 
-REPEATS, BEFORE, PAST = 10, 384, 8
+Fields: TypeAlias = Callable[[np.random.Generator, Floats], dict[str, Any]]
+"""Of the seconds of each run: fields of the samples, and `median` where they change it."""
 
-
-class Start(NamedTuple):
-    """One start of one container: repeats (runs by repeats, s), and of each run the control (s) and the clock (MHz)."""
-
-    repeats: Floats
-    control: Floats
-    clock: Floats
-
-    @property
-    def medians(self) -> Floats:
-        """What is judged."""
-        medians: Floats = np.median(self.repeats, axis=1)
-        return medians
-
-    def first(self, runs: int) -> Start:
-        """As it stood after so many runs."""
-        return Start(*(part[:runs] for part in self))
+CANARY, LEVEL, EVERY = "canary", 0.010, 10.0  # seconds of a run, and between two
+RUNS, NEW_RUNS, GAP = 60, 48, 700.0  # of an old start, of a new one; seconds between two starts of a replica
+THREADS = {"torch_intra_op_threads": "1"}  # the waiting of one thread is known
 
 
-class Upgrade(NamedTuple):
-    """What a judge is shown: each replica's start before and after it, and earlier starts of the old image."""
-
-    replicas: Sequence[tuple[Start, Start]]
-    past: Sequence[Start]
-
-
-def lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> Floats:
-    """Noise (logarithms) of that SD, with first-order autocorrelation ``phi`` and the tail of Student's t with 3."""
-    steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
-    noise, last = np.empty_like(steps), 0.0
-    for i, step in enumerate(steps):
-        noise[i] = last = phi * last + step
-    return noise[50:]
+def lasting(rng: np.random.Generator, runs: int, phi: float, sd: float, heavy: bool = True) -> Floats:
+    """Noise of that SD with first-order autocorrelation ``phi``; ``heavy``: Student's t with 3 degrees of freedom."""
+    steps = rng.standard_t(3, runs + 50) / math.sqrt(3) if heavy else rng.normal(size=runs + 50)
+    noise: Floats = lfilter([sd * math.sqrt(1 - phi**2)], [1.0, -phi], steps)[50:]
+    return noise
 
 
-def _clock(rng: np.random.Generator, runs: int, pace: float) -> Floats:
-    clock = np.empty(runs)
-    at, slow = 0, rng.random() < 0.2
+def usual(rng: np.random.Generator, runs: int) -> Floats:
+    """The noise of runs, with that of the repeats that each is the median of (SD 2 %)."""
+    repeats = rng.standard_t(3, (runs, 10)) * 0.02 / math.sqrt(3)
+    noise: Floats = lasting(rng, runs, 0.6, 0.01) + np.median(repeats, axis=1)
+    return noise
+
+
+def clock(rng: np.random.Generator, runs: int) -> Floats:
+    """The SM clock over its usual one."""
+    found = np.empty(runs)
+    at, is_slow = 0, rng.random() < 0.2
     while at < runs:
-        until = at + int(rng.geometric(1 / (pace * (16 if slow else 64))))
-        clock[at:until] = 0.97 if slow else 1.0
-        at, slow = until, not slow
-    for begin in np.flatnonzero(rng.random(runs) < 1 / (2000 * pace)):
-        clock[begin : begin + int(pace * rng.integers(5, 61))] = 0.8
-    return clock
+        until = at + int(rng.geometric(1 / (16 if is_slow else 64)))
+        found[at:until] = 0.97 if is_slow else 1.0
+        at, is_slow = until, not is_slow
+    for begin in np.flatnonzero(rng.random(runs) < 1 / 2000):
+        found[begin : begin + int(rng.integers(5, 61))] = 0.8
+    return found
+
+
+def modes(gap: float, dwell: float) -> Noise:
+    """Two modes of equal weight that last so many runs; 2 is none that lasts."""
+
+    def noise(rng: np.random.Generator, runs: int) -> Floats:
+        state = (np.cumsum(rng.random(runs) < 1 / dwell) + rng.integers(2)) % 2
+        logs: Floats = gap * state + rng.normal(0, 0.01, runs)
+        return logs
+
+    return noise
+
+
+def periodic(runs: int, height: float, *, sawtooth: bool = False) -> Noise:
+    """A wave over so many runs, or a rise and a sudden fall, which each start begins anywhere."""
+
+    def noise(rng: np.random.Generator, count: int) -> Floats:
+        phase = (np.arange(count) / runs + rng.random()) % 1
+        wave = phase if sawtooth else np.sin(2 * math.pi * phase)
+        logs: Floats = height * wave + rng.normal(0, 0.01, count)
+        return logs
+
+    return noise
+
+
+def outliers(rng: np.random.Generator, runs: int) -> Floats:
+    """One run in 20 takes up to five times as long."""
+    logs: Floats = rng.normal(0, 0.01, runs) + np.log(rng.uniform(1.5, 5, runs)) * (rng.random(runs) < 0.05)
+    return logs
 
 
 def start(
     rng: np.random.Generator,
+    name: str,
+    image: str,
+    at: float,
     runs: int,
     *,
-    restart_sd: float = 0.0,
+    restart_sd: float = 0.005,
+    noise: Noise = usual,
+    canary: float | Floats = 0.0,
+    control: float | Floats = 0.0,
+    tick: float = 0.0,
+    every: float = EVERY,
+    service: str = "service",
+    fields: Fields | None = None,
+    **generation: Any,
+) -> Start:
+    """One start of a container.
+
+    Args:
+        rng: Source of the numbers.
+        name: The container's.
+        image: Its id.
+        at: When it began, in seconds.
+        runs: One in ``every`` seconds.
+        restart_sd: Of logarithms.
+        noise: Of its runs.
+        canary: How much longer its canary takes than ``LEVEL`` (a logarithm), of all runs or of each.
+        control: The same of its control.
+        tick: Seconds; latencies are whole multiples of it.
+        every: Seconds between two runs.
+        service: Its name.
+        fields: Of its samples.
+        generation: Other fields of the generation.
+    """
+    mhz = clock(rng, runs)
+    shared = rng.normal(0, 0.002)
+    logs = math.log(LEVEL) + rng.normal(0, restart_sd) + shared + canary + noise(rng, runs)
+    seconds = np.exp(logs - 0.7 * np.log(mhz))
+    spin = np.exp(math.log(0.001) + shared + control + lasting(rng, runs, 0.6, 0.005) - 0.9 * np.log(mhz))
+    if tick:
+        seconds = tick * np.maximum(np.round(seconds / tick), 1)
+    columns = {"median": seconds.tolist(), "sm_clock": (1.98e9 * mhz).tolist()}
+    columns |= fields(rng, seconds) if fields else {}
+    times, controls = (at + every * np.arange(runs)).tolist(), spin.tolist()
+    samples = [
+        Sample(
+            sequence=i, canary=CANARY, started_at=times[i], outcome="ok", repeats=10,
+            controls={"cpu_spin": controls[i]}, **{field: values[i] for field, values in columns.items()},
+        )
+        for i in range(runs)
+    ]  # fmt: skip
+    known = {"environment": THREADS, "image_id": image, **generation}
+    began = Generation(service=service, container=name, boot_id=f"{name} {at:g}", started_at=at, **known)
+    return Start(began, samples)
+
+
+class Scene(NamedTuple):
+    """The starts of a service before and after an upgrade, and siblings."""
+
+    before: list[Start]
+    after: list[Start]
+    siblings: list[Start]
+
+    def at(self, runs: int) -> tuple[list[Start], list[Start]]:
+        """Starts and siblings as they stood when each new start had so many runs."""
+        after = [Start(s.generation, s.samples[:runs]) for s in self.after]
+        until = max(s.samples[-1].started_at for s in after)
+        before, siblings = (
+            [Start(s.generation, [run for run in s.samples if run.started_at <= until]) for s in side]
+            for side in (self.before, self.siblings)
+        )
+        return [*before, *after], siblings
+
+
+def scene(
+    rng: np.random.Generator,
+    *,
+    replicas: int = 1,
+    earlier: int = 3,
+    siblings: int = 0,
+    stay: int = 0,
     image: float = 0.0,
     host: float = 0.0,
+    control: float = 0.0,
+    felt: float = 0.0,
+    wave: Callable[[Floats], Floats] | None = None,
+    old: Fields | None = None,
+    new: Fields | None = None,
+    beside: Fields | None = None,
+    known: Sequence[Mapping[str, Any]] = ({}, {}),
+    runs: int = NEW_RUNS,
     pace: float = 1.0,
-) -> Start:
-    """One start of a container; ``image`` and ``host`` are how much slower they make it (0.05 is 5 %).
+    **noise: Any,
+) -> Scene:
+    """An upgrade of all replicas at once, but for those that ``stay``.
 
-    ``pace`` is how many times as often as usual it runs.
+    Args:
+        rng: Source of the numbers.
+        replicas: That are upgraded.
+        earlier: Starts of each before the last one with the old image.
+        siblings: Of other services.
+        stay: Replicas that stay on the old image.
+        image: How much slower the new image is (a ratio, as the next three).
+        host: Slow-down by the host, of the canary, from the upgrade on.
+        control: The same of controls.
+        felt: The same of siblings.
+        wave: Slow-down by the host at these times, of all but controls (logarithms).
+        old: Fields of samples of the old image.
+        new: Fields of samples of the new image; without it as of the old one.
+        beside: Fields of samples of siblings since the upgrade.
+        known: Fields of the generations of both images.
+        runs: Of each start since the upgrade.
+        pace: How many times as often as all else a new start runs, as in the burst after a start.
+        noise: Of all starts of the service, as :func:`start` has it.
     """
-    clock = _clock(rng, runs, pace)
-    phi = 0.6 ** (1 / pace)
-    shared = math.log1p(host) + rng.normal(0, 0.002)
-    level = math.log(0.01) + math.log1p(image) + shared + rng.normal(0, restart_sd)
-    run = level + lasting(rng, runs, phi, 0.01) - 0.7 * np.log(clock)
-    repeats = run[:, None] + rng.standard_t(3, (runs, REPEATS)) * 0.02 / math.sqrt(3)
-    control = math.log(0.001) + shared + lasting(rng, runs, phi, 0.005) - 0.9 * np.log(clock)
-    return Start(np.exp(repeats), np.exp(control), 1980 * clock)
+    at = GAP * (earlier + 1) + 1e6
+    moved, spin, own = math.log1p(host), math.log1p(control), {**noise, "fields": old, **known[0]}
 
+    def made(name: str, label: str, begin: float, count: int, *logs: float, **more: Any) -> Start:
+        times = begin + more.get("every", EVERY) * np.arange(count, dtype=float)
+        canary = sum(logs) + (wave(times) if wave else 0.0)
+        return start(rng, name, label, begin, count, canary=canary, **more)
 
-def upgrade(
-    rng: np.random.Generator, *, replicas: int, restart_sd: float, image: float = 0.0, host: float = 0.0
-) -> Upgrade:
-    """An upgrade of all replicas at once, on a host that may get slower in the same moment."""
-    return Upgrade(
-        [
-            (
-                start(rng, BEFORE, restart_sd=restart_sd),
-                start(rng, LIVE.decide.looks[-1], restart_sd=restart_sd, image=image, host=host),
-            )
-            for _ in range(replicas)
-        ],
-        [start(rng, BEFORE, restart_sd=restart_sd) for _ in range(PAST)],
-    )
-
-
-CANARY = "canary"
-HOUR = 3600.0
-
-
-def kept(start: Start, replica: int, hour: int, image: str, every: float = 5.0) -> KeptStart:
-    """``start`` as the store has it, a run in so many seconds from that hour on."""
-    at = (hour + 100) * HOUR + replica
-    generation = Generation(
-        service="service",
-        container=f"replica-{replica}",
-        boot_id=f"{replica}-{hour}",
-        started_at=at,
-        image_id=image,
-    )
-    return KeptStart(generation, samples(start.medians, start.control, start.clock, at, every))
-
-
-def samples(
-    medians: Floats, control: Floats, clock: Floats, begin: float, every: float, runs: int = 1
-) -> list[Sample]:
-    """Runs as the store has them, one in ``every`` seconds from ``begin`` on."""
-    return [
-        Sample(
-            sequence=i * runs, canary=CANARY, started_at=begin + i * every, outcome="ok", median=m, repeats=REPEATS,
-            controls={"cpu_spin": c}, sm_clock=1e6 * mhz, runs=runs,
+    def ongoing(
+        name: str, label: str, back: float, log: float, later: Mapping[str, Any], **more: Any
+    ) -> Start:
+        before = made(name, label, at - back, int(back / EVERY), **more)
+        since = made(name, label, at, runs, log, **{**more, **later})
+        samples = (*before.samples, *since.samples)
+        return Start(
+            before.generation, [msgspec.structs.replace(s, sequence=i) for i, s in enumerate(samples)]
         )
-        for i, (m, c, mhz) in enumerate(zip(medians.tolist(), control.tolist(), clock.tolist(), strict=True))
-    ]  # fmt: skip
+
+    before = [
+        made(f"r{replica}", "old", at - GAP * back + replica, RUNS, **own)
+        for back in range(earlier + 1, 0, -1)
+        for replica in range(replicas)
+    ]
+    stays = {**own, "restart_sd": 0.0}
+    before += [ongoing(f"stays{i}", "old", GAP, moved, {"control": spin}, **stays) for i in range(stay)]
+    own = {**noise, "fields": new or old, "control": spin, "every": EVERY / pace, **known[1]}
+    logs = math.log1p(image), moved
+    after = [made(f"r{i}", "new", at + i, runs, *logs, **own) for i in range(replicas)]
+    back = GAP * (earlier + 1 if wave else 1)
+    others = [
+        ongoing(name, "same", back, math.log1p(felt), {"fields": beside}, service=name, restart_sd=0.0)
+        for name in (f"sibling-{i}" for i in range(siblings))
+    ]
+    return Scene(before, after, others)
+
+
+def tagged(tag: str, share: float) -> Fields:
+    """Runs of which that share has a tag."""
+    return lambda rng, seconds: {"tags": [(tag,) if hit else () for hit in rng.random(seconds.size) < share]}
+
+
+def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received: float = 30.0) -> Fields:
+    """Runs that know what they waited: ``waits`` for others on the host, ``crowds`` for others inside (shares)."""
+
+    def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
+        runs = seconds.size
+        waited = seconds * waits * np.where(rng.random(runs) < 0.7, rng.uniform(0.5, 1.5, runs), 0.0) + 1e-5
+        crowded = seconds * crowds * rng.uniform(0.8, 1.2, runs)
+        tags = (CPU_WAIT_OUTSIDE,) if waits else (CPU_WAIT_INSIDE,) if crowds else ()
+        return {
+            "median": (seconds + 1.1 * waited + crowded).tolist(),  # caches are cold after a wait
+            "waited": waited.tolist(),
+            "crowded": crowded.tolist(),
+            "inside": (cores * rng.lognormal(0, 0.03, runs)).tolist(),
+            "received": (received * rng.lognormal(0, 0.03, runs)).tolist(),
+            "tags": [tags if x > 1e-4 else () for x in waited + crowded],
+        }
+
+    return fields
+
+
+def environments(name: str, **both: Any) -> list[dict[str, Any]]:
+    """The generations of two images of which a component differs."""
+    return [{"environment": {**THREADS, name: value}, **both} for value in ("file:1", "file:2")]
+
+
+def cold(ratio: float, rng: np.random.Generator) -> Scene:
+    """An upgrade of two replicas after which loading takes so many times as long."""
+    made = scene(rng, replicas=2)
+
+    def starting(start: Start, seconds: float) -> Start:
+        steps = {CANARY: {"load": seconds * rng.lognormal(0, 0.05), "first_run": 1.0}}
+        return Start(msgspec.structs.replace(start.generation, cold_start=steps), start.samples)
+
+    return Scene([starting(s, 3.0) for s in made.before], [starting(s, 3.0 * ratio) for s in made.after], [])
+
+
+def hardware(slower: float, rng: np.random.Generator) -> Scene:
+    """Three old pods on each of two classes of hosts, of which one is half as fast; new ones on that class."""
+
+    def pods(name: str, at: float, image: str, ratio: float, model: str) -> list[Start]:
+        known, log = {**THREADS, "cpu_model": model}, math.log(ratio)
+        names = (f"{name}-{i}" for i in range(3))
+        return [start(rng, n, image, at, RUNS, canary=log, host=f"of-{n}", environment=known) for n in names]
+
+    before = [*pods("fast", 1e6, "old", 1.0, "Xeon"), *pods("slow", 1e6 + 5, "old", 2.0, "Graviton")]
+    return Scene(before, pods("new", 1e6 + GAP, "new", 2.0 * (1 + slower), "Graviton"), [])
+
+
+def measured(names: Sequence[str], ratio: float, sd: float) -> Fields:
+    """Measures of each run, the last of which is so many times as large; each start has levels of its own."""
+
+    def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
+        runs, columns = seconds.size, []
+        for name in names:
+            level = 1e9 * math.exp(rng.normal(0, sd)) * (ratio if name == names[-1] else 1)
+            noise = np.exp(rng.normal(0, 0.015, runs)) * np.where(rng.random(runs) < 0.2, 0.97, 1.0)
+            pages = 1 + 1e-5 * rng.integers(-20, 40, runs) * (rng.random(runs) < 0.1)
+            columns.append(level * (pages if name == HOST_MEMORY else noise))
+        return {"measures": [dict(zip(names, row, strict=True)) for row in np.array(columns).T.tolist()]}
+
+    return fields
+
+
+NOISES: dict[str, dict[str, Any]] = {
+    "white": {"noise": partial(lasting, phi=0.0, sd=0.02, heavy=False)},
+    **{f"AR {phi}": {"noise": partial(lasting, phi=phi, sd=0.02, heavy=False)} for phi in (0.3, 0.6, 0.9)},
+    "ticks of 5 %": {"noise": partial(lasting, phi=0.0, sd=0.03, heavy=False), "tick": 0.0005},
+    "heavy tails": {"noise": partial(lasting, phi=0.0, sd=0.02)},
+    "outliers": {"noise": outliers},
+    "two modes": {"noise": modes(0.1, 2)},
+    "sticky modes": {"noise": modes(0.1, 20)},
+    "sawtooth": {"noise": periodic(25, 0.1, sawtooth=True)},
+    "slow wave": {"noise": periodic(80, 0.05)},
+    "periodic host": {"siblings": 2},
+}
+
+
+def noisy(name: str, image: float, rng: np.random.Generator) -> Scene:
+    """An upgrade under a noise; one replica, eight earlier starts, restart SD 1 %."""
+    phase = rng.random()
+
+    def wave(times: Floats) -> Floats:
+        logs: Floats = math.log(1.15) * np.sin(2 * math.pi * (times / 3600 + phase))
+        return logs
+
+    host = wave if name == "periodic host" else None
+    return scene(rng, earlier=8, restart_sd=0.01, image=image, wave=host, **NOISES[name])

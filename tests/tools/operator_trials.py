@@ -207,7 +207,7 @@ def of_provider(folder: Path) -> Trial:
     return Trial(
         side("OpenVINOExecutionProvider"),
         side("cpu"),
-        "Softplus, Erf and 4 more",
+        "Tanh, Sigmoid, Exp, Erf, Softplus, Sqrt",
         "moved",
         detail="OpenVINO → cpu",
     )

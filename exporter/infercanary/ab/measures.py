@@ -45,7 +45,7 @@ def decide(pairs: Sequence[tuple[Start, Start]], most: int, policy: Policy) -> l
     """
     rules = policy.for_measures()
     found = []
-    for measure in measured([a for a, _ in pairs], [b for _, b in pairs], policy).values():
+    for measure in measured([a for a, _ in pairs], [b for _, b in pairs]).values():
         both = [(of_measure(a, measure), of_measure(b, measure)) for a, b in pairs]
         both = [(a, b) for a, b in both if a.samples and b.samples]
         shifts = [_shift(a, b) for a, b in both]

@@ -15,13 +15,13 @@ import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.compare.recording import Floats, RecordedRuns, shown
-from infercanary.judge import causes
+from infercanary.judge import changepoints, differences
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.model import Change
 from infercanary.judge.policy import FILES
 from infercanary.judge.statistics import Points
 
-LEAST = FILES.drift.scan_fewest
+LEAST = changepoints.FEWEST
 """Runs below which a series is too short."""
 MOST = 4096
 """Points that are scanned at most; a longer series is scanned as medians of blocks."""
@@ -175,7 +175,9 @@ def _found(
             at = runs.samples[index - offset].started_at
         for first, environment in environments:
             if before not in ("", environment) and _near(offset + first, index, block):
-                changes = causes.changes(components.get(before, {}), components.get(environment, {}), canary)
+                changes = differences.changes(
+                    components.get(before, {}), components.get(environment, {}), canary
+                )
             before = environment
         offset += len(runs.samples)
     return LevelChange(

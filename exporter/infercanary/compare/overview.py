@@ -18,11 +18,10 @@ from infercanary.compare import stores
 from infercanary.compare.efficiency import Efficiency, efficiency
 from infercanary.compare.recording import shown
 from infercanary.contract.profile import shares
-from infercanary.judge.identity import identified, redrawn
+from infercanary.judge.identity import identified, image_name, redrawn
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
 from infercanary.judge.profiles import unpacked
-from infercanary.judge.upgrade import image_name
 
 _OPERATORS = 5
 _SHOWN = 24  # characters of a digest that tell two apart

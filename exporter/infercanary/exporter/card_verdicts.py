@@ -41,7 +41,7 @@ def verdict_on(judgement: Judgement, sentence: str, runs: Sequence[RunSummary], 
         origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
         how_far = progress(judgement)
         if how_far and judgement.next_look is not None and judgement.shift is None:
-            how_far += time_left(judgement.next_look - judgement.runs, runs, policy)
+            how_far += time_left(judgement.next_look - judgement.runs, runs)
         images = f"<small>{'; '.join(filter(None, (names, origin, how_far)))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{escaped(sentence, 1000)}</p>{images}'

@@ -98,24 +98,21 @@ def baseline(
     if missing <= 0:
         return f"baseline complete: {policy.pool.full_baseline_runs} runs or more; an upgrade can be judged"
     others = ", with those of earlier starts and other replicas" if count > len(times) else ""
-    return (
-        f"baseline {count} of {policy.pool.full_baseline_runs} runs{others}{time_left(missing, runs, policy)}"
-    )
+    return f"baseline {count} of {policy.pool.full_baseline_runs} runs{others}{time_left(missing, runs)}"
 
 
-def time_left(missing: int, runs: Sequence[RunSummary], policy: Policy = LIVE) -> str:
+def time_left(missing: int, runs: Sequence[RunSummary]) -> str:
     """How long a canary takes for some more runs.
 
     Args:
         missing: So many.
         runs: Of one canary and start, in order of time.
-        policy: How many runs show their pace.
 
     Returns:
         Such as ``, about 2 min left``; an empty text where fewer than two runs ended well, or none is missing.
     """
     times = [run.started_at for run in runs if run.outcome == "ok"]
-    gaps = [after - before for before, after in pairwise(times[-policy.pool.pace_runs :])]
+    gaps = [after - before for before, after in pairwise(times[-12:])]
     if not gaps or missing <= 0:
         return ""
     seconds = missing * max(0.0, median(gaps))

@@ -32,9 +32,9 @@ from infercanary.exporter.sharing import (
     in_words,
     neighbours,
 )
+from infercanary.judge.identity import image_name
 from infercanary.judge.model import Generation
 from infercanary.judge.profiles import Packed, merged
-from infercanary.judge.upgrade import image_name
 
 UP = Metric(
     "infercanary_up",

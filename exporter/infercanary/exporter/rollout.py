@@ -23,7 +23,7 @@ import msgspec
 from infercanary.contract.vocabulary import Cause
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
-from infercanary.judge.images import is_named
+from infercanary.judge.identity import is_named
 from infercanary.judge.model import Generation, Judgement, ServiceKey, State
 from infercanary.judge.shift import CHANGED
 

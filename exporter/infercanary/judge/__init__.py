@@ -11,5 +11,6 @@ To compare two samples of latencies, or to find where one series changed its lev
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.samples import compare
 from infercanary.judge.shift import Comparison
+from infercanary.judge.verdict import Judge
 
-__all__ = ["ChangePoint", "Comparison", "compare", "scan"]
+__all__ = ["ChangePoint", "Comparison", "Judge", "compare", "scan"]

@@ -203,7 +203,9 @@ class Alignment:
         return found
 
     def beside(self, siblings: Sequence[Start], upgrade: Upgrade, until: float) -> list[Pair]:
-        """Siblings on a host of the new image that ran before the upgrade and after: their runs before and since.
+        """Siblings on a host of the new image that ran before the upgrade: their runs before and since.
+
+        There may be none since: a sibling that goes on will have some.
 
         Args:
             siblings: Starts of other services on the host.
@@ -221,9 +223,7 @@ class Alignment:
                 [Start(s.generation, [x for x in s.samples if at <= x.started_at <= until])],
             )
             for s in siblings
-            if s.generation.host in hosts
-            and s.samples
-            and s.samples[0].started_at < at <= s.samples[-1].started_at
+            if s.generation.host in hosts and s.samples and s.samples[0].started_at < at
         ]
 
 

@@ -1,33 +1,40 @@
 """Where the level of one series changed, without an event to compare around. Pure: numbers in, change points out.
 
-Two views of each candidate must agree. Near it: does the level differ by more than the points on either side scatter?
-And in the whole series: does the best segmentation still need it when changes are made more and more expensive? Each
-alone errs where the other does not: a level that wanders makes clear steps, of which a good segmentation needs few; and
-a segmentation by the noise of neighbours explains a slow mode by many changes, of which few are clear.
+Two views of a change must agree. The whole series: up to which price does its best segmentation keep the change? And
+the points beside it: do their medians differ by more than they scatter? Either alone errs where the other does not: by
+the price alone, bursts of noise are levels; by the medians alone, a wave has a change on each slope. Each number and
+each mechanism was chosen on series in which people marked the changes (``benchmarks/labelled.py``).
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate
+from statistics import median
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.special import ndtri
 
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.judge.resolution import Floats, resolution
-from infercanary.judge.segmentation import persistence
 from infercanary.judge.shift import ratio
 from infercanary.judge.statistics import Points, Series, shift
 
-_MAD = 1.4826  # of normal noise, the SD over the MAD
-_MIDDLE = 2.5758  # of the normal distribution: 99 % lie within so many SDs
-_FEWEST = 5  # points on a side, without which its median has no known error
+FEWEST = 24
+"""Points without which a series is too short."""
+
+STRENGTH = 5.6
+"""Least strength of a change that is reported."""
+
+PRICES = (128, 64, 32, 16, 8, 4, 2)
+"""Prices of a change, in units of ln(number of points). 2 is the Bayesian information criterion's where the noise is
+what it is taken for; it seldom is, so a range is tried."""
+
+SIDE = 15  # points on either side of a change, at most, whose medians are compared
+NEAR = 5  # points on a side, without which its median has no known error; changes that are nearer are one
 
 
 @dataclass(frozen=True)  # no tuple, because those have a method named index
@@ -40,17 +47,15 @@ class ChangePoint:
     high: float
 
 
-def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
-    """Where the level of a series steps to another and stays. Use it where no event is known.
+def scan(values: Points) -> list[ChangePoint]:
+    """Find where the level of a series steps to another and stays. Use it where no event is known.
 
         [change.index for change in scan(latencies)]
 
-    A slow trend has no step; to see it is for ``compare``, with a baseline that is frozen. What is asked of a step was
-    chosen on series in which people marked the changes, by nested cross-validation (``benchmarks/labelled.py``).
+    A slow trend has no step; to see it is for ``compare``, with a baseline that is frozen.
 
     Args:
         values: Latencies above zero in order of time, in any unit.
-        policy: What a step must exceed.
 
     Returns:
         The change points, in order. A step that the resolution may make, such as from 4 to 5 ms of a clock with whole
@@ -59,205 +64,145 @@ def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
     Raises:
         ValueError: A value is no latency.
     """
-    y = Series.of(values, "values").logs
-    found = [at for at, strength in strengths(y, policy) if strength >= policy.drift.scan_strength]
-    return _with_shifts(y, found, policy)
+    logs = Series.of(values, "values").logs
+    return _described(logs, [at for at, strength in strengths(logs) if strength >= STRENGTH])
 
 
-def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
-    """Where a level might change by the smallest effect or more, in order, and how clear each of these changes is.
+def strengths(logs: Floats) -> list[tuple[int, float]]:
+    """Weigh each place where the level might have changed by the smallest effect or more.
 
-    The strength is the geometric mean of a change's z near it and of its persistence in the whole series, less where
-    the series wanders.
+    The strength is the geometric mean of the highest price at which a change is kept and of the z of the medians beside
+    it, less where the series wanders.
 
     Args:
         logs: The series, as logarithms.
-        policy: How candidates are found and weighed.
 
     Returns:
-        For each the index of the first point at the new level, and the strength (0 or more; ``scan_strength`` is in the
-        same unit). Empty where the series has fewer than ``scan_fewest`` points.
+        Index of the first point at the new level, and strength (0 or more), in order of the index. Empty where the
+        series has fewer than ``FEWEST`` points.
     """
-    if logs.size < policy.drift.scan_fewest:
+    if logs.size < FEWEST:
         return []
     values = logs.tolist()
-    places = sorted({_sharpened(values, at, policy) for at in _candidates(logs, policy)})
-    clear = _eliminated(values, places, policy)
-    if not clear:
-        return []
-    noise, doubt = _noise(logs, clear, policy)
-    lasting = persistence(logs, noise, policy)
-    return [
-        (at, math.sqrt(min(clear[at], policy.drift.scan_penalties[-1]) * lasting[at]) / doubt)
-        for at in sorted(clear)
-    ]
+
+    @cache  # most prices ask for the same
+    def side(begin: int, end: int) -> tuple[float, float]:
+        return _median(sorted(values[begin:end]))
+
+    @cache
+    def sharpened(cut: int) -> int:
+        """Move a cut to the split near it that leaves the points nearest to the medians on either side."""
+        (before, _), (after, _) = side(max(0, cut - 12), cut), side(cut, cut + 12)
+        first = max(0, cut - NEAR)
+        nearer = (abs(x - after) - abs(x - before) for x in values[first : cut + NEAR])
+        return first + int(np.argmax([*accumulate(nearer, initial=0.0)]))
+
+    found: dict[int, float] = {}
+    for price, cuts in zip(PRICES, segmented(logs, noise(logs)), strict=True):
+        edges = sorted({0, len(values), *map(sharpened, cuts)})
+        for begin, at, end in zip(edges, edges[1:], edges[2:], strict=False):
+            before, error = side(max(begin, at - SIDE), at)
+            after, other = side(at, min(end, at + SIDE))
+            step = abs(after - before)
+            if step >= LIVE.decide.log_effect and all(abs(at - dearer) >= NEAR for dearer in found):
+                found[at] = math.sqrt(price * step / (math.hypot(error, other) + 1e-9))
+    doubt = _doubt(logs, [at for at in sorted(found) if found[at] >= 4])
+    return [(at, found[at] / doubt) for at in sorted(found)]
 
 
-def _candidates(y: Floats, policy: Policy) -> list[int]:
-    """Where the medians of points before and after differ most clearly, none near to a clearer one."""
-    clear = np.zeros(y.size)
-    for window in policy.drift.scan_windows:
-        if y.size >= 2 * window:
-            level, error = _windows(y, window)
-            size = np.abs(level[window:] - level[:-window])
-            t = size / (np.hypot(error[window:], error[:-window]) + 1e-9)
-            t[(size < policy.drift.scan_least) | (t < policy.drift.scan_least_ses)] = 0
-            view = clear[window : window + t.size]
-            np.maximum(view, t, out=view)
-    free = clear > 0
-    found: list[int] = []
-    for place in np.argsort(-clear, kind="stable")[: np.count_nonzero(free)].tolist():
-        if free[place]:
-            free[max(0, place - policy.drift.scan_near + 1) : place + policy.drift.scan_near] = False
-            found.append(place)
-    return found
+def noise(logs: Floats) -> float:
+    """Estimate the SD of a point, larger by noise that lasts for some points.
+
+    Most neighbouring stretches of 8 points have one level, so how much their medians typically differ is not of
+    changes, nor of outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B 69, 2007). With a coarse clock
+    they may all be the same; means of two then show its ticks.
+    """
+    largest = 1e-4  # a smaller one is rounding
+    for count in (2, min(8, logs.size // 10 * 2)):
+        ordered = np.sort(sliding_window_view(logs, count), axis=1)
+        level = ordered[:, count // 2 - 1 : count // 2 + 1].mean(axis=1)
+        # Normal noise: a median's variance is pi / 2 of the mean's, and half of the points lie within .6745 SD.
+        error = np.median(np.abs(level[count:] - level[:-count])) / 0.6745
+        largest = max(largest, float(error) * math.sqrt(count / math.pi))
+    return largest
 
 
-def _windows(y: Floats, window: int) -> tuple[Floats, Floats]:
-    """Median of each ``window`` points, and its standard error by the winsorized SD."""
-    ordered = np.sort(sliding_window_view(y, window), axis=1)
-    level = (ordered[:, (window - 1) // 2] + ordered[:, window // 2]) / 2
-    inner = ordered.clip(ordered[:, 1:2], ordered[:, -2:-1])
-    scatter = inner.std(axis=1, ddof=1) * (window - 1) / (window - 3)
-    return level, scatter / math.sqrt(window)
+def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
+    """Find the cheapest segmentation for each price of a change.
 
+    A segmentation costs the sum over its points of the squared distance to their segment's level, in units of
+    ``scale`` and at most 9, and the price of each change: the biweight loss of Fearnhead and Rigaill ("Changepoint
+    Detection in the Presence of Outliers", JASA 2019). An outlier costs no more than a change of level that it is not
+    worth. Theirs prunes functions; here levels lie on a grid, so that the exact optimum on it is a few operations on an
+    array for every few points, for all prices beside each other.
 
-def _sharpened(y: Sequence[float], at: int, policy: Policy) -> int:
-    """The split near ``at`` from which on points lie nearer to the later level: medians step some points around it."""
-    width, reach = policy.drift.scan_split, policy.drift.scan_near
-    before, after = (_middle(sorted(side)) for side in (y[max(0, at - width) : at], y[at : at + width]))
-    split = first = max(_FEWEST, at - reach)
-    gained = most = 0.0
-    for place, value in enumerate(y[first : len(y) - _FEWEST][: at + reach - first], first + 1):
-        gained += abs(value - after) - abs(value - before)
-        if gained > most:
-            split, most = place, gained
-    return split
+    Args:
+        logs: The series, as logarithms.
+        scale: SD of its noise, above zero.
 
-
-def _middle(ordered: Sequence[float]) -> float:
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    Yields:
+        For each price where segments begin, but for the first; from the last on.
+    """
+    stride = 3  # points between the places at which the level may change
+    # Levels half of the noise apart; where those are more than 160, as many that lie where the points do.
+    count = int(2 * np.ptp(logs) / scale) + 2
+    grid = np.quantile(logs if count > 160 else [logs.min(), logs.max()], np.linspace(0, 1, min(count, 160)))
+    losses = np.minimum((logs[:, None] / scale - grid / scale) ** 2, 9)
+    losses = np.add.reduceat(losses, np.arange(0, logs.size, stride))
+    most = math.log(logs.size) * np.array(PRICES)[:, None]
+    rows = np.arange(most.size)
+    costs = np.zeros((most.size, grid.size))
+    # Where the best segment of each level begins; and at each step where the one before begins, if one begins there.
+    since = np.zeros(costs.shape, dtype=int)
+    before = np.zeros((len(losses), most.size), dtype=int)
+    for step, loss in enumerate(losses):
+        best = costs.argmin(axis=1)
+        costs -= costs[rows, best, None]
+        before[step] = since[rows, best]
+        np.copyto(since, step, where=costs >= most)  # a level that costs more than a change to it
+        np.minimum(costs, most, out=costs)
+        costs += loss
+    for row, step in enumerate(since[rows, costs.argmin(axis=1)]):
+        cuts = []
+        while step:
+            cuts.append(stride * int(step))
+            step = before[step, row]
+        yield cuts
 
 
 def _median(ordered: Sequence[float]) -> tuple[float, float]:
-    """The median and its variance: of the winsorized scatter or by McKean and Schrader, whichever is larger.
+    """Return the median and its standard error.
 
-    The latter ("A Comparison of Methods for Studentizing the Sample Median", 1984) takes the distance between two order
-    statistics around the median: of two modes it sees that the median may lie in either.
+    McKean and Schrader ("A Comparison of Methods for Studentizing the Sample Median", 1984) take the distance between
+    the two order statistics that enclose the median with 99 %: of two modes it sees that it may lie in either.
     """
-    n = len(ordered)
-    middle = _middle(ordered)
-    if n < _FEWEST:
-        return middle, math.inf
-    inner = [ordered[1], *ordered[1:-1], ordered[-2]]
-    mean = math.fsum(inner) / n
-    scatter = math.fsum((x - mean) ** 2 for x in inner) / (n - 1) * ((n - 1) / (n - 3)) ** 2
-    k = max(int((n + 1) / 2 - _MIDDLE * math.sqrt(n / 4) + 0.5), 1)
-    return middle, max(scatter / n, ((ordered[n - k] - ordered[k - 1]) / (2 * _MIDDLE)) ** 2)
+    count, sds = len(ordered), 2.5758
+    low = max(int((count - sds * math.sqrt(count)) / 2), 0)
+    error = (ordered[-1 - low] - ordered[low]) / 2 / sds
+    return median(ordered), error if count >= NEAR else math.inf
 
 
-def _eliminated(y: Sequence[float], places: Sequence[int], policy: Policy) -> dict[int, float]:
-    """How clear each place is among those that are no weaker: z of the medians on either side.
+def _doubt(logs: Floats, places: Sequence[int]) -> float:
+    """Return by how much to doubt the changes of a series, 1 or more.
 
-    The weakest place is taken out again and again, and those beside it are weighed anew, with more points. A place's z
-    is the largest with which one was taken out until then, so that a threshold leaves what elimination up to it would.
-    Places with less than the smallest effect between their sides go first, and have none.
+    Where neighbours are very alike even between its changes, no level is left for long: the series wanders, as a random
+    walk or a wave does, and steps are its habit.
     """
-    reach = policy.drift.scan_reach
-    edges = [0, *places, len(y)]
-    before, after = list(range(-1, len(edges) - 1)), list(range(1, len(edges) + 1))
-    versions = [0] * len(edges)
-    gone = [False] * len(edges)
-
-    @cache  # the same stretches are asked for again and again
-    def side(begin: int, end: int) -> tuple[float, float]:
-        return _median(sorted(y[begin:end]))
-
-    def weighed(i: int) -> tuple[bool, float, int, int]:
-        at = edges[i]
-        one, variance = side(max(edges[before[i]], at - reach), at)
-        other, more = side(at, min(edges[after[i]], at + reach))
-        step = abs(other - one)
-        versions[i] += 1
-        return step >= policy.decide.log_effect, step / (math.sqrt(variance + more) + 1e-9), i, versions[i]
-
-    queue = [weighed(i) for i in range(1, len(edges) - 1)]
-    heapq.heapify(queue)
-    found: dict[int, float] = {}
-    so_far = 0.0
-    while queue:
-        is_large, z, i, version = heapq.heappop(queue)
-        if gone[i] or version != versions[i]:
-            continue
-        gone[i] = True
-        if is_large:
-            so_far = max(so_far, z)
-            found[edges[i]] = so_far
-        left, right = before[i], after[i]
-        after[left], before[right] = right, left
-        for beside in (left, right):
-            if 0 < beside < len(edges) - 1:
-                heapq.heappush(queue, weighed(beside))
-    return found
+    rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
+    alike = float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-12))
+    return max(1.0, (1 + alike) / (1 - alike) / 3) ** 2  # 1 up to an autocorrelation of .5
 
 
-def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, float]:
-    """The SD of the series' noise, and by how much to doubt its changes, 1 or more.
-
-    The SD is from differences of neighbours, which changes of level hardly touch, and larger by as much as neighbours
-    are alike between the rough changes. Of two modes half of them may be small, so the larger ones count too. Those of
-    zero do not: with a coarse clock most may be. Where
-    neighbours are very alike even there, no level is left for long: such a series wanders, as a random walk does, and
-    its steps are its habit. Taking medians off makes neighbours less alike, which is corrected (Marriott and Pope,
-    "Bias in the Estimation of Autocorrelations", 1954). A series with two modes that last has such a habit, too: points
-    off its level are followed by more of them.
-    """
-    edges = [0, *(at for at in sorted(clear) if clear[at] >= policy.drift.scan_rough), y.size]
-    rest = np.concatenate([y[a:b] - np.median(y[a:b]) for a, b in pairwise(edges)])
-    most = policy.drift.scan_off_level * (_MAD * float(np.median(np.abs(rest))) or float(rest.std()) or 1.0)
-    off = np.sign(rest) * (np.abs(rest) > most)
-    in_turn = np.count_nonzero(off[1:] * off[:-1] > 0) / (np.count_nonzero(off) + _FEWEST)
-    rest = rest.clip(-most, most)
-    rest -= rest.mean()
-    power = float(rest @ rest)
-    phi = max(float(rest[1:] @ rest[:-1]) / power, 0.0) if power else 0.0
-    differing = np.abs(np.diff(y))
-    differing = differing[differing > policy.drift.scan_least_noise]
-    noise = policy.drift.scan_least_noise
-    if differing.size:
-        shares = np.array((0.5, policy.drift.scan_larger))
-        usual, larger = np.quantile(differing, shares) / ndtri((1 + shares) / 2) / math.sqrt(2)
-        noise = max(float(usual), policy.drift.scan_larger_counts * float(larger))
-    alike = max(phi + (1 + 3 * phi) * (len(edges) - 1) / y.size, in_turn)
-    doubt = (
-        max(1.0, _inflation(alike, policy) / _inflation(policy.drift.scan_alike, policy))
-        ** policy.drift.scan_doubt
-    )
-    return noise * math.sqrt(_inflation(phi, policy)), doubt
-
-
-def _inflation(phi: float, policy: Policy) -> float:
-    """By how much neighbours that are so alike widen the variance of a mean, as in a first-order process."""
-    phi = min(phi, policy.pool.most_autocorrelation)
-    return (1 + phi) / (1 - phi)
-
-
-def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[ChangePoint]:
+def _described(logs: Floats, places: Sequence[int]) -> list[ChangePoint]:
+    """Add shift and interval by up to 30 points on either side; leave out what a coarse clock may have made."""
     points = []
-    all_values = np.unique(y)
-    around, fewest = policy.drift.change_points, policy.pool.fewest_runs
-    for i, at in enumerate(places):
-        begin = min(max([0, at - around, *places[:i][-1:]]), at - fewest)
-        end = max(min([y.size, at + around, *places[i + 1 :][:1]]), at + fewest)
-        before, after = Series(y[max(begin, 0) : at]), Series(y[at:end])
-        coarse = resolution([before.ordered], [after.ordered], all_values)
-        between = shift(before, after, policy.pool)._replace(resolution=coarse)
-        if (
-            abs(between.log) - (coarse.down if between.log > 0 else coarse.up)
-            <= policy.decide.log_clear
-            < abs(between.log)
-        ):
-            continue
-        low, high = between.interval(policy.attribute.history_confidence)
-        points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
+    fewest = LIVE.pool.fewest_runs  # also where the next change is nearer: without them an error is not known
+    for begin, at, end in zip([0, *places], places, [*places[1:], logs.size], strict=False):
+        before = Series(logs[max(0, at - 30, min(begin, at - fewest)) : at])
+        after = Series(logs[at : min(at + 30, max(end, at + fewest))])
+        coarse = resolution([before.ordered], [after.ordered], logs)
+        between = shift(before, after)._replace(resolution=coarse)
+        if abs(between.log) - (coarse.down if between.log > 0 else coarse.up) > LIVE.decide.log_clear:
+            low, high = between.interval(LIVE.attribute.history_confidence)
+            points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
     return points

@@ -47,14 +47,14 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """What profiles of the first day and of the time since the onset say; None where one of both has none."""
 
 
-def blocks(samples: Sequence[Sample], policy: Policy = LIVE) -> list[Block]:
+def blocks(samples: Sequence[Sample], runs: int = LIVE.drift.block_runs) -> list[Block]:
     """Runs in blocks, in order; those that the store already merged stand for themselves.
 
     A block is of one time: runs that are left before a merged one are in none.
 
     Args:
         samples: Runs of one start, in order of time.
-        policy: How many runs a block has.
+        runs: In a block.
 
     Returns:
         The full blocks: runs at the end that do not fill one are left out.
@@ -62,12 +62,8 @@ def blocks(samples: Sequence[Sample], policy: Policy = LIVE) -> list[Block]:
     found: list[Block] = []
     waiting: list[Sample] = []
     for sample in samples:
-        if sample.runs > 1:
-            found.append([sample])
-            waiting = []
-            continue
-        waiting.append(sample)
-        if len(waiting) == policy.drift.block_runs:
+        waiting = [sample] if sample.runs > 1 else [*waiting, sample]
+        if sample.runs > 1 or len(waiting) == runs:
             found.append(waiting)
             waiting = []
     return found
@@ -93,40 +89,45 @@ def detect(
         A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift, its interval
         and its onset.
     """
-    series = [block for start in starts for block in blocks(start.samples, policy)]
-    if len(series) < policy.drift.baseline_blocks + policy.drift.recent_blocks:
+    rules = policy.drift
+    series = [block for start in starts for block in blocks(start.samples, rules.block_runs)]
+    if len(series) < rules.baseline_blocks + rules.recent_blocks:
         return Drift(blocks=len(series))
+    levels = [median(s.median for s in block if s.median) for block in series]
     # The first day is the baseline, once it is over; before that, what there is but for the last blocks. Where runs
-    # are rare, or the container was paused, a day has too few: then it is as many as are needed.
-    first = max(policy.drift.baseline_blocks, _first_day(series, policy))
-    baseline = series[: -policy.drift.recent_blocks][:first]
-    recent = series[-policy.drift.recent_blocks :]
-    points = [_medians(baseline)], [_medians(recent)]
+    # are rare, or the container was paused, a day has too few: then it is as many as are needed. A clock that was set
+    # back adds no time.
+    times = [block[0].started_at for block in series]
+    ages = accumulate((max(0.0, after - before) for before, after in pairwise(times)), initial=0.0)
+    day = max(rules.baseline_blocks, sum(age < rules.first_seconds for age in ages))
+    sides = slice(0, min(day, len(series) - rules.recent_blocks)), slice(-rules.recent_blocks, None)
+    points = [levels[sides[0]]], [levels[sides[1]]]
     shift = shift_of_starts(*points, pool=policy.pool)
-    seen = assess(shift, policy.drift.drift_confidence, policy.decide)
-    if seen.verdict in CHANGED and len(starts) > 1:
+    seen = assess(shift, rules.drift_confidence, policy.decide)
+    verdict = seen.verdict
+    if verdict in CHANGED and len(starts) > 1:
         # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
-        apart = assess(
-            shift_of_starts(*points, restarts, policy.pool),
-            policy.drift.restart_confidence,
-            policy.decide,
-        )
-        seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
-    if seen.verdict not in CHANGED:
+        verdict = assess(
+            shift_of_starts(*points, restarts, policy.pool), rules.restart_confidence, policy.decide
+        ).verdict
+    if verdict not in CHANGED:
         return Drift(shift=0.0, blocks=len(series))
-    steps = [point for point in scan(_medians(series), policy) if point.shift * seen.shift > 0]
-    onset = (series[steps[-1].index] if steps else recent[0])[0].started_at
+    steps = [point.index for point in scan(levels) if point.shift * seen.shift > 0]
+    since = times[sides[1]][0]
+    onset = times[steps[-1]] if steps else since
     beside = [
         Pair([Start(s.generation, before)], [Start(s.generation, after)])
         for s in siblings
         if (before := [x for x in s.samples if x.started_at < onset])
-        and (after := [x for x in s.samples if x.started_at >= recent[0][0].started_at])
+        and (after := [x for x in s.samples if x.started_at >= since])
     ]
     old, new = (
-        Start(start.generation, [_merged(block) for block in side])
-        for start, side in ((starts[0], baseline), (starts[-1], recent))
+        [Start(start.generation, [*map(merge, series[side])])]
+        for start, side in zip((starts[0], starts[-1]), sides, strict=True)
     )
-    causes = explain(shift, [Pair([old], [new])], canary, beside=beside, policy=policy)
+    causes = explain(shift, [Pair(old, new)], canary, beside=beside, policy=policy)
+    profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]
+    first_day_ends = min(onset, series[sides[0]][-1][-1].started_at)
     return Drift(
         shift=seen.shift,
         low=seen.low,
@@ -136,36 +137,9 @@ def detect(
         host=causes.host if causes.cause != "unknown" else None,
         blocks=len(series),
         changes=causes.changes,
-        operators=_operators(starts, canary, (baseline, recent), onset, policy),
+        operators=compare_operators(
+            [p for p in profiles if p.taken_at < first_day_ends],
+            [p for p in profiles if p.taken_at >= onset],
+            (median(levels[sides[0]]), median(levels[sides[1]])),
+        ),
     )
-
-
-def _operators(
-    starts: Sequence[Start],
-    canary: str,
-    sides: tuple[Sequence[Block], Sequence[Block]],
-    onset: float,
-    policy: Policy,
-) -> Operators | None:
-    """By the times of profiles: the start may be one and the same."""
-    baseline, recent = sides
-    first_day_ends = min(onset, baseline[-1][-1].started_at)
-    profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]
-    before = [p for p in profiles if p.taken_at < first_day_ends]
-    after = [p for p in profiles if p.taken_at >= onset]
-    return compare_operators(before, after, (median(_medians(baseline)), median(_medians(recent))), policy)
-
-
-def _first_day(series: Sequence[Block], policy: Policy) -> int:
-    """How many blocks began before a day had passed; a clock that was set back adds no time."""
-    steps = (max(0.0, after[0].started_at - before[0].started_at) for before, after in pairwise(series))
-    return sum(passed < policy.drift.first_seconds for passed in accumulate(steps, initial=0.0))
-
-
-def _medians(series: Sequence[Block]) -> list[float]:
-    return [median(s.median for s in block if s.median) for block in series]
-
-
-def _merged(block: Block) -> Sample:
-    """One sample for the block. It is expensive, and needed only where there is a drift."""
-    return merge(block) if len(block) > 1 else block[0]

@@ -1,221 +1,210 @@
-"""What else moved between the runs that are compared: controls, siblings, waiting, clock, phases and tags."""
+"""Evidence of a cause: what else moved between the runs that are compared."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, median
-from typing import NamedTuple
+from functools import cached_property
 
-from infercanary.contract.bottleneck import Limit
-from infercanary.contract.vocabulary import BY_ITSELF, COMPUTE_THREADS, CONTROLS, GPU_BUSY, IN_STEP
-from infercanary.judge.bottleneck import bottlenecks
-from infercanary.judge.crowding import Crowding, crowding, level
-from infercanary.judge.model import Generation, Pair, Sample, Start
+import numpy as np
+
+from infercanary.contract.vocabulary import (
+    BY_ITSELF,
+    COMPUTE_THREADS,
+    CPU_WAIT_INSIDE,
+    GPU_BUSY,
+)
+from infercanary.judge.crowding import Crowding, computing, crowding, level
+from infercanary.judge.model import Concurrent, Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
-
-class Evidence(NamedTuple):
-    """What else moved between the same runs."""
-
-    controls: Mapping[str, Shift]
-    siblings: Shift | None
-    waiting: Shift | None
-    """The part of the shift that is waiting for CPUs that others had, in the container or on the host; None where it is
-    not known."""
-    whole: Shift | None
-    """The shift of the same runs with that waiting in it, without what restarts do."""
-    crowding: Crowding | None
-    """Who had those CPUs; None where that is not known."""
-    felt_by: int
-    """How many siblings ``siblings`` is of."""
-    clock: Shift | None
-    phases: Mapping[str, float]
-    """Phase → what it adds to the change, as a share of the whole, in order of appearance."""
-    tags: Mapping[str, tuple[float, float]]
-    """Tag → the share of runs that had it before and after."""
-    gpu_users: float
-    """Growth of the share of runs contended on the GPU, beyond replicas on the old image; below 0
-    where it fell."""
-    bottlenecks: Mapping[Limit, float]
-    """Resource → what it adds to the change, as a share of the whole."""
-
-
-def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Policy = LIVE) -> Evidence:
-    """What moved between the starts of ``compared``.
-
-    Args:
-        compared: For each replica its starts before and after.
-        beside: The same of siblings, whose image did not change.
-        policy: The fewest runs of a start.
-
-    Returns:
-        Shifts are logarithms, without what restarts do; that of a control with too few runs has an infinite error.
-    """
-    both = _runs(compared)
-    controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
-    whole, waiting = _waiting(compared, policy)
-    felt = [
-        (pair.before[0].generation.host, shift)
-        for pair in beside
-        if not _disturbed_itself(pair, policy)
-        and math.isfinite((shift := _shift([pair], _median, policy)).se)
-    ]
-    received = _shift(
-        compared,
-        lambda s: None if s.received is None else s.received + policy.attribute.idle_segments,
-        policy,
-    )
-    single = all(threads(in_time(compared, side)[-1].generation) == "1" for side in ("old", "after"))
-    siblings, clock = _beyond_concurrent(felt, compared, policy), _clock(compared, policy)
-    return Evidence(
-        controls=controls,
-        siblings=siblings,
-        felt_by=len(felt),
-        # Of several threads the one that runs the canary knows only its own waiting.
-        waiting=waiting if single else None,
-        whole=whole if single else None,
-        crowding=crowding(both[0], both[1], _split(compared, policy), received, policy),
-        clock=clock,
-        phases=_phases(both),
-        tags=_tags(both),
-        gpu_users=_gpu_users(both, compared),
-        bottlenecks=bottlenecks(both[0], both[1], controls, (clock, siblings), policy),
-    )
-
-
-def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) -> dict[Limit, float]:
-    """What each resource adds to a change of other runs than the evidence is of: of those without their waiting.
-
-    Args:
-        compared: For each replica its starts before and after.
-        moved_with: The evidence, for controls, siblings and the clock.
-        policy: From when on a control moved.
-
-    Returns:
-        Resource → its share, the largest first.
-    """
-    before, after = _runs(compared)
-    beside = (moved_with.clock, moved_with.siblings)
-    return bottlenecks(before, after, moved_with.controls, beside, policy)
-
-
-def _disturbed_itself(sibling: Pair, policy: Policy) -> bool:
-    """Whether more of its runs than before were held back by its own container, such as by a lower quota."""
-    before, after = (
-        [not BY_ITSELF.isdisjoint(sample.tags) for sample in side] for side in _runs([sibling], "before")
-    )
-    return bool(before and after) and fmean(after) - fmean(before) >= policy.attribute.tag_share
-
-
-def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:
-    """A shift, and the part of it that is waiting for CPUs that others had; None where that is not known.
-
-    What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
-    scheduler takes its CPU away.
-    """
-    running = _shift(compared, _running, policy)
-    # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
-    whole = _shift(compared, lambda sample: sample.median if _running(sample) is not None else None, policy)
-    if not math.isfinite(running.se):
-        return None, None
-    return whole, Shift(whole.log - running.log, running.se, running.df)
-
-
-def _split(compared: Sequence[Pair], policy: Policy) -> tuple[float, float]:
-    """How much of the shift is waiting for others inside the container, and for others outside (logarithms)."""
-
-    def of(value: Value) -> float:
-        known = _shift(
-            compared, lambda s: value(s) if s.crowded is not None and _running(s) else None, policy
-        )
-        return known.log if math.isfinite(known.se) else 0.0
-
-    shared = of(lambda s: (s.median or 0.0) - (s.waited or 0.0))
-    return shared - of(_running), of(_median) - shared
-
-
-def _clock(compared: Sequence[Pair], policy: Policy) -> Shift | None:
-    """How much of the shift the SM clock explains: its own shift, times how far latency followed it within starts.
-
-    The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
-    """
-    clock = _shift(compared, lambda sample: sample.sm_clock, policy)
-    if not math.isfinite(clock.se):
-        return None
-    products = squares = 0.0
-    for pair in compared:
-        for start in (*pair.before, *pair.after):
-            points = [
-                (math.log(s.sm_clock), math.log(s.median)) for s in start.samples if s.sm_clock and s.median
-            ]
-            if len(points) < 2:
-                continue
-            x, y = (math.fsum(values) / len(points) for values in zip(*points, strict=True))
-            products += math.fsum((a - x) * (b - y) for a, b in points)
-            squares += math.fsum((a - x) ** 2 for a, _ in points)
-    # A clock that never moved within a start shows no slope; then it explains as if the canary were compute-bound.
-    slope = max(-1.0, min(0.0, products / squares)) if squares > 1e-9 else -1.0
-    return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
-
-
-def _phases(both: Sequence[Sequence[Sample]]) -> dict[str, float]:
-    """What each phase adds to the change, as a share of the whole: levels in seconds, so that shares can be summed."""
-    before, after = both
-    whole = level(after, _median) - level(before, _median)
-    if not whole:
-        return {}
-    names = _names(both, lambda s: s.phases)
-    return {name: (level(after, _phase(name)) - level(before, _phase(name))) / whole for name in names}
-
-
-def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
-    """Of each tag, the share of runs that had it before and have it now."""
-    before, after = (
-        {tag: count / len(runs) for tag, count in counts.items()}
-        for runs in both
-        for counts in [Counter(tag for run in runs for tag in run.labelled_tags)]
-    )
-    return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
-
-
-def _gpu_users(both: Sequence[Sequence[Sample]], compared: Iterable[Pair]) -> float:
-    """By how much the share of runs with that tag grew, beyond replicas on the old image."""
-
-    def grown(sides: Sequence[Sequence[Sample]]) -> float:
-        before, after = _tags(sides).get(GPU_BUSY, (0.0, 0.0))
-        return after - before
-
-    taken_off = [pair for pair in compared if not pair.stayed]
-    stayed = [grown((a.samples, b.samples)) for pair in taken_off for a, b in pair.concurrent]
-    return grown(both) - (median(stayed) if stayed else 0.0)
-
-
 Value = Callable[[Sample], "float | None"]
 
 
-def _median(sample: Sample) -> float | None:
-    return sample.median
+class Evidence:
+    """What else moved with a shift.
+
+    Shifts are logarithms, without what restarts do; those of too few runs have an infinite error.
+
+    Args:
+        shift: Of the canary.
+        compared: For each replica its starts before and after.
+        beside: The same of siblings, whose image did not change.
+        policy: When something has moved.
+    """
+
+    def __init__(
+        self, shift: Shift, compared: Iterable[Pair], beside: Iterable[Pair] = (), policy: Policy = LIVE
+    ) -> None:
+        self.shift, self.compared, self.policy = shift, [*compared], policy
+        self.old, self.new = (
+            sorted((start for pair in self.compared for start in getattr(pair, side)), key=_began)
+            for side in ("old", "after")
+        )
+        """Starts of both sides, in order of time."""
+        self.before, self.after = (
+            [s for start in side for s in start.samples] for side in (self.old, self.new)
+        )
+        # A sibling that its own container holds back more than before, such as by a lower quota, tells nothing. Where
+        # both images are compared in the same minutes, a host that has both is no part of the shift.
+        same = {start.generation.host for pair in self.compared if pair.stayed for start in pair.old}
+        self._beside = [
+            pair
+            for pair in beside
+            if pair.before[0].generation.host not in same
+            and BY_ITSELF.isdisjoint(Evidence(shift, [pair], policy=policy).risen)
+        ]
+
+    def moved(self, shift: Shift) -> bool:
+        """Whether a shift is of the smallest effect or more, and beyond its own noise."""
+        return shift.has_moved(self.policy)
+
+    def tells(self, shift: Shift) -> bool:
+        """Whether a control or a sibling moved, or surely did not move as far as the canary did."""
+        rules, size = self.policy.attribute, abs(self.shift.log)
+        return (
+            self.moved(shift) or rules.moved_sigmas * shift.se / size + self.share(shift) <= rules.whole_share
+        )
+
+    def share(self, part: Shift) -> float:
+        """A part of the shift over the whole, below 0 where it went the other way."""
+        return part.log / self.shift.log
+
+    @cached_property
+    def controls(self) -> dict[str, Shift]:
+        """Control → its shift."""
+        return {
+            name: _shift(self.compared, lambda s, name=name: s.controls.get(name), self.policy)  # type: ignore[misc]
+            for name in _names(s.controls for s in self.before)
+        }
+
+    @cached_property
+    def felt(self) -> list[Shift]:
+        """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
+        pairs = [pair._replace(concurrent=self._concurrent) for pair in self._beside]
+        return [
+            shift for pair in pairs if self.tells(shift := _shift([pair], lambda s: s.median, self.policy))
+        ]
+
+    @property
+    def _concurrent(self) -> list[Concurrent]:
+        """Replicas on the old image whose shift is taken off."""
+        return [each for pair in self.compared if not pair.stayed for each in pair.concurrent]
+
+    @property
+    def siblings(self) -> Shift | None:
+        """The shift of the sibling in the middle."""
+        return middle_of(self.felt) if self.felt else None
+
+    @property
+    def awaits_siblings(self) -> bool:
+        """Whether a sibling goes on, with too few runs yet or not."""
+        return any(self.goes_on([*pair.before[0].samples, *pair.after[0].samples]) for pair in self._beside)
+
+    def goes_on(self, samples: Sequence[Sample]) -> bool:
+        """Whether a start with these runs was still running at the last run that is compared."""
+        until = max((s.started_at for s in self.after), default=math.inf)
+        last = [s.started_at for s in samples[-12:]]  # its recent pace: a new start runs more often at first
+        return len(last) > 1 and last[-1] + self.policy.pool.gone_runs * float(np.diff(last).mean()) >= until
+
+    @cached_property
+    def is_single(self) -> bool:
+        """Whether the engine computes with one thread: of several, one knows only its own waiting."""
+        return all(threads(side[-1].generation) == "1" for side in (self.old, self.new))
+
+    @cached_property
+    def waiting(self) -> tuple[Shift, Shift] | None:
+        """The part of the shift that is waiting for CPUs that others had, and the shift of the same runs.
+
+        None where it is unknown. No control shows it: a control is over before the scheduler takes its CPU away.
+        """
+        if not self.is_single:
+            return None
+        rest = _shift(self.compared, computing, self.policy)
+        # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
+        whole = _shift(self.compared, lambda s: s.median if computing(s) else None, self.policy)
+        return (Shift(whole.log - rest.log, rest.se, rest.df), whole) if math.isfinite(rest.se) else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether that waiting is a part of the shift."""
+        return self.waiting is not None and self.moved(self.waiting[0]) and self.share(self.waiting[0]) > 0
+
+    @cached_property
+    def crowding(self) -> Crowding | None:
+        """Who had these CPUs."""
+        pool, attribute = self.policy.pool, self.policy.attribute
+        return crowding(self.before, self.after, pool.fewest_new_runs, attribute.more_requests)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the canary shares the container's CPU with others inside."""
+        few = 1 - self.policy.attribute.whole_share
+        return CPU_WAIT_INSIDE in self.risen or (self.waits and (self.crowding or Crowding()).inside > few)
+
+    @cached_property
+    def clock(self) -> Shift | None:
+        """The part of the shift that the SM clock explains: its own shift, times the slope of latency within starts.
+
+        The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
+        """
+        clock = _shift(self.compared, lambda s: s.sm_clock, self.policy)
+        if not math.isfinite(clock.se):
+            return None
+        starts = [start for pair in self.compared for start in (*pair.before, *pair.after)]
+        logs = [
+            np.log([(s.sm_clock, s.median) for s in start.samples if s.sm_clock and s.median])
+            for start in starts
+        ]
+        x, y = np.concatenate([points - points.mean(axis=0) for points in logs if points.size]).T
+        # Without a clock that moved within a start the canary is taken for compute-bound.
+        slope = max(-1.0, min(0.0, float(x @ y / (x @ x)))) if x @ x > 1e-9 else -1.0
+        return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
+
+    @cached_property
+    def phases(self) -> dict[str, float]:
+        """Phase → its part of the change as a share of the whole, in seconds, so that shares can be summed."""
+        whole = level(self.after, lambda s: s.median) - level(self.before, lambda s: s.median)
+        grown = {
+            name: level(self.after, value) - level(self.before, value)
+            for name in _names(s.phases for s in self.before)
+            for value in [lambda s, name=name: s.phases.get(name)]
+        }
+        return {name: seconds / whole for name, seconds in grown.items()} if whole else {}
+
+    @cached_property
+    def tags(self) -> dict[str, tuple[float, float]]:
+        """Tag → the share of runs that had it before and after."""
+        before, after = _tags(self.before), _tags(self.after)
+        return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
+
+    @property
+    def risen(self) -> dict[str, tuple[float, float]]:
+        """The tags of clearly more runs than before."""
+        least = self.policy.attribute.tag_share
+        return {tag: both for tag, both in self.tags.items() if both[1] - both[0] >= least}
+
+    @property
+    def is_beside_gpu_users(self) -> bool:
+        """Whether others on the GPU may have made the shift: more runs than before met others there and took longer, or
+        fewer did and took less, beyond what replicas on the old image met."""
+
+        earlier, during = ([s for each in self._concurrent for s in each[i].samples] for i in (0, 1))
+        old, new, without, then = (
+            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, earlier, during)
+        )
+        more = new - old - (then - without)
+        return abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
 
 
-def _running(sample: Sample) -> float | None:
-    """What it took without waiting for a CPU."""
-    if sample.median is None or sample.waited is None:
-        return None
-    waited = sample.waited + (sample.crowded or 0.0)
-    return sample.median - waited if waited < sample.median else None
-
-
-def _control(name: str) -> Value:
-    return lambda sample: sample.controls.get(name)
-
-
-def _phase(name: str) -> Value:
-    return lambda sample: sample.phases.get(name)
+def threads(generation: Generation) -> str:
+    """How many threads the engine computes with, as it reports them; `1` where no engine reports one."""
+    names = COMPUTE_THREADS
+    return next((generation.environment[name] for name in names if name in generation.environment), "1")
 
 
 def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
@@ -224,122 +213,30 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
     def points(start: Start) -> Series:
         return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
 
-    replicas = []
-    enough = policy.pool.concurrent_runs
+    pool, replicas = policy.pool, []
     for pair in compared:
         beside = [(points(one.before), points(one.during)) for one in pair.concurrent]
         replicas.append(
             Replica(
                 [points(s) for s in pair.before],
                 [points(s) for s in pair.after],
-                [
-                    (old, now)
-                    for old, now in beside
-                    if len(old) >= policy.pool.fewest_runs and len(now) >= enough
-                ],
-                {place: now for place, start in pair.stayed.items() if len(now := points(start)) >= enough},
+                [(a, b) for a, b in beside if len(a) >= pool.fewest_runs and len(b) >= pool.concurrent_runs],
+                {at: now for at, s in pair.stayed.items() if len(now := points(s)) >= pool.concurrent_runs},
             )
         )
-    return Pooling(policy.pool).shift(replicas, NO_RESTART)
+    return Pooling(pool).shift(replicas, NO_RESTART)
 
 
-def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:
-    """What replicas moved by that stayed on the old image while the new one's starts ran; None without any."""
-    pooling = Pooling(policy.pool)
-    each = [pooling.beside([(a.series, b.series) for a, b in pair.concurrent]) for pair in compared]
-    moved = [one.whole for one in each if one is not None]
-    return middle_of(moved) if moved else None
+def _began(start: Start) -> float:
+    return start.generation.started_at
 
 
-def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = LIVE) -> bool:
-    """Whether a control that no image touches moved at least half as far, in the same direction.
-
-    Args:
-        log: How far others moved (a logarithm).
-        compared: For each replica its starts before and after.
-        policy: When a control has moved.
-    """
-    both = _runs(compared, "before")
-    for name in _names(both, lambda sample: sample.controls):
-        if name in IN_STEP and CONTROLS[name].made_of is None:
-            moved = _shift(compared, _control(name), policy)
-            if moved.has_moved(policy) and moved.log / log >= policy.attribute.restless_share:
-                return True
-    return False
+def _tags(samples: Sequence[Sample]) -> dict[str, float]:
+    """Tag → the share of runs that have it."""
+    counts = Counter(tag for sample in samples for tag in sample.labelled_tags)
+    return {tag: count / len(samples) for tag, count in counts.items()}
 
 
-def _beyond_concurrent(
-    felt: Sequence[tuple[str, Shift]], compared: Sequence[Pair], policy: Policy
-) -> Shift | None:
-    """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too.
-
-    Where both images are compared in the same minutes, siblings on a host of the old one moved neither. Of those on
-    another host what they moved by counts, but if the old one's replicas moved, too, nobody knows whether they were
-    unusual before or are now: that is an error of theirs.
-
-    Args:
-        felt: Host and shift of each sibling.
-        compared: For each replica its starts before and after.
-        policy: The fewest runs of a start, and when a replica has moved.
-
-    Returns:
-        That of the one in the middle; None without siblings.
-    """
-    moved = _concurrent_shift(compared, policy)
-    if compared and all(pair.stayed for pair in compared):
-        there = {start.generation.host for pair in compared for start in pair.old}
-        has_moved = moved is not None and abs(moved.log) > policy.attribute.moved_sigmas * moved.se
-        error = moved.log if moved is not None and has_moved else 0.0
-        return middle_or_none(
-            [
-                shift._replace(log=0.0) if host in there else shift._replace(se=math.hypot(shift.se, error))
-                for host, shift in felt
-            ]
-        )
-    siblings = middle_or_none([shift for _, shift in felt])
-    if siblings is None or moved is None:
-        return siblings
-    return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))
-
-
-def middle_or_none(shifts: Sequence[Shift]) -> Shift | None:
-    return middle_of(shifts) if shifts else None
-
-
-def _names(both: Sequence[Sequence[Sample]], of: Callable[[Sample], Mapping[str, float]]) -> list[str]:
-    """Those on both sides, in order of appearance."""
-    before, after = both
-    there = {name for sample in after for name in of(sample)}
-    return [name for name in dict.fromkeys(n for sample in before for n in of(sample)) if name in there]
-
-
-def _runs(compared: Sequence[Pair], before: str = "old") -> list[list[Sample]]:
-    """The runs of both sides."""
-    return [
-        [sample for pair in compared for start in getattr(pair, side) for sample in start.samples]
-        for side in (before, "after")
-    ]
-
-
-def in_time(compared: Iterable[Pair], side: str) -> list[Start]:
-    """The starts of one side in the order in which they began.
-
-    Args:
-        compared: For each replica its starts before and after.
-        side: The attribute of a pair.
-    """
-    starts = [start for pair in compared for start in getattr(pair, side)]
-    return sorted(starts, key=lambda start: start.generation.started_at)
-
-
-def threads(generation: Generation) -> str:
-    """How many threads the engine computes with, as it reports them.
-
-    Args:
-        generation: A start.
-
-    Returns:
-        A number as text; `1` where no engine reports one.
-    """
-    names = COMPUTE_THREADS
-    return next((generation.environment[name] for name in names if name in generation.environment), "1")
+def _names(mappings: Iterable[Mapping[str, float]]) -> list[str]:
+    """All keys, in order of appearance."""
+    return [*dict.fromkeys(name for mapping in mappings for name in mapping)]

@@ -26,6 +26,8 @@ class Look(NamedTuple):
     runs: int
     pairs: Sequence[Pair]
     """The starts that were compared."""
+    all_pairs: Sequence[Pair]
+    """The same with all starts, where those of the same period alone were compared."""
     restarts: Restarts
     confirmed_at: int | None = None
     """Of a change that is not called yet: the look that would call it if it stays as it is; None if none would."""
@@ -115,8 +117,7 @@ class Finder:
         until = max(
             s.started_at for pair in finding.look.pairs for start in pair.after for s in start.samples
         )
-        pairs = self._alignment.beside(siblings, upgrade, until)
-        return [pair for pair in pairs if pair.after[0].samples]
+        return self._alignment.beside(siblings, upgrade, until)
 
     def _has_baseline(self, upgrade: Upgrade) -> bool:
         classes = {start.hardware for start in upgrade.after}
@@ -159,7 +160,7 @@ class Finder:
         seen = self._looks.assess(pooled)
         if not self._is_seen_as_it_is(seen, pooled, compared, restarts):
             seen = seen._replace(verdict="unconfirmed" if seen.verdict in CHANGED else "inconclusive")
-        return Look(pooled.shift, seen, runs, compared, restarts, moved=pooled.moved)
+        return Look(pooled.shift, seen, runs, compared, reached, restarts, moved=pooled.moved)
 
     def _with_outlook(self, look: Look) -> Look:
         """With how many more runs or starts would call its change. This takes time, so only the last look has it."""

@@ -1,187 +1,206 @@
-"""Which starts are of the same work: by image, model and the canary's settings, where not all of that is known."""
+"""Which starts ran the same work: image, model, and the canary's settings, where not all of that is known.
+
+In Kubernetes, a node that pulled an image names it by the digest of what the registry serves (of an index, or of a
+manifest); a node into which it was loaded, by the digest of its config. No API maps one to the other. So digests of one
+form are compared; images of different forms are the same where their reference is, tag included.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import compress
 
 import msgspec
 
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
-from infercanary.judge.images import of_one_image
-from infercanary.judge.model import Start
+from infercanary.judge.model import ENVIRONMENT, Generation, Start
 
-SAME_DRAWING = 1e-3
-"""Relative error of the output up to which weights of one layout count as drawn from one seed: last bits make 1e-6 in
-float32 and 1e-4 in bfloat16, other weights 1."""
 _WEIGHTS = "weights-"
-_FEWEST_REDRAWN = 4
-_DRAWINGS = 16  # that a start is compared with: more kinds of CPU have no service
-
-
-class SettingsChange(NamedTuple):
-    """A canary's settings were edited: what came before is not compared."""
-
-    at: float
-    """Unix seconds."""
-    with_upgrade: bool
-    """Whether image or model became another one at the same start: what that did is not known."""
 
 
 def identified(starts: Sequence[Start]) -> Sequence[Start]:
-    """The starts with what a start does not report of itself taken from those beside it.
+    """Fill in what a start does not report of itself from the starts near it.
 
-    An older probe reports no digests, and a server's list may fail: what is not known is no change. The last start of
-    the container before it that knows counts first; then the next one, then another container's. So a start keeps what
-    it was taken for when others follow. A model is taken from starts of the same image only; settings are not the
-    image's, and so from all.
+    An older probe reports no digests, and a server's list may fail: a missing value is no change. The last start before
+    it counts first, then the next one. So a start keeps what it was taken for when others follow. A model is taken from
+    starts of the same image only; settings are not the image's.
 
     Args:
         starts: Of one service, with the runs of one canary, in order of time.
 
     Returns:
-        The same list where all are known alike.
+        As many, in the same order.
     """
-    starts = of_one_image(starts)
+    starts = _of_one_image(starts)
     for component in (MODEL, SETTINGS):
         starts = _filled(starts, component)
     return _of_one_drawing(starts)
 
 
-def comparable(
-    starts: Sequence[Start], live: Sequence[Start]
-) -> tuple[Sequence[Start], SettingsChange | None]:
-    """The starts whose settings are those of today, each container's own; and since when, where others are left out.
+def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence[Start], float | None]:
+    """Leave out the starts with other settings of the canary than today's.
 
     Args:
         starts: Of one service and canary, in order of time, identified.
-        live: The newest start of each container that still runs.
+        live: The newest start of each container that still runs: each has settings of its own.
 
     Returns:
-        The same list where no settings changed.
+        The others, and when the settings were edited (Unix seconds): None where no start is left out, or where some
+        container's runs from before the edit are comparable.
     """
-    of_container = {s.generation.container: s.settings for s in live if s.settings}
-    today = {*of_container.values()}
-    kept = [
-        start
+    own = {start.generation.container: start.settings for start in live if start.settings}
+    chosen = [
+        not (own and start.settings)
+        or own.get(start.generation.container, start.settings) == start.settings in own.values()
         for start in starts
-        if not start.settings
-        or not today
-        or (
-            start.settings in today
-            and start.settings == of_container.get(start.generation.container, start.settings)
-        )
     ]
-    if len(kept) == len(starts):
+    if all(chosen):
         return starts, None
-    boots = {start.boot for start in kept}
-    return kept, _edited(starts, [i for i, start in enumerate(starts) if start.boot not in boots])
+    end = len(chosen) - chosen[::-1].index(False)
+    before = {start.generation.container for start in compress(starts[:end], chosen)}
+    edited = (s.generation.started_at for s in starts[end:] if s.generation.container not in before)
+    return [*compress(starts, chosen)], next(edited, None)
 
 
 def redrawn(starts: Sequence[Start]) -> int:
-    """How many starts there are, each with weights of its own, as if they were drawn without a seed; else 0.
+    """How many starts there are, each with random weights of its own; 0 if two have the same or there are too few.
 
     Args:
         starts: Of one service and canary, identified.
     """
+    fewest = 4  # three images with other weights each are a week's work
     models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
-    return len(models) if len({*models}) == len(models) >= _FEWEST_REDRAWN else 0
+    return len(models) if len({*models}) == len(models) >= fewest else 0
 
 
-def _edited(starts: Sequence[Start], out: Sequence[int]) -> SettingsChange | None:
-    """When settings were edited: at the first start that a container left out has with those of today.
+def by_reference(old: Generation, new: Generation) -> bool:
+    """Whether two images differ by reference alone: their digests are of different content.
 
-    Where all those left out are gone, it is the start of a container that came after them; None where none came.
+    Args:
+        old: The last start of the old image.
+        new: The last start of the new one.
     """
-    last = {starts[i].generation.container: i for i in out}
-    begun = {start.generation.container: i for i, start in reversed([*enumerate(starts)])}
-    own = [
-        i for i, s in enumerate(starts) if s.generation.container in last and i > last[s.generation.container]
-    ]
-    new = [i for i in begun.values() if i > out[-1]]
-    if not (since := own or new):
-        return None
-    start = starts[min(since)]
-    container = start.generation.container
-    left_out = {*out}
-    if any(
-        s.generation.container == container and i not in left_out for i, s in enumerate(starts[: out[-1]])
-    ):
-        return None  # they were put back: its runs before they were edited are comparable
-    before = starts[last.get(start.generation.container, out[-1])]
-    return SettingsChange(start.generation.started_at, start.identity != before.identity)
+    forms = {old.image_form, new.image_form}
+    return len(forms) == 2 and "" not in forms
+
+
+def is_named(generation: Generation, image: str) -> bool:
+    """Whether a start ran the image that somebody names.
+
+    Args:
+        generation: The start.
+        image: A reference, or a digest or an id (``sha256:…``). Where it has a digest, that decides, and no tag does.
+    """
+    digest = image.rpartition("@")[2]
+    if digest.startswith("sha256:"):
+        return any(
+            name.endswith(digest) for name in (generation.image_id, generation.image_digest, generation.image)
+        )
+    return reference_of(image) == reference_of(generation.image).partition("@")[0]
+
+
+def reference_of(image: str) -> str:
+    """The whole reference: a short one leaves out Docker's registry, and the tag ``latest``.
+
+    Args:
+        image: As a pod names it.
+    """
+    first, slash, _ = image.partition("/")
+    if not slash:
+        image = f"docker.io/library/{image}"
+    elif not {".", ":"} & {*first} and first != "localhost":
+        image = f"docker.io/{image}"
+    return image if ":" in image.rpartition("/")[2] else f"{image}:latest"
+
+
+def image_name(generation: Generation | None) -> str:
+    """What people call the image: its reference, and enough of the id to distinguish two of one tag.
+
+    Args:
+        generation: A start of it; None gives an empty text.
+    """
+    if generation is None:
+        return ""
+    digest = generation.image_key.rpartition(":")[2][:12]
+    if not generation.is_known:
+        return f"{ENVIRONMENT} {digest}"
+    named = generation.image and not generation.image.startswith("sha256:")
+    return f"{generation.image} ({digest})" if named else digest
+
+
+def _of_one_image(starts: Sequence[Start]) -> Sequence[Start]:
+    """The starts with one id for each image; the form stays what the node said.
+
+    Docker's starts have both digests and no form, and stay as they are.
+    """
+    images: dict[str, str] = {}  # the first digest of an image, by each digest and reference that it had
+    forms: set[tuple[str, str]] = set()
+    found = []
+    for start in starts:
+        generation = start.generation
+        if form := generation.image_form:
+            digest, reference = generation.image_key, reference_of(generation.image)
+            image = images.get(digest)
+            if image is None:
+                image = images.get(reference, digest)
+                if (image, form) in forms:  # the tag moved on
+                    image = digest
+            images[digest] = images[reference] = image
+            forms.add((image, form))
+            if image != digest:
+                start = replace(
+                    start, generation=msgspec.structs.replace(generation, image_id=image, image_digest="")
+                )
+        found.append(start)
+    return found
+
+
+def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:
+    """The starts, each with what it reports or, without it, what the last one before it or the next one does."""
+    values = [start.reported(component) for start in starts]
+    if all(values) or not any(values):
+        return starts
+    images = ["" if component == SETTINGS else start.generation.image_key for start in starts]
+    places = range(len(starts))
+    for order in (places, reversed(places)):
+        near: dict[str, str] = {}
+        for place in order:
+            near[images[place]] = values[place] = values[place] or near.get(images[place], "")
+    return [_with(start, component, value) for start, value in zip(starts, values, strict=True)]
 
 
 def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
     """The starts with one digest for weights that are the same but for their last bits.
 
     A factory that draws its weights from a seed draws other last bits on another CPU, or with other instructions. Such
-    weights have the same layout, and give the same answer to the canary's input.
+    weights have the same layout, and give the same answer to the canary's input: last bits make relative errors of
+    1e-6 in float32 and 1e-4 in bfloat16, other weights 1. Classes, numbers of tokens and zeros are answers that other
+    weights give, too.
     """
+    most = 16  # no service runs on more kinds of CPU; weights without a seed are new at each of thousands of starts
     found: list[Start] = []
-    first: dict[str, Start] = {}  # of each digest
-    drawn: dict[str, list[Start]] = {}  # the same by layout
+    drawings: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}  # output by model
     for start in starts:
-        of, _, layout = start.model.rpartition(".")
-        if of.startswith(_WEIGHTS):
-            known = drawn.setdefault(layout, [])
-            same = first.get(start.model) or next(
-                (each for each in known[-_DRAWINGS:] if _agree(each, start)), None
-            )
-            if same is None:
-                known.append(start)
-                first[start.model] = start
-            elif same.model != start.model:
-                start = _with(start, MODEL, same.model)
+        if start.model.startswith(_WEIGHTS):
+            known = drawings.setdefault((start.model.rpartition(".")[2], start.settings), {})
+            output = start.generation.outputs.get(start.canary_name, ())
+            if all(map(float.is_integer, output)):
+                output = (math.nan,)  # agrees with none
+            alike = (name for name in known if relative_error(output, known[name]) <= 1e-3)
+            model = start.model if start.model in known else next(alike, "")
+            if model:
+                start = _with(start, MODEL, model)
+            elif len(known) < most:
+                known[start.model] = output
         found.append(start)
     return found
 
 
-def _agree(one: Start, other: Start) -> bool:
-    """Whether both gave the same answer to the same input; not where one of them is not known.
-
-    Classes, numbers of tokens and zeros are answers that other weights give, too.
-    """
-    outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (one, other)]
-    if any(all(map(float.is_integer, values)) for values in outputs):
-        return False
-    return one.settings == other.settings and relative_error(*outputs) <= SAME_DRAWING
-
-
-def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:
-    values = [_value(start, component) for start in starts]
-    if all(values) or not any(values):
-        return starts
-    images = ["" if component == SETTINGS else start.generation.image_key for start in starts]
-    # Where it is known: by image, and by image and container.
-    places: dict[tuple[str, ...], list[int]] = {}
-    for place, (start, value) in enumerate(zip(starts, values, strict=True)):
-        if value:
-            for beside in ((images[place], start.generation.container), (images[place],)):
-                places.setdefault(beside, []).append(place)
-
-    def nearest(place: int) -> str:
-        """What the start beside it says that knows; empty where none does."""
-        image = images[place]
-        known = places.get((image, starts[place].generation.container)) or places.get((image,), [])
-        before = bisect(known, place)
-        return values[known[max(0, before - 1)]] if known else ""
-
-    return [
-        start if value else _with(start, component, nearest(place))
-        for place, (start, value) in enumerate(zip(starts, values, strict=True))
-    ]
-
-
-def _value(start: Start, component: str) -> str:
-    return start.model if component == MODEL else start.settings
-
-
 def _with(start: Start, component: str, value: str) -> Start:
-    if not value or not start.canary_name:
+    if value == start.reported(component):
         return start
     environment = {**start.generation.environment, of_canary(component, start.canary_name): value}
-    generation = msgspec.structs.replace(start.generation, environment=environment)
-    return Start(generation, start.samples, start.last_at, start.canary_name)
+    return replace(start, generation=msgspec.structs.replace(start.generation, environment=environment))

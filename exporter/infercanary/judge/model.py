@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,8 +36,6 @@ from infercanary.judge.profiles import Packed
 from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
-
-_CPU_MODEL, _GPU_MODEL = "cpu_model", "_cuda_device"  # components of the environment; of the GPU's, the end
 
 
 class ServiceKey(NamedTuple):
@@ -107,16 +104,14 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         """What tells its image from others; of a container that Docker does not know, that is its environment."""
         if self.is_known:
             return self.image_id or self.image_digest
-        own = {n: value for n, value in self.environment.items() if not (is_given(n) or is_setting(n))}
-        return f"{ENVIRONMENT}:{hashlib.sha256(_canonical(own)).hexdigest()[:16]}"
+        own = [item for item in self.environment.items() if not (is_given(item[0]) or is_setting(item[0]))]
+        return f"{ENVIRONMENT}:{_digest(own)}"
 
     @property
     def work_key(self) -> str:
         """Its image, and what its canaries measure: runs of two starts that differ in it are kept apart."""
-        work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
-        if not work:
-            return self.image_key
-        return f"{self.image_key} {hashlib.sha256(_canonical(work)).hexdigest()[:16]}"
+        work = [item for item in self.environment.items() if is_of_canary(item[0])]
+        return f"{self.image_key} {_digest(work)}" if work else self.image_key
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -154,7 +149,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_settled(self) -> bool:
         """Whether it counts: it ended well, and its canary was steady. Tags of trouble do not keep a run out."""
-        return self.outcome == "ok" and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
+        return not self.failed and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
 
     @property
     def failed(self) -> bool:
@@ -163,7 +158,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _OF_RUN = [name for name in Sample.__struct_fields__ if name in Run.__struct_fields__]
-_NUMBERS = ("sm_clock", "waited", "crowded", "inside", "received")  # each None where it is not known
+_NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # each may be None
 _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 
@@ -187,7 +182,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """One sample for ``samples`` of one canary, in order, none of which failed.
 
     It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
-    least half of them have it. The clock's reason is the most frequent one. The error of the output is the largest one:
+    least half of them have it. The clock's reason is the last one. The error of the output is the largest one:
     it is rare, and what a median would hide. ``runs`` counts all.
 
     Args:
@@ -196,48 +191,32 @@ def merge(samples: Sequence[Sample]) -> Sample:
     Returns:
         A number that no sample has is None; phases and controls are medians of the samples that have them.
     """
-    runs, started_at, sequence = sum(s.runs for s in samples), samples[0].started_at, samples[-1].sequence
-    samples = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
-    tags: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    for sample in samples:
-        tags.update(dict.fromkeys(sample.tags, sample.runs))
-        if sample.clock_reason:
-            reasons[sample.clock_reason] += sample.runs
-    counted = sum(sample.runs for sample in samples)
-    medians: dict[str, Any] = {name: _median(getattr(s, name) for s in samples) for name in _NUMBERS}
-    medians |= {name: _medians(getattr(s, name) for s in samples) for name in _BY_NAME}
+    judged = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
+    tags = {tag for s in judged for tag in s.tags}
+    medians: dict[str, Any] = {name: _medians([getattr(s, name) for s in judged]) for name in _BY_NAME}
+    medians |= _medians([{n: x for n in _NUMBERS if (x := getattr(s, n)) is not None} for s in judged])
     return Sample(
-        sequence=sequence,
+        sequence=samples[-1].sequence,
         canary=samples[-1].canary,
-        started_at=started_at,
+        started_at=samples[0].started_at,
         outcome="ok",
-        median=_median(sample.median for sample in samples),
-        repeats=median_low(sample.repeats for sample in samples),
-        tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= counted)),
-        output_error=max((s.output_error for s in samples if s.output_error is not None), default=None),
-        runs=runs,
+        repeats=median_low(s.repeats for s in judged),
+        tags=tuple(sorted(tag for tag in tags if 2 * sum(tag in s.tags for s in judged) >= len(judged))),
+        output_error=max((s.output_error for s in judged if s.output_error is not None), default=None),
+        runs=sum(s.runs for s in samples),
+        clock_reason=next((s.clock_reason for s in reversed(judged) if s.clock_reason), ""),
         **medians,
-        clock_reason=max(reasons, key=reasons.__getitem__, default=""),
     )
 
 
-def _median(several: Iterable[float | None]) -> float | None:
-    known = [x for x in several if x is not None]
-    return median(known) if known else None
+def _medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for values in each for name in values)
+    return {name: median(values[name] for values in each if name in values) for name in names}
 
 
-def _medians(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for times in several:
-        for name, seconds in times.items():
-            values.setdefault(name, []).append(seconds)
-    return {name: median(of_name) for name, of_name in values.items()}
-
-
-def _canonical(environment: Mapping[str, str]) -> bytes:
-    """The same bytes for the same components."""
-    return msgspec.msgpack.encode(dict(sorted(environment.items())))
+def _digest(components: Iterable[tuple[str, str]]) -> str:
+    """The same for the same components."""
+    return hashlib.sha256(msgspec.msgpack.encode(dict(sorted(components)))).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -265,9 +244,10 @@ class Start:
         Returns:
             The start with its settled runs; ``last_at`` is of the last run, settled or not, and None without any.
         """
-        last = samples[-1].started_at if samples else None
-        canary = samples[-1].canary if samples else ""
-        return cls(generation, [sample for sample in samples if sample.is_settled], last, canary)
+        if not samples:
+            return cls(generation, samples)
+        settled = [sample for sample in samples if sample.is_settled]
+        return cls(generation, settled, samples[-1].started_at, samples[-1].canary)
 
     @property
     def boot(self) -> tuple[str, str]:
@@ -279,21 +259,31 @@ class Start:
         """The name of the canary; empty where there is no run."""
         return self.canary or (self.samples[0].canary if self.samples else "")
 
+    def reported(self, component: str) -> str:
+        """A digest of the canary's.
+
+        Args:
+            component: ``MODEL`` or ``SETTINGS``.
+
+        Returns:
+            Empty where that is not known.
+        """
+        return self.generation.environment.get(of_canary(component, self.canary_name), "")
+
     @cached_property
     def model(self) -> str:
         """What identifies the model of the canary; empty where that is not known."""
-        return self.generation.environment.get(of_canary(MODEL, self.canary_name), "")
+        return self.reported(MODEL)
 
     @cached_property
     def settings(self) -> str:
         """The digest of the canary's settings; empty where that is not known."""
-        return self.generation.environment.get(of_canary(SETTINGS, self.canary_name), "")
+        return self.reported(SETTINGS)
 
     @cached_property
     def identity(self) -> str:
         """Image and model: a start with another one is an upgrade."""
-        image = self.generation.image_key
-        return f"{image} {self.model}" if self.model else image
+        return f"{self.generation.image_key} {self.model}".rstrip()
 
     @cached_property
     def hardware(self) -> tuple[str, str]:
@@ -304,8 +294,8 @@ class Start:
         if not self.generation.host:
             return "", ""
         known = self.generation.environment
-        gpus = sorted(name for name in known if name.endswith(_GPU_MODEL))
-        return known.get(_CPU_MODEL, ""), known[gpus[0]] if gpus else ""
+        gpu = min((name for name in known if name.endswith("_cuda_device")), default="")
+        return known.get("cpu_model", ""), known.get(gpu, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
         """Whether it ran on such hardware, as far as both are known.
@@ -500,6 +490,8 @@ class Causes(msgspec.Struct, frozen=True):
     """Cores that others in the container took beside the canary, before and after, where that made it wait."""
     operators: Operators | None = None
     """What profiled repeats say of it; None where a side has none."""
+    unknown_siblings: bool = False
+    """Siblings or replicas on the old image are there, and have too few runs yet to be compared."""
     unknown_waiting: bool = False
     """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
     unknown_load: bool = False
@@ -540,8 +532,6 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """So many starts, each with weights of its own: restarts look like upgrades; 0 where two had the same."""
     settings_changed_at: float | None = None
     """Without a baseline: when the canary's settings were edited, so that runs before are not comparable."""
-    settings_with_upgrade: bool = False
-    """Whether image or model became another one with them."""
     baseline_origin: Origin = NOWHERE
     candidate_origin: Origin = NOWHERE
     causes: Causes = Causes()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from infercanary.contract.text import shortened
-from infercanary.judge.operators import Operators, OperatorShift, short_name
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.operators import NAMED_SHARE, Operators, OperatorShift, short_name
 
 _NAMED = 2  # operators in a sentence; the others are counted
 _NAME = 40  # characters
@@ -23,12 +22,11 @@ CHANGES = {
 """Kind of change → how a table words it."""
 
 
-def part(found: Operators, policy: Policy = LIVE) -> str:
+def part(found: Operators) -> str:
     """Such as ``conv2d 9.8 → 31.2 ms (84 % of the change, mkldnn_convolution → _slow_conv2d_forward), 3 more new``.
 
     Args:
         found: What profiled repeats say of a shift.
-        policy: From which share on an operator is named.
 
     Returns:
         Part of a sentence; empty where there are not enough repeats yet.
@@ -40,7 +38,7 @@ def part(found: Operators, policy: Policy = LIVE) -> str:
         return f"no operator explains it: {share} ({times(*found.outside)})"
     if found.state == "unexplained":
         return "the profile does not explain it"
-    named = [shift for shift in found.shifts if shift.share >= policy.attribute.operator_share][:_NAMED]
+    named = [shift for shift in found.shifts if shift.share >= NAMED_SHARE][:_NAMED]
     words = [_named(shift, " of the change" if not i else "") for i, shift in enumerate(named)]
     others = {"new": found.new, "gone": found.gone}
     for shift in named:

@@ -1,24 +1,23 @@
-"""Which operators a shift went to: profiled repeats of both sides, compared.
+"""Operators that a shift went to: profiled repeats of both sides, compared.
 
-An operator is what the model called (``aten::conv2d``, ``Conv``), with all that it called in turn. Operators are
-matched (matching.py); what did their work, its device and its types then say what kind of change it was. The operators'
-parts and what lies outside of them add up to the change of the profiled wall time. They are only claimed where that
-change is like the timed one, and where they are the greater part of it (docs/adr/0023-profiled-repeats.md).
+An operator is what the model called (``aten::conv2d``, ``Conv``), with all that it called in turn. The changes of the
+operators and of the time outside of them add up to the change of the profiled wall time. Operators are claimed only if
+the wall time changed as the timed one did, and if they make the greater part of it (docs/adr/0023-profiled-repeats.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from statistics import median
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
-import numpy as np
 
-from infercanary.contract.profile import Profile, ProfileRow, bounded
-from infercanary.judge.matching import Match, longest, matches
-from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.shift import Shift
+from infercanary.contract.profile import OUTSIDE, Profile, ProfileRow, bounded
 
 Kind = Literal["grew", "shrank", "new", "gone", "moved", "kernel", "type", "calls"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -31,12 +30,22 @@ STATES: tuple[State, ...] = get_args(State)
 as the timed ones did. ``too_few``: not enough profiled repeats yet."""
 
 MOST = 10
-_NORMAL_MAD = 1.4826  # of a normal distribution: standard deviations in a median absolute deviation
-_MEDIAN_ERROR = 1.2533  # how much wider a median's standard error is than a mean's
-_LEAST_SPREAD = 0.01  # of a few repeats, two may be equal by chance
-_CLEAR = 0.01  # share of the change below which an operator is not listed
-_GREATER = 0.5
-_OFTEN = 1.05
+NAMED_SHARE = 0.1
+"""Share of a change from which on a sentence names an operator."""
+
+_WORK = (
+    "attention|flash|fmha",
+    "conv|fprop|winograd",
+    "gemm|matmul|linear|addmm|bmm|::mm|cutlass|fullyconnected",
+    "norm",
+    "softmax",
+    "pool",
+    "lstm|gru|rnn",
+    "embedding|gather",
+    "reorder|transpose|reformat|permute|shuffle",
+)
+"""Kinds of work, by words in the names that torch, ONNX Runtime, TensorRT, cuDNN and Inductor give; the first that
+matches counts. Elementwise work is no kind: a sum and a sigmoid are not the same operator."""
 
 
 class OperatorShift(msgspec.Struct, frozen=True):
@@ -54,7 +63,7 @@ class OperatorShift(msgspec.Struct, frozen=True):
     detail: str = ""
     """What changed with it: ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``5 → 9 calls``."""
     shapes: str = ""
-    """Of the row that changed most; empty where the operator has only one."""
+    """Of the row that changed most; empty where they are not known."""
 
     @property
     def gained(self) -> float:
@@ -81,26 +90,21 @@ class Operators(msgspec.Struct, frozen=True):
     gone: int = 0
 
 
+_WALL = ""
+"""Beside the names of operators, which are never empty."""
+
+
 class _Side(NamedTuple):
-    profiles: Sequence[Profile]
-
-    @property
-    def repeats(self) -> int:
-        return sum(profile.repeats for profile in self.profiles)
-
-    def values(self, of: Callable[[Profile], Sequence[float]]) -> list[list[float]]:
-        """Of each profile, a value for each repeat."""
-        return [list(of(profile)) for profile in self.profiles]
-
-    def rows(self, names: Collection[str]) -> list[ProfileRow]:
-        return [row for profile in self.profiles for row in profile.rows if row.kind in names]
-
-    def has_rest(self) -> bool:
-        return any(any(profile.rest) for profile in self.profiles)
+    repeats: Sequence[Mapping[str, float]]
+    """Seconds of each operator, of :data:`_WALL` and of :data:`OUTSIDE`."""
+    rows: Sequence[ProfileRow]
+    """Of the last profile: they say which operators there are, and what does their work."""
+    hidden: float
+    """Seconds that an operator may have had without a row: of more operators than rows the short ones are summed."""
 
 
 def compare_operators(
-    before: Sequence[Profile], after: Sequence[Profile], timed: tuple[float, float], policy: Policy = LIVE
+    before: Sequence[Profile], after: Sequence[Profile], timed: tuple[float, float]
 ) -> Operators | None:
     """Say which operators a shift went to.
 
@@ -108,238 +112,115 @@ def compare_operators(
         before: Profiles of the old side, in order of time.
         after: Those of the new one.
         timed: Medians of the timed runs of both sides, in seconds.
-        policy: How many repeats are needed, and how much they must explain.
 
     Returns:
         None where a side has no profile, or the timed runs show no change.
     """
     # A profiler that sees something else, as kernels that it is refused, would find operators gone.
-    seen = (after[-1].engine, after[-1].state) if after else None
-    old = _Side(
-        _like(
-            [p for p in before if (p.engine, p.state) == seen][-policy.attribute.profiles :], timed[0], policy
-        )
-    )
-    new = _Side(_like(list(after)[-policy.attribute.profiles :], timed[1], policy))
-    change = timed[1] - timed[0]
-    if not old.profiles or not new.profiles or not change:
+    before = [p for p in before if after and (p.engine, p.state) == (after[-1].engine, after[-1].state)]
+    timed_before, timed_after = timed
+    if not before or timed_before == timed_after:
         return None
-    repeats = old.repeats, new.repeats
-    if min(repeats) < policy.attribute.profiled_repeats:
+    renamed = common_names(before[-1], after[-1])
+    old, new = _side(before, timed_before, renamed), _side(after, timed_after, renamed)
+    repeats = len(old.repeats), len(new.repeats)
+    if min(repeats) < 3:  # nothing shows how much they scatter
         return Operators("too_few", repeats)
-    wall = _difference(old.values(lambda p: p.wall), new.values(lambda p: p.wall))
-    outside = _difference(old.values(lambda p: p.outside), new.values(lambda p: p.outside))
-    found = Operators(
-        "unexplained", repeats, outside=(outside.before, outside.after), wall=(wall.before, wall.after)
-    )
-    whole = wall.gained
-    if (
-        not whole
-        or not policy.attribute.profile_agrees <= whole / change <= 1 / policy.attribute.profile_agrees
-    ):
+    wall, outside = _span(old, new, _WALL), _span(old, new, OUTSIDE)
+    found = Operators("unexplained", repeats, outside=outside[:2], wall=wall[:2])
+    whole = wall[1] - wall[0]
+    # Otherwise the profiler saw something else than users feel.
+    if not 0.5 <= whole / (timed_after - timed_before) <= 2:
         return found
-    matched = matches(old.profiles, new.profiles)
-    # Each is a claim of its own: of forty intervals of 95 % two would exclude zero by chance (Bonferroni).
-    level = 1 - (1 - policy.attribute.cause_confidence) / max(1, len(matched))
-    shifts = [_shift(match, old, new, whole, level) for match in matched]
-    share = 1 - outside.gained / whole
-    listed = [s for s in shifts if abs(s.share) >= _CLEAR and (s.low > 0 or s.high < 0)]
-    listed.sort(key=lambda s: -s.share)
-    found = msgspec.structs.replace(
+    names = dict.fromkeys(row.kind for row in (*old.rows, *new.rows))
+    shifts = [_shift(name, old, new, whole) for name in names]
+    clear = [shift for shift in shifts if shift.low * shift.high > 0 and abs(shift.share) >= 0.01]
+    share = 1 - (outside[1] - outside[0]) / whole
+    explained = sum(shift.share for shift in clear)
+    changes = [shift.change for shift in shifts]
+    return msgspec.structs.replace(
         found,
+        state="explained" if explained >= 0.5 else "outside" if share <= 0.5 else "unexplained",
         share=share,
-        shifts=tuple(listed[:MOST]),
-        new=sum(s.change == "new" for s in shifts),
-        gone=sum(s.change == "gone" for s in shifts),
+        shifts=tuple(sorted(clear, key=attrgetter("share"), reverse=True)[:MOST]),
+        new=changes.count("new"),
+        gone=changes.count("gone"),
     )
-    explained = sum(s.share for s in listed)
-    if explained >= policy.attribute.profile_explains and share >= policy.attribute.profile_explains:
-        return msgspec.structs.replace(found, state="explained")
-    if 1 - share >= policy.attribute.profile_explains and (outside.low > 0 or outside.high < 0):
-        return msgspec.structs.replace(found, state="outside")
-    return found
 
 
-def _like(profiles: Sequence[Profile], timed: float, policy: Policy) -> Sequence[Profile]:
-    """Profiles with those repeats alone that took about as long as the timed ones: others show what a profiler did to
-    them, such as memory that was given back each time. Where there are not enough of those, all stay: a profiler may
-    slow each of them.
+def _side(profiles: Sequence[Profile], timed: float, renamed: Mapping[str, str]) -> _Side:
+    """The latest profiles, with those repeats alone that took about as long as the timed ones: a profiler can make the
+    C library give memory back at each call. With all repeats if too few are left: it may slow each of them.
     """
-
-    def kept(values: Sequence[float], wall: Sequence[float]) -> tuple[float, ...]:
-        pairs = zip(values, wall, strict=True)
-        return tuple(
-            x
-            for x, w in pairs
-            if policy.attribute.profile_agrees <= w / timed <= 1 / policy.attribute.profile_agrees
-        )
-
-    found = []
-    for profile in profiles if timed > 0 else ():
-        wall = profile.wall
-        if own := kept(wall, wall):
-            rows = tuple(msgspec.structs.replace(r, seconds=kept(r.seconds, wall)) for r in profile.rows)
-            others = {"outside": kept(profile.outside, wall), "rest": kept(profile.rest, wall)}
-            found.append(msgspec.structs.replace(profile, wall=own, rows=rows, **others))
-    return found if sum(p.repeats for p in found) >= policy.attribute.profiled_repeats else profiles
+    repeats = []
+    for profile in profiles[-6:]:
+        rows = [msgspec.structs.replace(row, kind=renamed.get(row.kind, row.kind)) for row in profile.rows]
+        for i, wall in enumerate(profile.wall):
+            seconds = defaultdict(float, {_WALL: wall, OUTSIDE: profile.outside[i]})
+            for row in rows:
+                seconds[row.kind] += row.seconds[i]
+            repeats.append(seconds)
+    like = [seconds for seconds in repeats if timed / 2 <= seconds[_WALL] <= timed * 2]
+    hidden = 2 * min(map(median, (profile.rest, *(row.seconds for row in rows))))
+    return _Side(like if len(like) >= 3 else repeats, rows, hidden)
 
 
-class _Difference(NamedTuple):
-    before: float
-    after: float
-    low: float
-    high: float
+def _span(old: _Side, new: _Side, name: str) -> tuple[float, float, float, float]:
+    """Medians of both sides, and an interval of their difference.
 
-    @property
-    def gained(self) -> float:
-        return self.after - self.before
-
-
-def _difference(before: list[list[float]], after: list[list[float]], level: float = 0.95) -> _Difference:
-    """Medians of both sides, and an interval of their difference. Repeats of one profile may be off together: where a
-    side has several profiles, what these differ by counts too."""
-    middles, errors, freedoms = [], [], []
-    for side in (before, after):
-        values = np.array([value for profile in side for value in profile])
-        middle = float(np.median(values))
-        spread = max(_NORMAL_MAD * float(np.median(np.abs(values - middle))), _LEAST_SPREAD * abs(middle))
-        error = _MEDIAN_ERROR * spread / math.sqrt(values.size)
-        freedom = values.size - 1
-        if len(side) > 3:  # of fewer, chance decides how far they lie apart
-            of_each = [float(np.median(profile)) for profile in side]
-            between = float(np.std(of_each, ddof=1)) / math.sqrt(len(side))
-            if between > error:
-                error, freedom = between, len(side) - 1
-        middles.append(middle)
-        errors.append(error)
-        freedoms.append(freedom)
-    gained = middles[1] - middles[0]
-    se = math.hypot(*errors)
-    if se == 0:
-        return _Difference(middles[0], middles[1], gained, gained)
-    low, high = Shift(gained, se, sum(freedoms)).interval(level)
-    return _Difference(middles[0], middles[1], low, high)
+    3.5 standard errors wide, since each of many operators is a claim. The standard error of a median is 1.86 median
+    absolute deviations over the root of the number; that is less by two, since of few repeats some are equal by chance.
+    """
+    medians, variance = [], 0.0
+    for side in (old, new):
+        values = [seconds.get(name, 0.0) for seconds in side.repeats]
+        medians.append(median(values))
+        variance += median(abs(value - medians[-1]) for value in values) ** 2 / (len(values) - 2)
+    gained = medians[1] - medians[0]
+    half = 6.5 * math.sqrt(variance)
+    return medians[0], medians[1], gained - half, gained + half
 
 
-def _shift(match: Match, old: _Side, new: _Side, whole: float, level: float) -> OperatorShift:
-    both = _difference(old.values(_seconds(match.before)), new.values(_seconds(match.after)), level)
-    before, after = old.rows(match.before), new.rows(match.after)
-    change, detail = _kind(match, before, after, both, (old, new))
-    return OperatorShift(
-        operator=_named(match, old, new),
-        change=change,
-        before=both.before,
-        after=both.after,
-        low=both.low,
-        high=both.high,
-        share=both.gained / whole,
-        detail=detail,
-        shapes=_shapes(before, after),
-    )
+def _shift(name: str, old: _Side, new: _Side, whole: float) -> OperatorShift:
+    span = before, after, *_ = _span(old, new, name)
+    rows = [[row for row in side.rows if row.kind == name] for side in (old, new)]
+    old_calls, new_calls = (sum(row.calls for row in side) for side in rows)
+    change: Kind = "grew" if after >= before else "shrank"
+    detail = ""
+    if not rows[0] and after > old.hidden:
+        change = "new"
+    elif not rows[1] and before > new.hidden:
+        change = "gone"
+    elif detail := _exchanged(rows, attrgetter("device")):
+        change = "moved"
+    elif detail := _exchanged(rows, lambda row: row.shapes.partition(",")[0].partition(" ")[2]):
+        change = "type"  # of its first input
+    elif detail := _exchanged(rows, attrgetter("name")):
+        change = "kernel"
+    # More calls are what changed if each of them grew by less.
+    elif old_calls and before < after and after * old_calls**2 < before * new_calls**2:
+        change, detail = "calls", f"{old_calls:g} → {new_calls:g} calls"
+    gains = _gains(rows, attrgetter("shapes"))
+    shapes = max(gains, key=lambda each: abs(gains[each]))
+    return OperatorShift(name, change, *span, (after - before) / whole, detail, shapes)
 
 
-def _named(match: Match, old: _Side, new: _Side) -> str:
-    """By the new side's name. Of one that became many, or many that became one, the many are named."""
-    names, side = (
-        (match.after, new) if match.after and len(match.after) >= len(match.before) else (match.before, old)
-    )
-    if len(names) == 1:
-        return names[0]
-    first, *others = longest(names, side.profiles)
-    more = len(others) - 1
-    return bounded(f"{first}, {others[0]}" + (f" and {more} more" if more else ""))
+def _gains(rows: Sequence[Sequence[ProfileRow]], word: Callable[[ProfileRow], str]) -> dict[str, float]:
+    """Seconds that rows with the same word gained."""
+    gains: dict[str, float] = defaultdict(float)
+    for sign, side in zip((-1, 1), rows, strict=True):
+        for row in side:
+            gains[word(row)] += sign * median(row.seconds)
+    return gains
 
 
-def _seconds(names: Collection[str]) -> Callable[[Profile], Sequence[float]]:
-    def of(profile: Profile) -> list[float]:
-        own = [row.seconds for row in profile.rows if row.kind in names]
-        return [sum(times) for times in zip(*own, strict=True)] if own else [0.0] * profile.repeats
-
-    return of
-
-
-def _kind(
-    match: Match,
-    before: Sequence[ProfileRow],
-    after: Sequence[ProfileRow],
-    both: _Difference,
-    sides: tuple[_Side, _Side],
-) -> tuple[Kind, str]:
-    """What kind of change it was, and between what."""
-    if not before and not _may_be_in_rest(both.after, sides[0]):
-        return "new", ""
-    if not after and not _may_be_in_rest(both.before, sides[1]):
-        return "gone", ""
-    for change, of in (("moved", _device), ("type", _type), ("kernel", _name)):
-        if before and after and (exchanged := _exchanged(before, after, of)) is not None:
-            return change, " → ".join(map(short_name, exchanged))  # type: ignore[return-value]
-    if match.before and match.after and match.before != match.after:
-        return "kernel", f"{short_name(match.before[0])} → {short_name(match.after[0])}"
-    calls = _calls(sides[0], match.before), _calls(sides[1], match.after)
-    if calls[0] and calls[1] > _OFTEN * calls[0]:
-        dearer = calls[0] * (both.after / calls[1] - both.before / calls[0])
-        if dearer < _GREATER * both.gained:
-            return "calls", f"{calls[0]:g} → {calls[1]:g} calls"
-    return ("grew" if both.gained >= 0 else "shrank"), ""
-
-
-def _may_be_in_rest(seconds: float, side: _Side) -> bool:
-    """Whether a side may have had an operator with so much time and no row: it has then more operators than rows."""
-    least = min((sum(p.rows[-1].seconds) / p.repeats for p in side.profiles if p.rows), default=0.0)
-    return side.has_rest() and seconds <= 2 * least
-
-
-def _exchanged(
-    before: Sequence[ProfileRow], after: Sequence[ProfileRow], of: Callable[[ProfileRow], str]
-) -> tuple[str, str] | None:
-    """What most of the time that is new went by, where nothing of the old side has it: the old word and the new one."""
-    old, new = _by(before, of), _by(after, of)
-    fresh = {word: seconds for word, seconds in new.items() if word and word not in old}
-    lost = {word: seconds for word, seconds in old.items() if word and word not in new}
-    if not fresh:
-        return None
-    word = max(fresh, key=lambda each: fresh[each])
-    total = sum(new.values())
-    # Beside what stayed as it was, as where one layer of many changed, it must be what the operator gained.
-    gained = total - sum(old.values())
-    is_most = fresh[word] >= _GREATER * total or (gained > 0 and fresh[word] >= _GREATER * gained)
-    if not is_most:
-        return None
-    left = lost or {each: seconds for each, seconds in old.items() if each}
-    return (max(left, key=lambda each: left[each]), word) if left else None
-
-
-def _by(rows: Iterable[ProfileRow], of: Callable[[ProfileRow], str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for row in rows:
-        word = of(row)
-        found[word] = found.get(word, 0.0) + float(np.median(row.seconds))
-    return found
-
-
-def _device(row: ProfileRow) -> str:
-    return row.device
-
-
-def _type(row: ProfileRow) -> str:
-    """Of its first input."""
-    return row.shapes.partition(",")[0].partition(" ")[2]
-
-
-def _name(row: ProfileRow) -> str:
-    return row.name
-
-
-def _calls(side: _Side, names: Collection[str]) -> float:
-    return float(np.median([sum(r.calls for r in p.rows if r.kind in names) for p in side.profiles]))
-
-
-def _shapes(before: Sequence[ProfileRow], after: Sequence[ProfileRow]) -> str:
-    """Of the row that changed most, where there are several."""
-    old, new = (_by(rows, lambda row: row.shapes) for rows in (before, after))
-    if len({*old, *new}) < 2:
-        return ""
-    return max({**old, **new}, key=lambda shapes: abs(new.get(shapes, 0.0) - old.get(shapes, 0.0)))
+def _exchanged(rows: Sequence[Sequence[ProfileRow]], word: Callable[[ProfileRow], str]) -> str:
+    """``old word → new word`` if the one that gained most is one that the old side lacks; else empty."""
+    gains = _gains(rows, word)
+    old = {word(row) for row in rows[0]}
+    least, most = (choose(gains, key=lambda each: gains[each]) for choose in (min, max))
+    is_known = least in old and most not in old and least and most
+    return f"{short_name(least)} → {short_name(most)}" if is_known else ""
 
 
 def short_name(name: str) -> str:
@@ -349,3 +230,35 @@ def short_name(name: str) -> str:
         name: Such as ``aten::conv2d``, or ``OpenVINOExecutionProvider``.
     """
     return name.removeprefix("aten::").removesuffix("ExecutionProvider")
+
+
+def common_names(old: Profile, new: Profile) -> dict[str, str]:
+    """Match operators whose names differ, since another engine, compiler or graph calls the same work by another name.
+
+    Args:
+        old: A profile of the old side.
+        new: One of the new side.
+
+    Returns:
+        Name → the one by which both sides are compared; by kind of work and order of calls, then by device.
+    """
+    names = [dict.fromkeys(row.kind for row in sorted(p.rows, key=attrgetter("order"))) for p in (old, new)]
+    left = [[name for name in own if name not in other] for own, other in (names, names[::-1])]
+    found = {}
+    for name in [*left[0]]:
+        alike = [other for other in left[1] if _work(other) == _work(name)]
+        if alike:
+            found[name] = alike[0]
+            left[0].remove(name)
+            left[1].remove(alike[0])
+    rows = *old.rows, *new.rows
+    if all(left) and not set.intersection(*({row.device for row in rows if row.kind in own} for own in left)):
+        # All of it runs elsewhere now, such as in another provider, which makes one of many: the many are named.
+        many = max(left[::-1], key=len)
+        found.update(dict.fromkeys(left[0] + left[1], bounded(", ".join(many))))
+    return found
+
+
+def _work(name: str) -> str:
+    """The kind of work, or the name where it is none."""
+    return next((work for work in _WORK if re.search(work, name.lower())), name)

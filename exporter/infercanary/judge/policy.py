@@ -34,7 +34,7 @@ class Decide:
     """Error of the interval that calls a change, over all looks at one upgrade and both directions. Where the restart
     variance is known, less than .1 % of restarts of an unchanged image are called: the interval must lie beyond the
     clear zone, too. Where all that is known is the prior, it is below 1 % for restart SDs up to 3 %, and 2 % at 5 %
-    (``benchmarks/drift.py restarts``)."""
+    (``benchmarks/verdicts.py``)."""
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Runs of a start of the candidate at which the judge looks. The interval holds however often one looks, so they
@@ -162,34 +162,8 @@ class Pool:
     prior: int = 0
     """Of the prior, as it is stored, where it was learned from the services of a store; 0 where it is assumed."""
 
-    prior_services: int = 8
-    """Services with restarts without which none is learned."""
-
-    prior_trimmed: float = 0.25
-    """Share of the services, at either end, that are winsorized; at least one. With a tenth honest services teach the
-    same, but one in ten that lies makes the tail heavier (``benchmarks/results/2026-11-27-priors.md``)."""
-
-    prior_winsorized: float = 2.27
-    """What is left of a variance by winsorizing a tenth at either end of normal values, 0.68, over what is left by a
-    quarter, 0.30: the spread is what it was before."""
-
-    prior_least_sd: float = 0.002
-    """SD of logarithms. A service whose starts differ by less counts as if they did by so much."""
-
-    prior_least_df: float = 2.0
-    """Of a learned prior: with fewer degrees of freedom nothing would ever be called without restarts."""
-
-    prior_most_df: float = 4.0
-    """Of a learned prior: its tail stays heavy, however alike the services are that there were."""
-
-    prior_moved: float = 0.1
-    """Ratio by which what is learned must differ from the last prior to be another one."""
-
     baseline_runs: int = 240
     """Runs of a start that are its baseline: the latest."""
-
-    opening_runs: int = 48
-    """Runs by which the beginning of a start is known, where a drift within it must not count."""
 
     outlier_every: int = 30
     """One point in so many, at either end, is winsorized before a scatter is taken."""
@@ -247,20 +221,13 @@ class Pool:
     percent from start to start."""
 
     load_restart_sd: float = 0.025
-    """SD of logarithms. As :attr:`prior_restart_sd`, of throughput and energy: those of a second's load, at clocks that
-    differ from start to start."""
+    """SD of logarithms. As :attr:`restart_sd`, of throughput and energy: a second's load, at clocks that differ from
+    start to start. It is known on eight degrees of freedom: the heavy tail of fewer would ask for more starts than come
+    in a week (``benchmarks/results/2026-11-24-measures.md``)."""
 
-    load_restart_df: float = 8.0
-    """Degrees of freedom of that: more than of latency, whose heavy tail would ask for more starts than come in a week.
-    Of starts that truly differ by 3 % (SD) fewer are called so than with latency's prior, and more losses of 20 % are
-    (``benchmarks/results/2026-11-24-measures.md``)."""
-
-    measure_looks: int = 2
-    """Every how manyth look at latency is one at measures, too, beside the first and the last one. Each costs as much
-    CPU time as one at latency, and a few values more hardly change what is known of memory."""
-
-    most_measures: int = 20
-    """Measures of a canary that are judged: memory, energy, and as many points as a sweep may have."""
+    spread_restart_sd: float = 0.15
+    """SD of logarithms. As :attr:`restart_sd`, of the run-to-run spread, which 48 runs show no better. It is known on
+    eight degrees of freedom."""
 
     contended: float = 0.1
     """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
@@ -273,17 +240,11 @@ class Pool:
     """Share of the runs' scatter that may be left without their waiting, or it does not explain it: what is taken out
     then only hides how long the rest lasts."""
 
-    trial_runs: int = 24
-    """Runs of both starts without which the judge is not tried on a restart: a trial costs as much as a judgement."""
-
     gone_seconds: float = 600.0
     """Without a run for so long, and"""
 
     gone_runs: float = 3.0
     """for so many of its own intervals, a container is not live any more."""
-
-    pace_runs: int = 12
-    """The latest runs of a start, whose mean interval is its own."""
 
     def __post_init__(self) -> None:
         """Refuse a baseline of no start.
@@ -335,22 +296,6 @@ class Attribute:
     phase_share: float = 0.25
     """Share of a change from which on a phase or a resource is named."""
 
-    profiles: int = 6
-    """Of each side that are compared, the latest. A probe makes one an hour."""
-
-    profiled_repeats: int = 3
-    """That each side needs: with fewer nothing shows how much they scatter."""
-
-    profile_agrees: float = 0.5
-    """The change of the profiled repeats over that of the timed ones is between this and its inverse; else a profiler
-    saw something else than what users feel."""
-
-    profile_explains: float = 0.5
-    """Share of a change that operators must make, or what is outside of them, to be named."""
-
-    operator_share: float = 0.1
-    """Share of a change from which on a sentence names an operator."""
-
     tag_share: float = 0.2
     """By which the share of runs with a tag must rise to be named."""
 
@@ -386,74 +331,6 @@ class Drift:
     restart_confidence: float = 0.99
     """Of the interval beyond what restarts do: a restart is one event, and is asked about once."""
 
-    scan_fewest: int = 24
-    """Points without which a series is too short."""
-
-    scan_strength: float = 6.3
-    """The least strength of a change: the geometric mean of its z and of the penalty that it survives."""
-
-    scan_windows: tuple[int, ...] = (20, 12, 8)
-    """Points before and after a place whose medians make it a candidate."""
-
-    scan_least: float = 0.02
-    """Logarithms by which they differ at least: below the smallest effect, because more points may show more."""
-
-    scan_least_ses: float = 2.5
-    """Standard errors by which they differ at least."""
-
-    scan_near: int = 5
-    """Points within which two candidates are one, a candidate is moved, and two views mean the same change."""
-
-    scan_split: int = 12
-    """Points on either side whose medians say where between them a candidate lies."""
-
-    scan_reach: int = 20
-    """Points on either side of a change, at most, whose medians make its z."""
-
-    scan_rough: float = 4.0
-    """The z of changes between which the autocorrelation of the noise is taken."""
-
-    scan_off_level: float = 3.0
-    """SDs, by the MAD, beyond which a point is off its level."""
-
-    scan_alike: float = 0.5
-    """Autocorrelation, or share of points off their level that another one follows, beyond which the changes of a
-    series are doubted, because its level wanders;"""
-
-    scan_doubt: float = 2.2
-    """by the variance inflation relative to that one's, to this power: so much that simulated random walks of whatever
-    step have less than .3 changes in 1,000 points."""
-
-    scan_larger: float = 0.7
-    """Quantile of the differences of neighbours that must not say much more of the noise than their median does,"""
-
-    scan_larger_counts: float = 0.65
-    """or this share of what it says counts. From 0.5 to 0.8 find the same."""
-
-    scan_least_noise: float = 1e-4
-    """Logarithms. A smaller difference of neighbours is rounding, and does not count as noise."""
-
-    scan_loss_cap: float = 3.0
-    """SDs of the noise from which on a point costs a segmentation no more (Fearnhead and Rigaill, JASA 2019)."""
-
-    scan_levels: int = 160
-    """Levels that a segment may have, at most."""
-
-    scan_level_step: float = 0.5
-    """SDs of the noise between these."""
-
-    scan_stride: int = 3
-    """Points between the places at which a segmentation may change its level. 1 to 4 find the same; 3 is twice as fast
-    as 1."""
-
-    scan_penalties: tuple[float, ...] = (1.5, 2.2, 3.3, 5, 7.5, 11, 16, 24, 36, 54, 80, 120, 180)
-    """What a change costs a segmentation, times the logarithm of the number of points. 2 is that of the Bayesian
-    information criterion where the noise is what it is taken for; it seldom is, so the whole range is tried. The
-    last one is the largest z that counts, too: the points of a coarse clock may all be the same on either side."""
-
-    change_points: int = 30
-    """Points on either side that a change's shift is taken from."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -482,45 +359,35 @@ class Policy:
             raise ValueError(f"{', '.join(changes)}: no number of the policy")
         return Policy(**groups)
 
-    def for_measures(self) -> Policy:
-        """The same numbers for what is judged beside latency.
+    def for_measures(self, *, loads: bool = False) -> Policy:
+        """The same numbers for memory or, with ``loads``, for throughput and energy.
 
         Returns:
-            Of an effect that counts there, with fewer looks, and without what a store's latencies taught of restarts.
-            No start is compared with what others had in the same minutes: the host does not change memory, and theirs
-            is older.
+            Of an effect that counts there, with half of the looks, and without what a store's latencies taught of
+            restarts. Memory is not compared with what other replicas had in the same minutes: the host does not change
+            it, and theirs is older.
         """
         decide, pool = self.decide, self.pool
-        restarts = {} if not pool.prior else {"restart_sd": Pool.restart_sd, "restart_df": Pool.restart_df}
+        changes: dict[str, Any] = {"concurrent_starts": 0}
+        if loads:
+            changes = {"restart_sd": pool.load_restart_sd, "restart_df": 8.0}
+        elif pool.prior:
+            changes |= {"restart_sd": Pool.restart_sd, "restart_df": Pool.restart_df}
         return self.but(
-            concurrent_starts=0,
             reads_clock=False,
             smallest_effect=max(decide.smallest_effect, pool.measure_effect),
-            looks=tuple(sorted({*decide.looks[:: pool.measure_looks], decide.looks[-1]})),
+            looks=tuple(sorted({*decide.looks[::2], decide.looks[-1]})),
             prior=0,
-            **restarts,
-        )
-
-    def for_loads(self) -> Policy:
-        """As :meth:`for_measures`, for throughput and energy.
-
-        Returns:
-            With what is assumed of restarts there.
-        """
-        pool = self.pool
-        return self.for_measures().but(
-            concurrent_starts=pool.concurrent_starts,
-            restart_sd=pool.load_restart_sd,
-            restart_df=pool.load_restart_df,
+            **changes,
         )
 
 
 LIVE = Policy()
 """Judges upgrades in the exporter, at looks while runs come in."""
 
-FILES = LIVE.but(confidence=0.999, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
+FILES = LIVE.but(confidence=0.998, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
 """Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Of places
-in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/known_event.py)."""
+in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/verdicts.py)."""
 
 EXPERIMENT = LIVE.but(restart_sd=0.05, cold_starts=1)
 """Decides on pairs of starts, at a look after each pair. The number of starts is what its interval rests on; what is

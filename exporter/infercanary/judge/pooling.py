@@ -61,6 +61,8 @@ class _Part(NamedTuple):
     """Degrees of freedom of ``sampling``."""
     shared: float = 0.0
     """By the runs of replicas beside it, which may be the same for all."""
+    bound: float = math.inf
+    """As :attr:`~infercanary.judge.shift.Pooled.bound`."""
     excess: float = 0.0
     """By how much its starts of one image differ beyond what runs and restarts explain: a sum of squares over its
     expectation, less ``free``."""
@@ -99,11 +101,9 @@ class Pooling:
             return None
         old = [start.ordered for replica, _, _ in each for start in replica.old]
         new = [start.ordered for replica, _, _ in each for start in replica.new]
-        logs, sampling, starting, dfs, shared, apart, free = np.array([part for _, part, _ in each]).T
+        logs, sampling, starting, dfs, shared, bounds, apart, free = np.array([part for _, part, _ in each]).T
         moved = [beside.shift.log for _, _, beside in each if beside is not None]
-        if (
-            moved
-        ):  # what the replicas beside others moved by, one without any beside it may have moved by as well
+        if moved:  # a replica without any beside it may have moved by as much as those beside others
             alone = [beside is None and not replica.stayed for replica, _, beside in each]
             starting = starting + np.where(alone, np.mean(np.square(moved)), 0.0)
         total = sampling + shared + starting
@@ -121,6 +121,7 @@ class Pooling:
             _df(weights**2 * (sampling + shared), dfs),
             math.sqrt(max(of_starts, 0.0)),
             df,
+            bound=float(weights @ bounds),
             moved=median(moved) if moved else None,
             resolution=resolution(old, new) if self._pool.reads_clock else FINE,
         )
@@ -166,10 +167,10 @@ class Pooling:
         df = noise_df + len(start) - 1
         square = median(each.scatter**2 for each in usual)
         own = (noise_df * square + (len(start) - 1) * start.scatter**2) / df
-        inflation = median(each.inflation for each in lasting or usual)
+        alike = median(each.alike for each in lasting or usual)
         if len(start) >= 24:  # with fewer, an autocorrelation is a guess
-            inflation = max(inflation, start.inflation)
-        return start.level_by(max(own, square), inflation, df)
+            alike = max(alike, start.alike)
+        return start.level_by(max(own, square), alike, df)
 
     def _compared(self, replica: Replica, restarts: Restarts) -> tuple[Replica, _Part, Beside | None] | None:
         fewest = self._pool.fewest_runs, self._pool.fewest_new_runs
@@ -190,7 +191,13 @@ class Pooling:
         sides = [s.known for s in old], [self._level(s, old) for s in new]
         runs = between(*map(_mean, sides))
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
-        part = _Part(runs.log, runs.se**2, starting, runs.df)
+        is_long = sum(map(len, old)) >= 200  # of fewer runs, none may have been as far off as a new start
+        reach = (
+            math.hypot(max(s.reach for s in old), 3 * math.sqrt(_mean(sides[0]).variance))
+            if is_long
+            else math.inf
+        )
+        part = _Part(runs.log, runs.se**2, starting, runs.df, bound=reach)
         beside = self.beside(replica.beside)
         if beside is not None:
             shared = beside.shift.se**2
@@ -246,14 +253,9 @@ class Pooling:
         shifts = [
             Level(x, level.variance + shared, 0.0) for x, level in zip(middle.tolist(), after, strict=True)
         ]
-        return _Part(
-            float(middle.mean()),
-            mean.variance,
-            starting,
-            min(*dfs, mean.df),
-            shared,
-            *_apart([shifts], square),
-        )
+        apart, free = _apart([shifts], square)
+        df = min(*dfs, mean.df)
+        return _Part(float(middle.mean()), mean.variance, starting, df, shared, excess=apart, free=free)
 
 
 def shift_of_starts(

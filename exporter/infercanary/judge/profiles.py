@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from infercanary.contract.profile import Profile, is_sound
+from infercanary.contract.profile import Profile
 from infercanary.contract.report import Run
 
 KEPT: Final = 4
@@ -19,15 +20,11 @@ KEPT: Final = 4
 FIRST: Final = 2
 """Those of its first minutes stay as well: a drift is compared with them."""
 
-_CANARIES = 32  # of a start: a probe that invents names must not fill the disk
-
 Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
 """Canary → its first and last profiles, in order of time."""
 
-_P = TypeVar("_P", Profile, bytes)
-_START_BYTES = 128 << 10  # of all profiles of a start, packed: ten canaries of ours have as much
+_P = TypeVar("_P")
 _encoder = msgspec.msgpack.Encoder()
-_MOST_BYTES = 256 << 10  # of one that is unpacked: eight times what a sound one can have
 _decoder = msgspec.msgpack.Decoder(Profile)
 
 
@@ -36,8 +33,11 @@ def pack(profile: Profile) -> bytes:
 
     Args:
         profile: A sound one (:func:`~infercanary.contract.profile.is_sound`).
+
+    Returns:
+        Bytes that sort by the time when it was taken.
     """
-    return zlib.compress(_encoder.encode(profile))
+    return struct.pack(">d", profile.taken_at) + zlib.compress(_encoder.encode(profile))
 
 
 def unpacked(packed: Sequence[bytes]) -> Iterator[Profile]:
@@ -50,12 +50,8 @@ def unpacked(packed: Sequence[bytes]) -> Iterator[Profile]:
         Profiles, in the same order.
     """
     for body in packed:
-        try:
-            profile = _decoder.decode(zlib.decompressobj().decompress(body, _MOST_BYTES))
-        except (zlib.error, msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        if is_sound(profile):
-            yield profile
+        with suppress(zlib.error, msgspec.DecodeError):
+            yield _decoder.decode(zlib.decompress(body[8:]))
 
 
 def of_runs(runs: Iterable[Run]) -> Packed:
@@ -65,11 +61,11 @@ def of_runs(runs: Iterable[Run]) -> Packed:
         runs: In order of time.
 
     Returns:
-        Of the first canaries that have any the first and last ones, as :func:`merged` keeps them.
+        The first and last ones of each canary that has any.
     """
     found: dict[str, list[Profile]] = {}
     for run in runs:
-        if run.profile is not None and (run.canary in found or len(found) < _CANARIES):
+        if run.profile is not None:
             found.setdefault(run.canary, []).append(run.profile)
     return {canary: tuple(map(pack, _ends(profiles))) for canary, profiles in found.items()}
 
@@ -91,19 +87,8 @@ def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes
     """
     found = dict(known)
     for canary, profiles in new.items():
-        own = found.get(canary, ())
-        if more := [profile for profile in profiles if profile not in own]:
-            # Sorted, since an exporter that was started later takes another one for the first.
-            all_ = sorted(dict.fromkeys((*own, *more)), key=_taken_at)
-            found[canary] = tuple(_ends(all_))
+        # Sorted by time, since an exporter that was started later takes another one for the first.
+        found[canary] = tuple(_ends(sorted({*found.get(canary, ()), *profiles})))
+    # A probe must not fill the disk: ten canaries of ours have 128 KiB.
     sums = accumulate(sum(map(len, packed)) for packed in found.values())
-    fitting = sum(size <= _START_BYTES for size in sums)
-    return dict(list(found.items())[: min(fitting, _CANARIES)])
-
-
-def _taken_at(packed: bytes) -> float:
-    """Of a profile that is not read: its first field, an array's first byte and the one of a number before it."""
-    try:
-        return float(struct.unpack(">d", zlib.decompressobj().decompress(packed, 10)[2:])[0])
-    except (zlib.error, struct.error):
-        return 0.0
+    return dict(list(found.items())[: sum(size <= 128 << 10 for size in sums)])

@@ -1,15 +1,43 @@
-"""The restart variance: by how much starts of one image differ, learned from those that there were."""
+"""The restart variance: by how much starts of one image differ, learned from those that there were.
+
+Before a service has shown its own, it is learned from all services of a store. Service variances are taken for draws of
+a scaled inverse chi-square, which is the conjugate prior of a normal variance (as in limma: Smyth, "Linear Models and
+Empirical Bayes Methods for Assessing Differential Expression in Microarray Experiments", 2004), so that a service's own
+restarts join it as they do the assumed one. Each service counts once, however often it was restarted, and the median
+counts: one in ten that is odd or lies does not change all others' intervals.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from scipy.special import psi
 
 from infercanary.judge.contention import uncontended
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Pool
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import learn
+
+
+class Prior(msgspec.Struct, frozen=True, kw_only=True):
+    """A prior as it is stored. A verdict names the number of the one that it used; 0 is the policy's own."""
+
+    number: int = 0
+    sd: float = LIVE.pool.restart_sd
+    services: int = 0
+    """That it was learned from."""
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """The numbers of a policy with this prior; none for number 0."""
+        return {"restart_sd": self.sd, "prior": self.number} if self.number else {}
 
 
 def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
@@ -22,8 +50,8 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     Returns:
         The prior with what they add; the prior alone where no image was started again.
     """
-    groups = _by_image(starts, pool)
-    return learn([[s.latest(pool.baseline_runs).series for s in group] for group in groups], pool)
+    replicas = _replicas(starts, pool.fewest_runs)
+    return learn([[s.latest(pool.baseline_runs).series for s in starts] for starts in replicas], pool)
 
 
 def restarts_before(last: Start, starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts:
@@ -34,35 +62,83 @@ def restarts_before(last: Start, starts: Sequence[Start], pool: Pool = LIVE.pool
     Args:
         last: The start that does not count.
         starts: Of its service, with the runs of one canary.
-        pool: The prior, and how many runs are the beginning of a start.
+        pool: The prior.
 
     Returns:
         The prior with what they add.
     """
-    groups = _by_image((start for start in uncontended(starts, [], pool) if start is not last), pool)
-    return learn([[s.first(pool.opening_runs).series for s in group] for group in groups], pool)
+    opening = 48  # runs: two to eight minutes
+    others = uncontended(starts, [], pool)
+    return restarts_of((start.first(opening) for start in others if start is not last), pool)
 
 
-def _by_image(starts: Iterable[Start], pool: Pool) -> list[list[Start]]:
+def taught_by(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts | None:
+    """How much the starts of one service differ, without any prior.
+
+    Contended starts are left out: a start in a contended hour is no sign that starts differ.
+
+    Args:
+        starts: Of the service, with the runs of one canary, in order of time.
+        pool: Which runs count.
+
+    Returns:
+        None where no image was started again.
+    """
+    nothing = replace(pool, restart_df=1e-9)
+    taught = restarts_of(uncontended(starts, [], pool), nothing)
+    return taught if taught.df > 0.5 else None
+
+
+def learned(services: Iterable[Restarts]) -> Prior | None:
+    """The prior that these services show.
+
+    It is a standard error wider than the fit, since few services show little. Its degrees of freedom are the policy's:
+    its tail stays heavy, however alike the services are.
+
+    Args:
+        services: What each taught by itself.
+
+    Returns:
+        The prior, without a number; None where too few services were restarted: then the policy's own holds.
+    """
+    fewest, least_sd = 8, 0.002
+    known = [service for service in services if service.df > 0]
+    if len(known) < fewest:
+        return None
+    sds, dfs = np.array(known).T
+    logs = 2 * np.log(np.maximum(sds, least_sd)) - _log_bias(dfs)
+    low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
+    middle += (high - low) / math.sqrt(len(known)) + _log_bias(LIVE.pool.restart_df)
+    return Prior(sd=math.exp(middle / 2), services=len(known))
+
+
+def _log_bias(df: float | Floats) -> Any:
+    """The mean logarithm of a variance of 1 that is estimated on so many degrees of freedom."""
+    return psi(df / 2) - np.log(df / 2)
+
+
+def _replicas(starts: Iterable[Start], fewest: int) -> list[list[Start]]:
     """Those with enough runs, of each image of each replica, in order of time.
 
     A replica is a container or, where pods come back under new names, several: a new one takes the place of the one
     that ended last before the new one's runs were enough, and that no other one replaced.
     """
-    groups: dict[tuple[str, ...], list[Start]] = {}
+    containers: dict[tuple[str, ...], list[Start]] = {}
     for start in starts:
-        if len(start.samples) >= pool.fewest_runs:
-            groups.setdefault((start.generation.container, *start.work), []).append(start)
+        if len(start.samples) >= fewest:
+            containers.setdefault((start.generation.container, *start.work), []).append(start)
     replicas: list[list[Start]] = []
-    ended: dict[tuple[str, ...], list[tuple[float, int]]] = {}  # when, and which replica
-    for (_, *work), group in groups.items():
-        left = ended.setdefault(tuple(work), [])
-        before = bisect_left(left, (group[0].samples[pool.fewest_runs - 1].started_at,))
-        if before:
-            _, number = left.pop(before - 1)
-            replicas[number] += group
+    for group in containers.values():
+        ready = group[0].samples[fewest - 1].started_at
+        ended = [
+            replica for replica in replicas if _end(replica) < ready and replica[0].work == group[0].work
+        ]
+        if ended:
+            max(ended, key=_end).extend(group)
         else:
-            number = len(replicas)
             replicas.append(group)
-        insort(left, (max(start.samples[-1].started_at for start in group), number))
     return replicas
+
+
+def _end(replica: Sequence[Start]) -> float:
+    return replica[-1].samples[-1].started_at

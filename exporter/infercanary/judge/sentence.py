@@ -7,20 +7,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, takewhile
 from statistics import median
-from typing import Any
 
 import msgspec
 
 from infercanary.contract.vocabulary import CONTROLS, known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.finding import Finding
-from infercanary.judge.identity import redrawn
-from infercanary.judge.images import by_reference
+from infercanary.judge.identity import by_reference, image_name, redrawn
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start, Upgrade
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Shift, ratio
-from infercanary.judge.upgrade import image_name
 
 SENTENCE_BYTES = 400
 """Of UTF-8 that a metric's label has of a sentence."""
@@ -52,14 +49,10 @@ def word(finding: Finding, causes: Causes, policy: Policy) -> Judgement:
     """
     selection, restarts = finding.selection, finding.restarts
     upgrade, live = selection.upgrade, selection.live
-    settings, rolled_back = selection.settings, selection.rolled_back
+    rolled_back = selection.rolled_back
     reached = max((len(start.samples) for start in upgrade.after), default=0) if upgrade else 0
     gone = image_name(rolled_back.generation if rolled_back else None)
-    edited: dict[str, Any] = (
-        {"settings_changed_at": settings.at, "settings_with_upgrade": settings.with_upgrade}
-        if settings is not None and finding.state == "no_baseline"
-        else {}
-    )
+    edited_at = selection.settings_changed_at if finding.state == "no_baseline" else None
     if upgrade is None:
         last = next(reversed(live), None)
         # Of one that was rolled back they are no part of the next baseline.
@@ -74,7 +67,7 @@ def word(finding: Finding, causes: Causes, policy: Policy) -> Judgement:
             until=max((each.samples[-1].started_at for each in same if each.samples), default=None),
             current_seconds=_level(same),
             control_seconds=_control_levels(same),
-            **edited,
+            settings_changed_at=edited_at,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
     judgement = Judgement(
@@ -83,7 +76,7 @@ def word(finding: Finding, causes: Causes, policy: Policy) -> Judgement:
         rolled_back_image=gone,
         newest_at=max(start.generation.started_at for start in upgrade.after),
         changed=upgrade.changed,
-        by_reference=by_reference(upgrade.before, upgrade.after),
+        by_reference=old is not None and new is not None and by_reference(old, new),
         redrawn=redrawn(selection.starts) if upgrade.changed != "image" else 0,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
@@ -99,7 +92,7 @@ def word(finding: Finding, causes: Causes, policy: Policy) -> Judgement:
         hardware=_classes(upgrade.after),
         contended=finding.contended,
         next_look=next((look for look in policy.decide.looks if look > reached), None),
-        **edited,
+        settings_changed_at=edited_at,
     )
     look = finding.unwaited or finding.look
     if look is None or finding.look is None:
@@ -288,10 +281,7 @@ def _no_baseline(judgement: Judgement) -> str:
         text = "no upgrade yet: the image before has too few runs"
         return f"{text} on {judgement.hardware[0]}" if len(judgement.hardware) == 1 else text
     when = _utc(judgement.settings_changed_at)
-    text = f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"
-    if judgement.settings_with_upgrade:
-        text += "; image or model changed with them, and what that did is not known"
-    return text
+    return f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"
 
 
 def _utc(at: float) -> str:
@@ -324,6 +314,8 @@ def _share(causes: Causes, subject: str) -> str:
         return subject
     if causes.cause != "unknown":
         return "load, with more or fewer requests than before" if causes.cause == "load" else causes.cause
+    if causes.unknown_siblings:
+        return f"host or {subject}: siblings not compared yet"
     if causes.unknown_waiting:
         return "it waited for a CPU that others had, in its container or on the host, not known which"
     if causes.unknown_load or causes.load is not None:
@@ -372,7 +364,7 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield what if [*causes.phases] == ["compute"] else f"{what} ({where})"
     elif what or where:
         yield what or where
-    if causes.operators is not None and (text := operator_words.part(causes.operators, policy)):
+    if causes.operators is not None and (text := operator_words.part(causes.operators)):
         yield text
     if causes.inside is not None:
         before, after = causes.inside

@@ -37,7 +37,7 @@ class Looks:
         cases, of both directions together."""
         of_runs = float(stdtrit(pooled.runs_df, 1 - error / 2 / len(self._decide.looks))) * pooled.runs_se
         of_restarts = float(stdtrit(pooled.restart_df, 1 - error / 2)) * pooled.restart_se
-        return math.hypot(of_runs, of_restarts)
+        return math.hypot(min(of_runs, pooled.bound), of_restarts)
 
     def assess(self, pooled: Pooled) -> Comparison:
         """The verdict of one look of several.

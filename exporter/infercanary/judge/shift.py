@@ -68,6 +68,9 @@ class Pooled(NamedTuple):
     runs_df: float
     restart_se: float
     restart_df: float
+    bound: float = math.inf
+    """The runs' part of an error is no larger, whatever lasts: new starts are off their level by as much as some run of
+    the baseline was, and the baseline by three of its standard errors."""
     moved: float | None = None
     """Shift of replicas on the old image meanwhile (a logarithm), which was taken off; None where nothing was."""
     resolution: Resolution = FINE

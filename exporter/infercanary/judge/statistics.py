@@ -97,25 +97,32 @@ class Series:
         n, cut = len(self), self._cut
         return float(self._winsorized.std(ddof=1)) * (n - 1) / (n - 2 * cut - 1)
 
+    @property
+    def reach(self) -> float:
+        """How far its points lie from its level at most."""
+        return float(max(self.ordered[-1] - self.level, self.level - self.ordered[0]))
+
     @cached_property
-    def inflation(self) -> float:
-        """Variance of the level over that of as many independent points, by the autocorrelation of neighbours."""
+    def alike(self) -> float:
+        """Autocorrelation of neighbours, as of a first-order process."""
         rest = self._winsorized - self._winsorized.mean()
         power = float(rest @ rest)
         alike = float(rest[1:] @ rest[:-1]) / power if power > 1e-24 else 0.0
         # Nearer to 1 no number of runs would show a level.
-        alike = min(max(alike + (1 + 3 * max(alike, 0.0)) / len(self), 0.0), 0.97)
-        return (1 + alike) / (1 - alike)
+        return min(max(alike + (1 + 3 * max(alike, 0.0)) / len(self), 0.0), 0.97)
 
-    @property
+    @cached_property
     def known(self) -> Level:
         """Its level, as surely as its own points show it."""
-        return self.level_by(self.scatter**2, self.inflation, len(self) - 1.0)
+        return self.level_by(self.scatter**2, self.alike, len(self) - 1.0)
 
-    def level_by(self, square: float, inflation: float, df: float) -> Level:
-        """Its level, whose points have the variance ``square`` on ``df`` degrees of freedom."""
-        # Of normal noise the standard error of Hodges and Lehmann's estimate is 1.0233 times the mean's.
-        return Level(self.level, 1.0233**2 * square * inflation / len(self), df)
+    def level_by(self, square: float, alike: float, df: float) -> Level:
+        """Its level, whose points have the variance ``square`` on ``df`` degrees of freedom, and are so ``alike``."""
+        n = len(self)
+        # The variance of a mean over that of independent points (Anderson, "The Statistical Analysis of Time Series",
+        # 1971, section 8.3.1). Of normal noise the standard error of this level is 1.0233 times the mean's.
+        inflation = (1 + alike) / (1 - alike) - 2 * alike * (1 - alike**n) / (n * (1 - alike) ** 2)
+        return Level(self.level, 1.0233**2 * square * inflation / n, df)
 
     @cached_property
     def _winsorized(self) -> Floats:

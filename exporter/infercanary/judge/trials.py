@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -29,8 +29,7 @@ Trials: TypeAlias = Mapping[tuple[str, str], Trial]
 
 def trials(
     starts: Sequence[Start],
-    siblings: Sequence[Start] = (),
-    known: Trials = MappingProxyType({}),
+    known: Mapping[tuple[str, str], Trial] = {},
     most: float = math.inf,
     policy: Policy = LIVE,
 ) -> Trials:
@@ -41,7 +40,6 @@ def trials(
 
     Args:
         starts: Of a service, in order of time.
-        siblings: Starts of other services on the host.
         known: Earlier trials.
         most: New trials in one call, because each costs as much as a judgement.
         policy: The numbers that decide.
@@ -49,28 +47,29 @@ def trials(
     Returns:
         All trials so far.
     """
-    left = most
+    fewest = 24  # runs of both starts: a trial of fewer seldom calls anything
     found: dict[tuple[str, str], Trial] = {}
-    earlier: dict[tuple[str, ...], list[Start]] = {}
+    earlier: dict[tuple[str, ...], Start] = {}
     for place, start in enumerate(starts):
-        before = earlier.setdefault((start.generation.container, *start.work), [])
+        container = start.generation.container, *start.work
+        before, earlier[container] = earlier.get(container), start
+        trial = known.get(start.boot)
         looks = sum(runs <= len(start.samples) for runs in policy.decide.looks)
-        is_open = start.boot not in known or known[start.boot].looks < looks
-        least = min(policy.pool.trial_runs, policy.decide.looks[-1])
-        if is_open and left > 0 and before and min(len(before[-1].samples), len(start.samples)) >= least:
-            left -= 1
-            is_called = _is_called(starts[:place], start, siblings, policy)
-            found[start.boot] = Trial(looks, is_called)
-        elif start.boot in known:
-            found[start.boot] = known[start.boot]
-        before.append(start)
+        is_open = trial is None or trial.looks < looks
+        if is_open and most > 0 and before and min(len(before.samples), len(start.samples)) >= fewest:
+            most -= 1
+            trial = Trial(looks, _is_called(starts[:place], start, policy))
+        if trial is not None:
+            found[start.boot] = trial
     return found
 
 
-def _is_called(past: Sequence[Start], start: Start, siblings: Sequence[Start], policy: Policy) -> bool:
+def _is_called(past: Sequence[Start], start: Start, policy: Policy) -> bool:
     """Whether ``start`` would be called a change if its image were another one."""
-    g = start.generation
-    after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
-    before = [earlier for earlier in past if earlier.work == start.work]
-    upgrade = Upgrade(g.started_at, before, [after], [])
+    generation = start.generation
+    image = f"{generation.image_key}, tried"
+    after = replace(start, generation=msgspec.structs.replace(generation, image_id=image))
+    upgrade = Upgrade(
+        generation.started_at, [earlier for earlier in past if earlier.work == start.work], [after], []
+    )
     return Finder(policy).find(Selection([*past, after], upgrade, [after])).state in CHANGED

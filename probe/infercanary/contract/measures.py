@@ -37,6 +37,9 @@ class Measure:
     """Whether it gets a verdict of its own. What moves as the latency does, or with the neighbours, does not."""
 
 
+SPREAD: Final = Measure("spread", "run-to-run spread", "", is_judged=True)
+"""Mean difference of neighbouring runs, as a share of the latency: no run has it, the judge takes it from many."""
+
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         measure.name: measure
@@ -80,6 +83,8 @@ def measure_of(name: str) -> Measure | None:
     """
     if (known := MEASURES.get(name)) is not None:
         return known
+    if name == SPREAD.name:
+        return SPREAD
     if (load := _LOAD.fullmatch(name)) is None:
         return None
     batch, concurrency = load.groups()

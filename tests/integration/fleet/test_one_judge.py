@@ -15,8 +15,7 @@ from infercanary.exporter.judging import ownership, thread
 from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
 from infercanary.exporter.judging.ownership import PRIORS
 from infercanary.judge.model import ServiceKey
-from infercanary.judge.policy import LIVE
-from infercanary.judge.priors import learned
+from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
 from infercanary.store.postgres import Location, PostgresStore
 from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
@@ -207,10 +206,10 @@ def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: E
         fleet.put_finding(service, "c", 0.0, b"", learning.lesson((service, "c")))
     stores[2].fleet.hold({PRIORS})  # it judges none of them
     for now in (0.0, LEARN_SECONDS):
-        learns[2].learn(stores[2], LIVE, now)
-    found = learned([*lessons.values()], LIVE)
+        learns[2].learn(stores[2], now)
+    found = learned([*lessons.values()])
     assert found is not None and found.services == 10
     for learning, store in zip(learns, stores, strict=True):
         learning.read_again()
         prior = learning.prior(store, None)
-        assert (prior.number, prior.sd, prior.df, prior.services) == (1, found.sd, found.df, 10)
+        assert (prior.number, prior.sd, prior.services) == (1, found.sd, 10)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment
 from msgspec.structs import replace
 
-from beside_latency import AT_8, CANARY, CHANGES, MOST, experiment
 from infercanary.ab import answer, measures
 from infercanary.ab.answer import ArmSummary
 from infercanary.ab.experiment import Result, TurnPair

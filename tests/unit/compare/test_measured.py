@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from measured_starts import AT_8, CHANGES, compared
 
-from beside_latency import AT_8, CHANGES, compared
 from infercanary.command import cli as cli
 from infercanary.compare import page, text
 from infercanary.compare.comparison import ComparisonResult, with_measures

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import Restarts
 from infercanary.store.sqlite import SqliteStore
 
@@ -24,25 +23,25 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "judge.sqlite")
     learning = taught(0.02)
     assert learning.prior(store, 0.0).number == 0
-    learning.learn(store, LIVE, 10.0)
+    learning.learn(store, 10.0)
     assert learning.prior(store, 100.0).number == 0, "not all services were judged yet"
-    learning.learn(store, LIVE, 10.0 + HOUR)
+    learning.learn(store, 10.0 + HOUR)
     first = learning.prior(store, None)
     assert (first.number, first.services) == (1, 10)
     assert learning.prior(store, HOUR).number == 0 and learning.prior(store, 2 * HOUR) == first
-    learning.learn(store, LIVE, 20.0 + 2 * HOUR)
+    learning.learn(store, 20.0 + 2 * HOUR)
     assert learning.prior(store, None) == first, "nothing changed"
     for number in range(10):
         learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(0.005, 5.0))
-    learning.learn(store, LIVE, 30.0 + 3 * HOUR)
+    learning.learn(store, 30.0 + 3 * HOUR)
     assert learning.prior(store, None).number == 2
     assert learning.prior(store, None).sd < first.sd / 2
     store.close()
     again, store = Learning(), SqliteStore.open(tmp_path / "judge.sqlite")
     assert again.prior(store, 2 * HOUR) == first
     assert again.prior(store, 9 * HOUR).number == 2
-    again.learn(store, LIVE, 9 * HOUR)
-    again.learn(store, LIVE, 11 * HOUR)
+    again.learn(store, 9 * HOUR)
+    again.learn(store, 11 * HOUR)
     assert again.prior(store, None).number == 2, "nobody has taught it anything yet"
     store.close()
 
@@ -52,13 +51,13 @@ def test_too_few_services_leave_the_policys_own() -> None:
     learning = taught(0.02, services=7)
     learning.teach((ServiceKey("", "s0"), "other"), Restarts(0.02, 5.0))
     for hour in range(4):
-        learning.learn(store, LIVE, hour * HOUR)
+        learning.learn(store, hour * HOUR)
     assert learning.prior(store, None).number == 0, "canaries of one service are one service"
     learning = taught(0.02)
     learning.teach((ServiceKey("", "s0"), "c"), None)
     learning.forget({(ServiceKey("", f"s{number}"), "c") for number in range(5)})
     for hour in range(4):
-        learning.learn(store, LIVE, hour * HOUR)
+        learning.learn(store, hour * HOUR)
     assert learning.prior(store, None).number == 0
     store.close()
 
@@ -68,8 +67,8 @@ def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert Learning().prior(store, None).number == 0
     learning = taught(0.02)
-    learning.learn(store, LIVE, 0.0)
-    learning.learn(store, LIVE, 2 * HOUR)
+    learning.learn(store, 0.0)
+    learning.learn(store, 2 * HOUR)
     g = Generation(service="s", container="a", boot_id="b", started_at=0.0, image_id="sha256:1")
     store.take(g, [Sample(0, "c", 0.0, "ok", 0.02)])
     for day in range(200):

@@ -294,7 +294,7 @@ def test_the_picture_of_the_same_minutes_has_the_same_minutes() -> None:
 
 def test_memory_is_compared_with_nobodys_same_minutes() -> None:
     assert LIVE.for_measures().pool.concurrent_starts == 0
-    assert LIVE.for_loads().pool.concurrent_starts == LIVE.pool.concurrent_starts
+    assert LIVE.for_measures(loads=True).pool.concurrent_starts == LIVE.pool.concurrent_starts
     host = Host()
     stays = [host.start(f"r{i}", "old", 9000.0, 200) for i in range(2)]
     (pair,) = Alignment(LIVE.for_measures()).pairs(stays, [host.start("n0", "new", UPGRADE, 48)])

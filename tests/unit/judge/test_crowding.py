@@ -10,9 +10,8 @@ import pytest
 from infercanary.judge.causes import explain
 from infercanary.judge.crowding import crowding
 from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start, merge
-from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import sentence
-from infercanary.judge.shift import UNKNOWN, Shift
+from infercanary.judge.shift import Shift
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
@@ -145,9 +144,7 @@ def test_more_requests_are_load(received: float | None, cause: str, threads: str
     """Of an idle container a request is assumed to cost as much as was seen at most: a few more explain nothing."""
     found = judged({**BUSY_INSIDE, "received": received, "threads": threads}, {"threads": threads})
     if threads == "4":  # how long it waited is not known of several threads
-        cause = {"load": "unknown", None: "unknown"}.get(cause, cause)
-        if received is None:
-            cause = "image"
+        cause = "unknown" if cause == "load" else cause
     assert (found.state, found.causes.cause) == ("regressed", cause), sentence(found)
     if cause == "load":
         assert ": load, with more or fewer requests than before; " in sentence(found)
@@ -232,6 +229,5 @@ def test_runs_that_are_merged_keep_what_the_container_took() -> None:
 
 def test_without_enough_runs_nothing_is_known() -> None:
     many, few = (start("x", 0.0, runs=runs).samples for runs in (20, 4))
-    assert crowding(many, few, (0.0, 0.0), UNKNOWN, LIVE) is None
-    found = crowding(many, many, (0.0, 0.0), UNKNOWN, LIVE)
-    assert found is not None and (found.inside, found.load) == (0.0, None)
+    assert crowding(many, few, 5, 0.2) is None
+    assert crowding(many, many, 5, 0.2) == (0.0, 0.0, (0.0, 0.0))

@@ -151,7 +151,7 @@ class Said(NamedTuple):
 
 def said(starts: Sequence[Start], siblings: Sequence[Start]) -> Said:
     j = Judge().verdict(starts, siblings, CANARY)
-    tried = trials(starts, siblings).values()
+    tried = trials(starts).values()
     facts = "upgraded_at baseline_seconds current_seconds rollback runs starts next_look"
     return Said(
         f"{j.state} {j.causes.cause}",
@@ -194,10 +194,9 @@ def series() -> Iterator[tuple[str, Said]]:
         yield f"compare {seed} with restarts", Said(verdict, [interval])
         pairs = [statistics.shift(values[i : i + 20], values[i + 20 : i + 40]) for i in range(0, 320, 40)]
         decision = estimate.decide(pairs, 8)
-        looks = [look.seen.verdict for look in decision.looks]
         yield (
             f"ab {seed}",
-            Said(" ".join([decision.verdict, *looks]), [], [decision.done, estimate.pairs_needed(pairs[:4])]),
+            Said(decision.verdict, [], [decision.done, estimate.pairs_needed(pairs[:4])]),
         )
 
 

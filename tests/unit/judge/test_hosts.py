@@ -1,100 +1,80 @@
-"""Replicas on several hosts: each host's siblings count for what ran on it, and hardware is compared by class."""
+"""Replicas on several hosts: hardware is compared by class."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
+
 import numpy as np
+import pytest
 
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.sentence import sentence
-from infercanary.judge.shift import CHANGED
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
 
 T = 1_790_000_000.0
-XEON, EPYC = {"cpu_model": "Xeon"}, {"cpu_model": "EPYC"}
+CLASSES: Mapping[str, Mapping[str, str]] = {
+    "Xeon": {"cpu_model": "Xeon"},
+    "EPYC": {"cpu_model": "EPYC"},
+    "Graviton": {"cpu_model": "Graviton"},
+    "L4": {"cpu_model": "Xeon", "torch_cuda_device": "L4", "torch_device": "cuda:0"},
+    "A100": {"cpu_model": "Xeon", "torch_cuda_device": "A100", "torch_device": "cuda:0"},
+    "Xeon, fell back": {"cpu_model": "Xeon", "torch_device": "cpu"},
+}
 
 
-def start(
-    name: str,
-    image: str,
-    host: str,
-    environment: dict[str, str],
-    *,
-    level: float = 0.02,
-    at: float = T,
-    runs: int = 40,
-    service: str = "search",
-    seed: int = 0,
-    slower: np.ndarray | None = None,
-) -> Start:
-    rng = np.random.default_rng(seed + sum(map(ord, name + image)))
-    generation = Generation(
-        service=service, container=name, boot_id=name + image, started_at=at, image_id=image, host=host,
-        environment=environment,
-    )  # fmt: skip
-    seconds = level * np.exp(rng.normal(0, 0.003, runs) + (0.0 if slower is None else slower[:runs]))
-    return Start(generation, [Sample(i, "c", at + 10 * i, "ok", float(x)) for i, x in enumerate(seconds)])
+def starts(image: str, at: float, *pods: tuple[str, float], hosts: bool = True) -> list[Start]:
+    """One start for each class and level, each on a host of its own; without hosts, all in one container's place."""
+    found = []
+    for number, (kind, level) in enumerate(pods):
+        rng = np.random.default_rng([number, int(at) % 7919, *map(ord, kind)])
+        name = f"{image}-{number}"
+        generation = Generation(
+            service="search", container=name if hosts else "a", boot_id=name, started_at=at + number, image_id=image,
+            host=f"host of {name}" if hosts else "", environment=dict(CLASSES[kind]),
+        )  # fmt: skip
+        seconds = level * np.exp(rng.normal(0, 0.003, 40))
+        samples = [Sample(i, "c", at + 10 * i, "ok", float(x)) for i, x in enumerate(seconds)]
+        found.append(Start(generation, samples))
+    return found
 
 
-def rollout(*new: tuple[dict[str, str], float]) -> list[Start]:
-    """Three pods each on two classes, of which the second is twice as fast; then ``new`` ones on other hosts."""
-    old = [start(f"old-{n}", "one", f"h-{n}", XEON, level=0.02) for n in range(3)]
-    old += [start(f"old-{n}", "one", f"h-{n}", EPYC, level=0.01) for n in range(3, 6)]
-    later = [
-        start(f"new-{n}", "two", f"g-{n}", environment, level=level, at=T + 1000)
-        for n, (environment, level) in enumerate(new)
-    ]
-    return old + later
+TWO_CLASSES = [("Xeon", 0.02)] * 3 + [("EPYC", 0.01)] * 3
 
 
-def test_new_pods_on_a_known_class_have_a_verdict_on_hosts_that_never_ran_it() -> None:
-    judgement = judge(rollout(*[(EPYC, 0.015)] * 3), [], "c")
-    assert judgement.state == "regressed" and abs((judgement.shift or 0.0) - 0.5) < 0.02
-    assert (judgement.hosts, judgement.hardware) == (6, ("EPYC",))
-    assert "; on 6 hosts (EPYC)" in sentence(judgement)
-    in_place = judge([s for s in rollout() if s.generation.environment == EPYC] + [
-        start(f"old-{n}", "two", f"h-{n}", EPYC, level=0.015, at=T + 1000) for n in range(3, 6)
-    ], [], "c")  # fmt: skip
-    assert in_place.state == "regressed" and in_place.look == judgement.look
-
-
-def test_a_faster_class_is_no_improvement_and_a_slower_one_no_regression() -> None:
-    for new in ([(EPYC, 0.01)] * 2, [(XEON, 0.02)] * 2, [(EPYC, 0.01), (XEON, 0.02)]):
-        both = judge(rollout(*new), [], "c")
-        assert both.state not in CHANGED and abs(both.shift or 1.0) < 0.01
-    assert "on 8 hosts (EPYC, Xeon), within each class" in sentence(both)
-
-
-def test_a_class_that_the_old_image_never_ran_on_is_left_out() -> None:
-    other = {"cpu_model": "Graviton"}
-    unknown = judge(rollout(*[(other, 0.005)] * 3), [], "c")
-    assert unknown.state == "no_baseline" and sentence(unknown).endswith("too few runs on Graviton")
-    with_known = judge(rollout((other, 0.005), (XEON, 0.03), (XEON, 0.03)), [], "c")
-    assert with_known.state == "regressed" and abs((with_known.shift or 0.0) - 0.5) < 0.02
-    assert with_known.hardware == ("Xeon",)
-
-
-def test_an_image_that_fell_back_to_the_cpu_is_compared_with_what_ran_on_a_gpu() -> None:
-    gpu = {**XEON, "torch_cuda_device": "L4", "torch_device": "cuda:0"}
-    old = [start(f"old-{n}", "one", f"h-{n}", gpu) for n in range(2)]
-    new = [
-        start(f"new-{n}", "two", f"g-{n}", {**XEON, "torch_device": "cpu"}, level=0.5, at=T + 1000)
-        for n in range(2)
-    ]
-    assert judge([*old, *new], [], "c").state == "regressed"
-    a100 = [
-        start(f"new-{n}", "two", f"g-{n}", {**gpu, "torch_cuda_device": "A100"}, at=T + 1000)
-        for n in range(2)
-    ]
-    assert judge([*old, *a100], [], "c").state == "no_baseline"
+@pytest.mark.parametrize(
+    ("old", "new", "shift", "said"),
+    [
+        (TWO_CLASSES, [("EPYC", 0.015)] * 3, 0.5, "; on 6 hosts (EPYC)"),
+        # A faster class is no improvement, and a slower one no regression.
+        (TWO_CLASSES, [("EPYC", 0.01)] * 2, 0.0, "(EPYC)"),
+        (TWO_CLASSES, [("Xeon", 0.02)] * 2, 0.0, "(Xeon)"),
+        (TWO_CLASSES, [("EPYC", 0.01), ("Xeon", 0.02)], 0.0, "on 8 hosts (EPYC, Xeon), within each class"),
+        # A class that the old image never ran on is left out.
+        (TWO_CLASSES, [("Graviton", 0.005)] * 3, None, "too few runs on Graviton"),
+        (TWO_CLASSES, [("Graviton", 0.005), ("Xeon", 0.03), ("Xeon", 0.03)], 0.5, "(Xeon)"),
+        ([("L4", 0.02)] * 2, [("A100", 0.01)] * 2, None, "too few runs on A100"),
+        # An image that fell back to the CPU is compared with what ran on a GPU.
+        ([("L4", 0.02)] * 2, [("Xeon, fell back", 0.5)] * 2, 24.0, "regressed"),
+    ],
+)
+def test_a_rollout_is_judged_within_each_class(
+    old: list[tuple[str, float]], new: list[tuple[str, float]], shift: float | None, said: str
+) -> None:
+    found = judge([*starts("one", T, *old), *starts("two", T + 1000, *new)], [], "c")
+    assert said in sentence(found)
+    if shift is None:
+        assert found.state == "no_baseline"
+    else:
+        assert found.shift == pytest.approx(shift, rel=0.05, abs=0.02)
+        assert (found.state == "regressed") == (shift > 0)
 
 
 def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
-    starts = [
-        Start(msgspec.structs.replace(s.generation, host="", container="a"), s.samples)
-        for s in rollout((EPYC, 0.01))
-    ]
-    judgement = judge(starts, [], "c")
-    assert judgement.state not in ("no_baseline", "settling") and judgement.hosts == 0
+    old, new = (
+        starts("one", T, *TWO_CLASSES, hosts=False),
+        starts("two", T + 1000, ("EPYC", 0.01), hosts=False),
+    )
+    found = judge([*old, *new], [], "c")
+    assert found.state not in ("no_baseline", "settling") and (found.hosts, found.hardware) == (0, ())

@@ -15,7 +15,6 @@ from infercanary.judge.origin import Origin
 from infercanary.judge.sentence import interval, progress, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.trials import trials
-from infercanary.judge.upgrade import last_upgrade
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
@@ -380,55 +379,6 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     )
 
 
-def test_a_rolling_upgrade_starts_with_its_first_replica() -> None:
-    starts = [start(name, "old", i) for i, name in enumerate("abc")]
-    starts += [start("a", "new", HOUR), start("b", "old", HOUR + 60), start("c", "new", HOUR + 90)]
-    upgrade = last_upgrade(starts)
-    assert upgrade is not None
-    assert upgrade.at == HOUR
-    assert [s.generation.container for s in upgrade.after] == ["a", "c"]
-    assert {s.generation.image_id for s in upgrade.before} == {"old"}
-
-
-def test_a_restart_of_the_old_image_beside_the_new_one_is_no_rollback() -> None:
-    starts = [
-        start("a", "old", 0),
-        start("b", "old", 1),
-        start("a", "new", HOUR),
-        start("b", "old", HOUR + 60),
-    ]
-    upgrade = last_upgrade(starts)
-    assert upgrade is not None and upgrade.after[0].generation.image_id == "new" and not upgrade.own
-
-
-def test_replicas_may_have_new_names() -> None:
-    starts = [
-        start("a1", "old", 0),
-        start("b1", "old", 1),
-        start("a2", "new", HOUR),
-        start("b2", "new", HOUR + 1),
-    ]
-    upgrade = last_upgrade(starts)
-    assert upgrade is not None and upgrade.at == HOUR and len(upgrade.after) == 2
-    assert judgement_of(starts).state != "no_baseline"
-    # And back, long after the old ones are gone.
-    starts += [start("a3", "old", 5 * HOUR)]
-    back = last_upgrade(starts)
-    assert back is not None and back.at == 5 * HOUR and len(back.own) == 2
-
-
-def test_more_replicas_are_no_upgrade() -> None:
-    starts = [
-        start("a", "old", 0),
-        start("b", "new", HOUR),
-        start("a", "new", HOUR + 5),
-        start("c", "new", 2 * HOUR),
-    ]
-    upgrade = last_upgrade(starts)
-    assert upgrade is not None
-    assert (upgrade.at, len(upgrade.after)) == (HOUR, 3)
-
-
 def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -> list[Start]:
     """A rollout to a slower image that was stopped half way: one replica of two had it, for so many runs."""
     bad = start("b", "bad", 2 * HOUR, 0.026, runs, every=every)
@@ -555,18 +505,18 @@ def test_a_trial_is_made_once_for_each_look() -> None:
         ("a", f"a-{HOUR * 4}"): 5,
     }
     known = {key: trial._replace(called=True) for key, trial in first.items()}
-    assert trials(starts, [], known) == known, "none of them is made again"
+    assert trials(starts, known) == known, "none of them is made again"
     grown = [*starts[:4], start("a", "old", HOUR * 4, runs=50)]
-    again = trials(grown, [], known)
+    again = trials(grown, known)
     newest = "a", f"a-{HOUR * 4}"
     assert again[newest].looks == 7 and not again[newest].called
     assert {key: trial for key, trial in again.items() if key != newest} == {
         key: trial for key, trial in known.items() if key != newest
     }
-    assert ("a", f"a-{HOUR}") not in trials(starts[2:], [], known), "the store no longer has it"
-    assert trials(grown, [], known, 0) == known, "one that has to wait is not forgotten"
-    by_twos = trials(starts, [], {}, 2)
-    assert len(by_twos) == 2 and trials(starts, [], by_twos, 2) == first
+    assert ("a", f"a-{HOUR}") not in trials(starts[2:], known), "the store no longer has it"
+    assert trials(grown, known, 0) == known, "one that has to wait is not forgotten"
+    by_twos = trials(starts, {}, 2)
+    assert len(by_twos) == 2 and trials(starts, by_twos, 2) == first
 
 
 @pytest.mark.parametrize("component", ["torch_device", "onnx_device"])

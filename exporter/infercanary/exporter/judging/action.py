@@ -109,7 +109,7 @@ def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, 
         Start → what was seen of it, for each one with runs in the store.
     """
     counted = {start.boot: len(start.samples) for start in starts}
-    live = {start.boot for start in live_starts(starts, policy)}
+    live = {start.boot for start in live_starts(starts, policy.pool)}
 
     def seen(boot: Boot, count: int) -> SeenStart:
         was, reported = view.seen.get(boot), view.reported.get(boot)
@@ -127,7 +127,7 @@ def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
         starts: Of one canary, in order of time.
         policy: How many runs a start of a new image needs, and when a container is not live any more.
     """
-    live = {start.generation.container for start in live_starts(starts, policy)}
+    live = {start.generation.container for start in live_starts(starts, policy.pool)}
     seen = [
         StartSummary(
             start.generation.container,

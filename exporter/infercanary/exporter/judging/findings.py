@@ -6,18 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from infercanary.contract.measures import SPREAD
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.sides import Sides, sides
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
-from infercanary.judge.measures import MeasureVerdict, judge_measures
+from infercanary.judge.measures import MeasureVerdict, judge_measures, measure_words
 from infercanary.judge.model import Judgement, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.sentence import sentence
+from infercanary.judge.shift import CHANGED
 from infercanary.judge.statistics import learn
 from infercanary.judge.trials import Trials, trials
-from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
@@ -62,7 +64,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             Findings that differ in this canary alone.
         """
         known = self.judgements.get(canary)
-        upgrade = last_upgrade(starts, policy) if drift_alone else None
+        upgrade = select(starts, policy.pool).upgrade if drift_alone else None
         if not (drift_alone and known and known.upgraded_at == (upgrade.at if upgrade else None)):
             known = Judge(policy).verdict(starts, siblings, canary)
         drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
@@ -77,16 +79,20 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             )
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
-        tried = trials(starts, siblings, self.trials.get(canary, {}), _TRIALS, policy)
+        measures = judge_measures(starts, siblings, policy)
+        words, spread = sentence(known, policy), measures.get(SPREAD.name)
+        if spread is not None and spread.state in CHANGED:
+            words = f"{words}; {measure_words(SPREAD.name, spread)}"
+        tried = trials(starts, self.trials.get(canary, {}), _TRIALS, policy)
         return msgspec.structs.replace(
             self,
             judgements={**self.judgements, canary: known},
-            sentences={**self.sentences, canary: sentence(known, policy)},
+            sentences={**self.sentences, canary: words},
             drifts=drifts,
             trials={**self.trials, canary: tried},
             measures={
                 **self.measures,
-                canary: judge_measures(starts, siblings, policy, self.measures.get(canary, {})),
+                canary: measures,
             },
             sides={**self.sides, canary: sides(starts, policy)},
         )

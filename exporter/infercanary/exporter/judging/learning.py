@@ -11,8 +11,7 @@ import structlog
 
 from infercanary.exporter.judging.silence import Canary
 from infercanary.judge.model import ServiceKey
-from infercanary.judge.policy import Policy
-from infercanary.judge.priors import Prior, has_moved, learned
+from infercanary.judge.restarts import Prior, learned
 from infercanary.judge.shift import Restarts
 from infercanary.store.base import Store
 
@@ -93,12 +92,11 @@ class Learning:
             return before[-1]
         return kept[0][1] if kept and kept[0][1].number > 1 else Prior()
 
-    def learn(self, store: Store, policy: Policy, now: float) -> None:
+    def learn(self, store: Store, now: float) -> None:
         """Learn a prior, if it is time, and keep it where it differs from the last one.
 
         Args:
             store: Where priors are kept.
-            policy: How many services it takes.
             now: A Unix time.
         """
         self._learned_at = min(self._learned_at, now)
@@ -108,19 +106,19 @@ class Learning:
         if store.fleet is not None:  # each exporter judges a part of the services
             self._kept = None
             taught = {(one.service, one.canary): _lessons.decode(one.body) for one in store.fleet.taught()}
-            found = learned(_by_service(taught), policy)
+            found = learned(_by_service(taught))
             now += _KNOWN_SECONDS
         else:
-            found = learned(_by_service(self._taught), policy)
+            found = learned(_by_service(self._taught))
         kept = self._read(store)
-        if found is None or (kept and not has_moved(kept[-1][1], found, policy)):
+        if found is None or (kept and math.isclose(found.sd, kept[-1][1].sd, rel_tol=0.1)):
             return
         prior = msgspec.structs.replace(found, number=kept[-1][1].number + 1 if kept else 1)
         store.save(_OF_THE_STORE, "", _KIND, now, msgspec.json.encode(prior))
         kept.append((now, prior))
         log.info(
             "learned how much starts differ",
-            prior=prior.number, sd=f"{prior.sd:.2%}", df=round(prior.df, 1), services=prior.services,
+            prior=prior.number, sd=f"{prior.sd:.2%}", services=prior.services,
         )  # fmt: skip
 
     def _read(self, store: Store) -> list[tuple[float, Prior]]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from infercanary.contract.vocabulary import BY_ITSELF, NOT_JUDGED
-from infercanary.judge.causes import joined
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Sample, ServiceKey, Start
 from infercanary.store.base import LastRun, Store
@@ -70,6 +69,24 @@ class Siblings:
                     each.append(newest(joined(identified(counted))))
             self._of_host[host] = now, each
         return self._of_host[host][1]
+
+
+def joined(starts: Iterable[Start]) -> list[Start]:
+    """The starts of one container, of each image as one: what a sibling is.
+
+    Args:
+        starts: In order of time.
+
+    Returns:
+        One for each image, with all its runs and the latest start's generation.
+    """
+    images: dict[str, list[Start]] = {}
+    for start in starts:
+        images.setdefault(start.identity, []).append(start)
+    return [
+        Start(group[-1].generation, [sample for start in group for sample in start.samples])
+        for group in images.values()
+    ]
 
 
 def newest(starts: Sequence[Start]) -> list[Start]:

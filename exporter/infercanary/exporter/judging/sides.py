@@ -8,7 +8,7 @@ from typing import NamedTuple
 from infercanary.exporter.judging.action import Boot
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
-from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.upgrade import select
 
 
 class Sides(NamedTuple):
@@ -36,7 +36,7 @@ def sides(starts: Sequence[Start], policy: Policy) -> Sides:
     """
     newest = {start.generation.container: start for start in starts}
     left = [start for start in newest.values() if not start.generation.ended_at]
-    upgrade = last_upgrade(starts, policy)
+    upgrade = select(starts, policy.pool).upgrade
     if upgrade is None:
         return Sides(others=frozenset(start.boot for start in left))
     new, old = ({start.identity for start in side} for side in (upgrade.after, upgrade.before))

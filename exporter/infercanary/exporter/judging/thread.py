@@ -46,9 +46,9 @@ from infercanary.judge.identity import identified
 from infercanary.judge.measures import measure_words
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.priors import taught_by
+from infercanary.judge.restarts import taught_by
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.upgrade import select
 from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
 from infercanary.store.kinds import open_store
 
@@ -394,11 +394,12 @@ class Judging:
             starts = action.counting_starts(starts, self._policy)
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
             before = self.findings.get(service, NOTHING)
-            upgrade = last_upgrade(starts, self._policy)
-            policy = self._learning.prior(store, upgrade.at if upgrade else None).of(self._policy)
+            upgrade = select(starts, self._policy.pool).upgrade
+            prior = self._learning.prior(store, upgrade.at if upgrade else None)
+            policy = self._policy.but(**prior.changes)
             try:
                 if not view.taken.keys() <= view.seen.keys():  # a start ended, and another one began
-                    self._learning.teach((service, canary), taught_by(starts, siblings, policy))
+                    self._learning.teach((service, canary), taught_by(starts, policy.pool))
                 after = before.judged(canary, starts, siblings, policy, drift_alone=drift_alone)
             except (ArithmeticError, ValueError, TypeError):
                 if not siblings:
@@ -464,7 +465,7 @@ class Judging:
             store.thin(time.time())
             self._forget(store)
             if store.fleet is None or PRIORS in self.ownership.held:
-                self._learning.learn(store, self._policy, time.time())
+                self._learning.learn(store, time.time())
             else:
                 self._learning.read_again()
 

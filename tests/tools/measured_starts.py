@@ -1,21 +1,14 @@
-"""``compare`` and ``ab`` on memory and throughput: identical images that are called, and changes that are found.
+"""Made starts with memory, energy and the throughput of a sweep, as ``compare`` and ``ab`` get them.
 
-Each trial makes the runs of two images, and asks as the commands do: ``compare`` with one and with three starts of each
-side (a day of runs: memory with each of 240 runs, a sweep's points with 24 of them), ``ab`` turn by turn until it ends
-(12 runs a start, with one value of each point of a sweep). Latency is the same on both sides: a level of each start (SD
-0.5 %), runs with an SD of 1 %.
-
-Memory is a level of each start, by default with an SD of 1 %, that creeps up by half a percent in the first 50 runs, as
-that of a real probe does, with some pages more or less at random. The
-throughput of a load is a level of each start (SD 2 %), the noise of a second's requests (SD 1.5 %), a clock that is 3 %
-slower for one value in five, and one value in 50 that was throttled by 20 %. Energy has both scatters at 2 %.
+Latency is the same on both sides: a level of each start (SD .5 %), runs with an SD of 1 %. Memory is a level of each
+start (SD 1 %) that creeps up by half a percent in the first 50 runs. Throughput is a level of each start (SD 2 %), the
+noise of a second's requests (SD 1.5 %), a clock 3 % slower for one value in five, and one in 50 throttled by 20 %.
+Energy has both scatters at 2 %.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -120,38 +113,3 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
 def _recorded(starts: Sequence[Start]) -> RecordedRuns:
     points = [np.array([s.median for s in each.samples], dtype=np.float64) for each in starts]
     return RecordedRuns(points, starts, [[] for _ in starts])
-
-
-def main() -> None:
-    """Print, for each change, how often what was called."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trials", type=int, default=100, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
-    args = parser.parse_args()
-    print("| change | by | exactly that regressed | nothing regressed | something else did | starts a side |")
-    print("|---|---|---|---|---|---|")
-    for number, (words, change) in enumerate(CHANGES.items()):
-        for by in ("compare, 1 start", "compare, 3 starts", "ab", "ab, memory the same to the byte"):
-            found: Counter[str] = Counter()
-            taken = []
-            for trial in range(args.trials):
-                seed = (args.seed, number, trial)
-                if by.startswith("ab"):
-                    result = experiment(change, seed, 0.01 if by == "ab" else 0.0)
-                else:
-                    result = compared(change, int(by.split()[1]), seed)
-                is_right = [*result.regressed] == [*change] and result.verdict != "regressed"
-                is_none = not result.regressed and result.verdict != "regressed"
-                found["none" if is_none else "right" if is_right else "other"] += 1
-                taken.append(result.starts / 2)
-            right = found["right"] if change else "-"
-            print(
-                f"| {words} | {by} | {right} | {found['none']} | {found['other']} | {np.mean(taken):.1f} |",
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()

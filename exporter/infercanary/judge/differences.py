@@ -1,0 +1,140 @@
+"""Differences between starts that need no comparison of latencies: components, outputs, devices, cold starts, kills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from infercanary.contract.measures import OUTPUT
+from infercanary.contract.report import relative_error
+from infercanary.contract.vocabulary import (
+    DEVICE_COMPONENTS,
+    MODEL,
+    SETTINGS,
+    is_given,
+    is_of_canary,
+    is_setting,
+    of_canary,
+    order_of_interest,
+)
+from infercanary.judge.crowding import level
+from infercanary.judge.model import Causes, Change, Generation, Pair, Sample, Start
+from infercanary.judge.policy import LIVE, Policy
+
+
+def differences(
+    before: Sequence[Start],
+    after: Sequence[Start],
+    live: Sequence[Start],
+    compared: Sequence[Pair],
+    canary: str,
+    policy: Policy = LIVE,
+) -> Causes:
+    """What needs no look: whatever the runs will say, these starts differ already.
+
+    Of each container that is ``live`` its newest start counts, against its last one ``before`` or, where that had
+    another name, the last of all: one replica alone may have come back without its GPU. A memory kill that is noted
+    with two starts of a container, as after a restart of the exporter, is one.
+
+    Args:
+        before: Starts of the old image, in order of time.
+        after: Starts of the new one, in order of time.
+        live: Those of the new one that still run, in order of time.
+        compared: For each replica its starts before and after, of which the cold starts are compared.
+        canary: Its name.
+        policy: From when on a cold start is slower.
+
+    Returns:
+        Changes, the largest error of an output, its tokens, whether one runs on the CPU now, memory kills and slower
+        cold starts.
+    """
+    last = before[-1].generation
+    own, newest = ({s.generation.container: s.generation for s in side} for side in (before, live))
+    both = [(own.get(name, last), new) for name, new in newest.items()]
+    outputs = [[generation.outputs.get(canary, ()) for generation in pair] for pair in both]
+    devices = [[_devices(generation) for generation in pair] for pair in both]
+    tokens = _tokens(before), _tokens(live)
+    return Causes(
+        changes=changes(last.environment, live[-1].generation.environment, canary),
+        output_error=max((relative_error(new, old) for old, new in outputs if old and new), default=None),
+        output_tokens=tokens if all(tokens) and len({*tokens}) > 1 else None,
+        cpu_fallback=any("cuda" in old and new == {"cpu"} for old, new in devices),
+        memory_kills=(_kills(before), _kills(after)),
+        cold_start=_slower_starts(compared, canary, policy),
+    )
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) -> tuple[Change, ...]:
+    """The components that differ and may have to do with a canary, those first that people ask for first.
+
+    A probe has one environment for all of its canaries. What another canary measures is left out, and what follows from
+    settings alone where this canary's are the same. So is what is given to a container where a side does not say it: an
+    older probe does not report that, and what is not known is no change.
+
+    Args:
+        before: Component → its value.
+        after: The same of the new image.
+        canary: Its name.
+
+    Returns:
+        A value is None on the side that does not have the component.
+    """
+    settings = of_canary(SETTINGS, canary)
+    are_same = settings in before and before[settings] == after.get(settings)
+
+    own = settings, of_canary(MODEL, canary)
+    names = sorted({**before, **after}, key=order_of_interest)
+    return tuple(
+        Change(name, old, new)
+        for name, old, new in ((name, before.get(name), after.get(name)) for name in names)
+        if old != new
+        and (name in own or not is_of_canary(name))
+        and not (is_given(name) and None in (old, new))
+        and not (are_same and is_setting(name))
+    )
+
+
+def _slower_starts(compared: Sequence[Pair], canary: str, policy: Policy) -> dict[str, tuple[float, float]]:
+    """Steps of the cold start that took much longer than ever before, by more than waiting for a CPU explains.
+
+    One start says little: the files of a new image are in no cache yet, and what was upgraded with it starts beside it.
+
+    Returns:
+        Step → medians of the starts before and after, in seconds.
+    """
+    rules, found = policy.attribute, {}
+    old, new = (
+        # As it waited in its first runs it will have waited as it started.
+        [
+            (start.generation.cold_start.get(canary, {}), level(start.samples[:5], _waited_share))
+            for pair in compared
+            for start in getattr(pair, side)
+        ]
+        for side in ("before", "after")
+    )
+    for step in sorted({step for steps, _ in new for step in steps}):
+        before = [steps[step] for steps, _ in old if step in steps]
+        after = [(steps[step], share) for steps, share in new if step in steps]
+        if before and len(after) >= rules.cold_starts:
+            least = min(seconds * (1 - share) for seconds, share in after)
+            if least > max(rules.cold_start_ratio * max(before), max(before) + rules.cold_start_seconds):
+                found[step] = median(before), median(seconds for seconds, _ in after)
+    return found
+
+
+def _kills(starts: Sequence[Start]) -> int:
+    return len({(start.generation.container, at) for start in starts for at in start.generation.memory_kills})
+
+
+def _tokens(starts: Sequence[Start]) -> float:
+    return level([s for start in starts for s in start.samples], lambda s: s.measures.get(OUTPUT))
+
+
+def _waited_share(sample: Sample) -> float | None:
+    return min(1.0, sample.waited / sample.median) if sample.waited and sample.median else None
+
+
+def _devices(generation: Generation) -> set[str]:
+    """The kinds of device that its canaries ran on; several are reported as `cpu, cuda:0`."""
+    reported = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS)
+    return {kind for device in reported.split(",") if (kind := device.strip().partition(":")[0])}
