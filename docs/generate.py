@@ -26,6 +26,7 @@ from markdown_it.token import Token
 import infercanary.exporter
 import infercanary.probe
 from infercanary.ab.answer import CanaryAnswer
+from infercanary.ab.estimate import CONFIRMATIONS
 from infercanary.client import accept, fetch
 from infercanary.compare import options
 from infercanary.compare.changes import ScanResult
@@ -306,7 +307,7 @@ def numbers(policy: Policy) -> dict[str, str]:
         "all_looks": ", ".join(map(str, policy.decide.looks)),
         "first_look": str(policy.decide.looks[0]),
         "last_look": str(policy.decide.looks[-1]),
-        "confirmations": _WORDS[policy.decide.confirmations],
+        "confirmations": _WORDS[CONFIRMATIONS],
         "history": str(policy.pool.history),
         "baseline_runs": str(policy.pool.baseline_runs),
         "cold_start": f"{100 * (policy.attribute.cold_start_ratio - 1):g}",

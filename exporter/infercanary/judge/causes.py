@@ -177,7 +177,7 @@ class Attribution:
         low, high = sorted(x / shift.log for x in image.interval(rules.cause_confidence))
         # Restarts hide a quarter of a small shift: half of it may be the image's there.
         effect = self._policy.decide.log_effect / size
-        is_small = high <= max(few, min(max(rules.restless_share, effect), 4 * effect))
+        is_small = high <= max(few, min(max(0.5, effect), 4 * effect))
         cause: Cause = "unknown"
         if load > few:
             cause = "load" if load >= rules.whole_share and is_small else cause

@@ -107,9 +107,7 @@ def detect(
     verdict = seen.verdict
     if verdict in CHANGED and len(starts) > 1:
         # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
-        verdict = assess(
-            shift_of_starts(*points, restarts, policy.pool), rules.restart_confidence, policy.decide
-        ).verdict
+        verdict = assess(shift_of_starts(*points, restarts, policy.pool), 0.99, policy.decide).verdict
     if verdict not in CHANGED:
         return Drift(shift=0.0, blocks=len(series))
     steps = [point.index for point in scan(levels) if point.shift * seen.shift > 0]

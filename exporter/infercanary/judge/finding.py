@@ -188,7 +188,7 @@ class Finder:
             return False
         if seen.verdict == "equivalent":
             return abs(raw.log - pooled.log) <= self._policy.decide.log_effect
-        return raw.log / pooled.log >= self._policy.pool.concurrent_alone
+        return raw.log / pooled.log >= 0.5
 
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look] | None:
         """Looks after subtracting the CPU wait of each run; None where it is not known of a start that counts, or does
