@@ -166,6 +166,9 @@ class Finder:
         """With how many more runs or starts would call its change. This takes time, so only the last look has it."""
         pooled = self._pooled(look.pairs, look.restarts)
         assert pooled is not None
+        called = look.seen._replace(verdict="regressed")  # or improved: what either waits for is the same
+        if not self._is_seen_as_it_is(called, pooled, look.pairs, look.restarts):
+            return look  # a second replica would confirm it, and no number of runs
         confirmed = self._looks.confirmed_at(pooled, look.runs)
         if confirmed is not None:
             return look._replace(confirmed_at=confirmed)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infercanary.judge.model import Generation, Judgement, Sample, Start
-from infercanary.judge.policy import FILES, LIVE
-from infercanary.judge.pooling import pool, pool_parts
+from infercanary.judge.policy import LIVE
+from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.samples import compare
-from infercanary.judge.sequential import half_width
+from infercanary.judge.sequential import Looks
 from infercanary.judge.shift import Pooled, Restarts
-from infercanary.judge.statistics import learn
+from infercanary.judge.statistics import Series, learn
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
@@ -84,6 +84,14 @@ def recorded(
     return sorted(found, key=lambda start: start.generation.started_at)
 
 
+def pooled(several, restarts: Restarts) -> Pooled:
+    found = Pooling().pooled(
+        [Replica(*([Series.of(points) for points in side] for side in sides)) for sides in several], restarts
+    )
+    assert found is not None
+    return found
+
+
 @given(seeds, st.integers(1, 5), st.integers(1, 5), effects, st.randoms())
 def test_the_order_of_starts_does_not_matter(seed, before, after, effect, random):
     rng = np.random.default_rng(seed)
@@ -94,24 +102,15 @@ def test_the_order_of_starts_does_not_matter(seed, before, after, effect, random
     other = compare(old, new)
     assert other.verdict == one.verdict
     assert other[1:] == pytest.approx(one[1:], rel=1e-9, abs=1e-12)
-    assert learn([new, old], FILES) == pytest.approx(learn([old, new], FILES))
+    assert learn([new, old]) == pytest.approx(learn([old, new]))
 
 
 @given(seeds, st.integers(1, 5), effects, st.randoms())
 def test_the_order_of_replicas_does_not_matter(seed, count, effect, random):
     several = replicas(seed, count, effect)
-    known = Restarts(0.006, 5)
-    one, parts, judged = (
-        pool(several, known),
-        pool_parts(several, known),
-        judge(recorded(several), [], CANARY),
-    )
+    one, judged = pooled(several, Restarts(0.006, 5)), judge(recorded(several), [], CANARY)
     random.shuffle(several)
-    assert pool(several, known)[:3] == pytest.approx(one[:3], rel=1e-9)
-    again = pool_parts(several, known)
-    assert parts is not None and again is not None
-    assert again[:5] == pytest.approx(parts[:5], rel=1e-9)
-    assert half(again, 12) == pytest.approx(half(parts, 12), rel=1e-9)
+    assert pooled(several, Restarts(0.006, 5))[:5] == pytest.approx(one[:5], rel=1e-9)
     other = judge(recorded(several), [], CANARY)
     assert other.state == judged.state
     assert other.causes.cause == judged.causes.cause
@@ -132,11 +131,6 @@ def test_the_unit_does_not_matter(seed, count, effect, unit):
     assert scaled_[1:] == pytest.approx(plain[1:], rel=1e-6, abs=1e-9)
 
 
-def half(parts: Pooled | None, runs: int) -> float:
-    assert parts is not None
-    return half_width(parts, runs, LIVE.decide.false_calls, LIVE)
-
-
 @settings(max_examples=60)
 @given(
     seeds,
@@ -149,18 +143,13 @@ def test_a_replica_that_agrees_narrows_the_interval(seed, count, effect, lengths
     """Its shift is the one of all others together; its runs are those of the first, or only the first few of them."""
     runs, few = lengths
     several, restarts = replicas(seed, count, effect, runs), Restarts(*known)
-    one = pool_parts(several, restarts)
     old, new = several[0][0], several[0][1][0][:few]
-    alone = pool_parts([(old, [new])], restarts)
-    assert one is not None and alone is not None
+    one, alone = pooled(several, restarts), pooled([(old, [new])], restarts)
     alike = [x * math.exp(one.log - alone.log) for x in new]
-    more = pool_parts([*several, (old, [alike])], restarts)
-    assert more is not None and more.log == pytest.approx(one.log, abs=1e-9)
-    most = 1.01 if few == runs else WIDER_BY_FEW
-    assert half(more, runs) <= most * half(one, runs)
-    if few >= LIVE.pool.fewest_runs:
-        plain = [pool(each, restarts).interval(0.995) for each in (several, [*several, (old, [alike])])]
-        assert plain[1][1] - plain[1][0] <= most * (plain[0][1] - plain[0][0])
+    more = pooled([*several, (old, [alike])], restarts)
+    assert more.log == pytest.approx(one.log, abs=1e-9)
+    halves = [Looks(LIVE.decide).half_width(of, LIVE.decide.false_calls) for of in (one, more)]
+    assert halves[1] <= (1.01 if few == runs else WIDER_BY_FEW) * halves[0]
 
 
 @settings(max_examples=60)

@@ -1,8 +1,12 @@
-"""Waiting for CPUs that each run measured itself is taken out where it is what makes the runs scatter."""
+"""A host that others use: contended starts, CPU wait that each run measured itself, and a pace that varies."""
 
 from __future__ import annotations
 
+import math
 import random
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -141,3 +145,37 @@ def test_a_contended_start_teaches_other_services_nothing_either() -> None:
     quiet = [start("old", number, steady(44, 60, 1.0, number)) for number in range(3)]
     taught = taught_by([*quiet, start("old", 3, contended(44, 60, 9))])
     assert taught is not None and taught.sd < 0.005 and taught.df == pytest.approx(2)
+
+
+def varying(seed: int, sd: float) -> Callable[[float], float]:
+    """A host that is at another level every 20 to 90 s: seconds to a factor."""
+    rng = random.Random(seed)
+    ends = [0.0]
+    while ends[-1] < 5000:
+        ends.append(ends[-1] + rng.uniform(20, 90))
+    levels = [math.exp(abs(rng.gauss(0, sd))) for _ in ends]
+    return lambda at: levels[bisect(ends, at) - 1]
+
+
+@pytest.mark.parametrize(("slower", "call"), [(1.0, ""), (1.5, "regressed"), (0.6, "improved")])
+def test_a_host_that_varies_is_no_change_and_hides_no_large_one(slower: float, call: str) -> None:
+    calls = Counter[str]()
+    for seed in range(20):
+        rng, host = random.Random(seed), varying(seed, 0.12)
+
+        def points(number: int, ms: float, rng: random.Random = rng, host: Callable[[float], float] = host):
+            times = [62.0 * number + 2 * i for i in range(26)]
+            return [(ms * host(at) * rng.lognormvariate(0, 0.01), None) for at in times]
+
+        old = [start("old", number, points(number, 40.0)) for number in range(12)]
+        new = [start("new", number, points(number, 40.0 * slower)) for number in (12, 13, 14)]
+        calls[judge([*old, *new], [], "c").state] += 1
+    assert set(calls) <= {call, "inconclusive", "unconfirmed", "equivalent"}
+    assert not call or calls[call] >= 15, calls
+
+
+@pytest.mark.parametrize("few", [0, 1, 7])
+def test_a_start_of_a_few_runs_takes_no_verdict_back(few: int) -> None:
+    old = [start("old", number, steady(44, 60, seed=number)) for number in range(3)]
+    short, new = start("new", 3, steady(90, few)), start("new", 4, steady(90, 24))
+    assert judge([*old, short, new], [], "c").state == "regressed"
