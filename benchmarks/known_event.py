@@ -162,7 +162,7 @@ def main() -> None:
     for setting in range(len(SETTINGS)):
         rate = rates(every, setting)
         print(f"{named(setting):20} {rate['quiet']:8.3%} {rate['event']:7.3f} {rate['made']:7.3f}")
-        chosen_by = ("confidence", SETTINGS[setting].confidence), ("made", rate["made"])
+        chosen_by = f"confidence={SETTINGS[setting].confidence:g} made={rate['made']:g}"
         score = Score(
             1000 * rate["quiet"], rate["event"], by_test((one, one.called[setting]) for one in every)
         )
