@@ -137,6 +137,8 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one*500 | c:two d:one", "image", "02>1", None),  # one more of the old image
         # Pods that are known to be gone.
         ("a:one | b:two!", "", "", None),
+        ("a:one*700! | b:two*365! | c:one", "image", "1>2 0", None),  # at once
+        ("a:one b:one*480 | a:one", "", "", None),
         ("a:one*800! | b:two*20! | | c:one", "", "", None),  # compared with the one that ran last
         ("a:one*900 | b:two*540 | c:three", "image", "1>2", None),  # and with the newest that runs
         ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
@@ -155,6 +157,7 @@ def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | N
         assert (found.upgrade.changed, f"{before}>{after} {own}".strip()) == (changed, upgrade)
         assert {places[start.boot] for start in found.live} <= {*after}
         assert found.upgrade.at == starts[int(after[0])].generation.started_at
+    assert [*found.live] == sorted(found.live, key=lambda start: start.generation.started_at)
     assert found.settings_changed_at == (None if edited is None else HOUR * edited)
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
 
