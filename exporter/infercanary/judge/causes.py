@@ -105,9 +105,10 @@ class Attribution:
         if unwaited is not None:
             return self._of(Evidence(*unwaited, policy=self._policy), known, canary)
         seen = Evidence(shift, compared, beside, self._policy)
+        began = min(sample.started_at for sample in seen.after)
         replaced = {start.generation.container for start in upgrade.after}
         stays = any(
-            seen.goes_on(start.samples)
+            seen.goes_on(start.samples) and (start.times >= began).sum() < self._policy.pool.concurrent_runs
             for start in upgrade.before
             if start.generation.container not in replaced and not start.generation.ended_at
         )
