@@ -63,20 +63,22 @@ def test_no_cause_is_named_before_siblings_are_compared(name: str) -> None:
 @pytest.mark.parametrize("control", [1.0, 1.04, 1.2, 2.5])
 @pytest.mark.parametrize("felt", [0.8, 1.0, 1.15, 3.0])
 @pytest.mark.parametrize("waited", [0.0, 0.001, 0.004, 0.02])
+@pytest.mark.parametrize("crowded", [0.0, 0.5])
 @pytest.mark.parametrize("factor", [0.7, 1.15, 1.9])
 def test_parts_add_up_to_the_shift_and_none_exceeds_it(
-    control: float, felt: float, waited: float, factor: float
+    control: float, felt: float, waited: float, crowded: float, factor: float
 ) -> None:
     """An operator met `host +38 %, image +39 %` for a minute."""
 
-    def waiting(made: Start, seconds: float) -> Start:
-        known = {"waited": seconds, "crowded": 0.0, "inside": 0.0}
+    def waiting(made: Start, seconds: float, inside: float) -> Start:
+        """Of which that share was for others inside, whom ten times as many requests kept busy."""
+        known = {"waited": seconds * (1 - inside), "crowded": seconds * inside, "inside": 0.05 + inside}
+        known["received"] = 100.0 if inside else 10.0
         return Start(made.generation, [msgspec.structs.replace(s, **known) for s in made.samples])
 
-    old = waiting(start("a", "old", 0.0, runs=40), 0.0)
-    new = waiting(
-        start("a", "new", HOUR, 0.02 * factor, 40, control=0.0004 * control), min(waited, 0.01 * factor)
-    )
+    old = waiting(start("a", "old", 0.0, runs=40), 0.0, 0.0)
+    new = start("a", "new", HOUR, 0.02 * factor, 40, control=0.0004 * control)
+    new = waiting(new, min(waited, 0.01 * factor), crowded)
     before, after = (start("s", "x", at, 0.05 * by, 40, service="s") for at, by in ((0.0, 1.0), (HOUR, felt)))
     shift = Shift(math.log(factor), 0.01, 20.0)
     causes = explain(shift, [Pair([old], [new])], "c", beside=[Pair([before], [after])] * 2)

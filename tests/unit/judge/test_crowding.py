@@ -95,6 +95,9 @@ LOAD_OR_IMAGE = ": load or image, not known which; "
 Scenario = tuple[Mapping[str, object], Mapping[str, object], str, str]
 SCENARIOS: dict[str, Scenario] = {
     "others had its core": (BUSY_OUTSIDE, {}, "host", ": host; "),
+    "a slower host, and a short wait": (
+        {"own": 1.3 * OWN, "waited": 0.05 * OWN, "control": 0.0004 * 1.35}, {}, "host", "",
+    ),
     "nobody knows who": (BUSY_OUTSIDE | UNKNOWN, UNKNOWN, "unknown", "container or on the host, not known which"),
     "a busy server's neighbour": (
         {"crowded": OWN, "inside": 2.0}, {"crowded": 0.002, "inside": 2.0}, "host", "",
