@@ -98,6 +98,9 @@ SCENARIOS: dict[str, Scenario] = {
     "a slower host, and a short wait": (
         {"own": 1.3 * OWN, "waited": 0.05 * OWN, "control": 0.0004 * 1.35}, {}, "host", "",
     ),
+    "others had the cores of several threads": (
+        BUSY_OUTSIDE | {"threads": "4", "control": 0.00044}, {"threads": "4"}, "host", "",
+    ),
     "nobody knows who": (BUSY_OUTSIDE | UNKNOWN, UNKNOWN, "unknown", "container or on the host, not known which"),
     "a busy server's neighbour": (
         {"crowded": OWN, "inside": 2.0}, {"crowded": 0.002, "inside": 2.0}, "host", "",
