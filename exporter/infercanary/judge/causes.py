@@ -86,9 +86,10 @@ class Attribution:
         if unwaited is not None:
             return self._of(Evidence(*unwaited, policy=self._policy), known, canary)
         seen = Evidence(shift, compared, beside, self._policy)
+        began = min(sample.started_at for sample in seen.after)
         replaced = {start.generation.container for start in upgrade.after}
         stays = any(
-            seen.goes_on(start.samples)
+            seen.goes_on(start.samples) and (start.times >= began).sum() < self._policy.pool.concurrent_runs
             for start in upgrade.before
             if start.generation.container not in replaced and not start.generation.ended_at
         )
@@ -158,7 +159,7 @@ class Attribution:
             felt = min(1.0, seen.share(waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             rests = host is not None and seen.share(host) >= rules.whole_share
-            if host is None or rests or outside > seen.share(host):
+            if host is None or outside > min(seen.share(host), rules.whole_share):
                 is_known = seen.crowding is not None or (rests and is_known)
                 host = waiting._replace(log=outside * shift.log)
                 # Cold caches follow a wait.
@@ -167,7 +168,7 @@ class Attribution:
                 error = math.hypot(math.sqrt(max(0.0, shift.se**2 - whole.se**2)), waiting.se)
         if host is None:
             return {}
-        of_host = seen.share(host)
+        of_host = min(seen.share(host), 1 - load)
         image = Shift((1 - of_host - load) * shift.log, min(error, math.hypot(shift.se, host.se)), shift.df)
         # A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold
         # it for as long as they computed.
@@ -189,7 +190,7 @@ class Attribution:
             cause = "both"
         return {
             "cause": cause,
-            "host": self._part(host, slack * shift.log),
+            "host": self._part(host._replace(log=of_host * shift.log), slack * shift.log),
             "image": self._part(image, -slack * shift.log),
             "load": self._part(host._replace(log=load * shift.log)) if load else None,
             "unknown_load": may_be_load,
