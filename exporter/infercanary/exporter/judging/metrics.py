@@ -33,8 +33,8 @@ _MEASURE = ("canary", "measure")
 VERDICT = Metric(
     "infercanary_verdict",
     "gauge",
-    "Verdict on the last upgrade, as a state set, for the latency (`latency`), memory, energy and throughput "
-    "(`throughput@BATCHxCONCURRENCY`).",
+    "Verdict on the last upgrade, as a state set, for the latency (`latency`), memory, energy, throughput "
+    "(`throughput@BATCHxCONCURRENCY`) and run-to-run spread (`spread`).",
     ("canary", "measure", "verdict"),
     reading="`regressed` is an alert. `unconfirmed`: changed, but by no more than a restart may cause. `no_baseline`: "
     "no comparable image ran before.",
@@ -88,14 +88,14 @@ HIGH = Metric(
 MEASURE_BASELINE = Metric(
     "infercanary_measure_baseline",
     "gauge",
-    "Median of a measure with the old image: bytes, joules, or samples per second.",
+    "Median of a measure with the old image: bytes, joules, samples per second, or a ratio.",
     _MEASURE,
     reading="Memory is compared at the same age of the process.",
 )
 MEASURE_CURRENT = Metric(
     "infercanary_measure_current",
     "gauge",
-    "Median of a measure with the new image: bytes, joules, or samples per second.",
+    "Median of a measure with the new image: bytes, joules, samples per second, or a ratio.",
     _MEASURE,
     reading="Updated when the judge looks. The probe's own metrics have the last run.",
 )
