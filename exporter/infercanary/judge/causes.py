@@ -45,10 +45,11 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.evidence import Evidence, evidence, in_time, resources
 from infercanary.judge.finding import Finding
-from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
+from infercanary.judge.model import Generation, Pair, Start
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import unpacked
+from infercanary.judge.result import Causes, Change, Part
 from infercanary.judge.shift import CHANGED, Shift
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +20,7 @@ _FEWEST_REDRAWN = 4
 _DRAWINGS = 16  # that a start is compared with: more kinds of CPU have no service
 
 
-class SettingsChange(NamedTuple):
+class SettingsChange(msgspec.Struct, frozen=True):
     """A canary's settings were edited: what came before is not compared."""
 
     at: float

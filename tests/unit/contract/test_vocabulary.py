@@ -40,7 +40,8 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.causes import in_step
-from infercanary.judge.model import Change, Sample
+from infercanary.judge.model import Sample
+from infercanary.judge.result import Change
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import mapped_code

@@ -36,12 +36,13 @@ from infercanary.exporter.sharing import (
     shared_gpus,
 )
 from infercanary.judge.causes import immediate
-from infercanary.judge.model import Generation, Judgement, Start
+from infercanary.judge.model import Generation, Start
 from infercanary.judge.sentence import sentence
 from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 from infercanary.probe.samplers.nvml.slow import INFO
 from infercanary.probe.samplers.nvml.users import OWN, PROCESSES
+from tests.results import upgraded
 
 
 @pytest.mark.parametrize(
@@ -427,7 +428,7 @@ def test_the_verdict_names_who_came_onto_the_gpu() -> None:
 
     def sentence_of(before: str | None, after: str | None) -> str:
         causes = immediate([start(before)], [start(after)], "canary")
-        return sentence(Judgement(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
+        return sentence(upgraded(causes=causes))
 
     assert "GPU shared with nobody → moderate-1" in sentence_of(NOBODY, "moderate-1")
     assert "GPU shared" not in sentence_of("moderate-1", "moderate-1")

@@ -20,8 +20,9 @@ import pytest
 from infercanary.ab import estimate
 from infercanary.judge import drift, statistics
 from infercanary.judge.changepoints import scan
-from infercanary.judge.model import Generation, Part, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import Part
 from infercanary.judge.samples import compare
 from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge

@@ -16,9 +16,10 @@ from infercanary.judge.host import adjust
 
 from infercanary.judge.align import Runs
 from infercanary.judge.causes import _without_host
-from infercanary.judge.model import Causes, Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import Causes, Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import assess, prior
@@ -96,7 +97,7 @@ def decision(log: float) -> Decision:
     return Decision(estimate, "regressed", Look(shift, assess(shift, FILES.decide.confidence), 24))
 
 
-def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:
+def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Result:
     own, siblings = upgraded(host, change, seed, beside)
     return judge(own, siblings, "c")
 

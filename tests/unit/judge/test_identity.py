@@ -13,9 +13,10 @@ import pytest
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified
-from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
+from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.trials import trials
@@ -53,7 +54,7 @@ def start(
     return Start.of(generation, samples)
 
 
-def judged(*starts: Start) -> tuple[Judgement, str]:
+def judged(*starts: Start) -> tuple[Result, str]:
     found = judge(starts, [], "c")
     return found, sentence(found)
 
@@ -353,9 +354,9 @@ def test_limits_that_an_older_probe_did_not_report_are_no_change() -> None:
 
 
 def test_a_probe_whose_clock_is_no_time_gets_its_words() -> None:
-    judgement = Judgement(state="no_baseline", settings_changed_at=1e300)
+    judgement = Result(state="no_baseline", settings_changed_at=1e300)
     assert sentence(judgement).startswith("no baseline yet: the canary's settings changed, and")
-    given = Judgement(state="no_baseline", settings_changed_at=float("nan"))
+    given = Result(state="no_baseline", settings_changed_at=float("nan"))
     assert sentence(given).startswith("no baseline yet: the canary's settings changed, and")
 
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.sequential import (
     assess_look,
@@ -64,7 +65,7 @@ def service(
     return [*old, *new]
 
 
-def same(one: Judgement, other: Judgement) -> None:
+def same(one: Result, other: Result) -> None:
     assert one.state == other.state
     for name in ("shift", "low", "high", "restart_sd"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9, abs=1e-12), name
@@ -163,12 +164,12 @@ def test_whether_a_width_is_below_a_limit_is_known_without_it(
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
     assert confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5, LIVE) == 8
     assert confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5, LIVE) is None
-    judgement = Judgement(
+    judgement = Result(
         state="unconfirmed", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
     )
     assert sentence(judgement) == "unconfirmed +10.0 % [+2.0, +20.0]: slower, unconfirmed (11 of 12 runs)"
     assert progress(judgement) == "next look at 12 runs"
-    faster = Judgement(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
+    faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
     for number, more in {None: "more restarts", 1: "another restart", 3: "about 3 more restarts"}.items():
         waiting = msgspec.structs.replace(faster, starts_needed=number)
         assert f"faster, unconfirmed: needs {more} or replica" in sentence(waiting)
