@@ -18,7 +18,7 @@ from infercanary.judge.causes import attribute
 from infercanary.judge.finding import Finder, Finding
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
-from infercanary.judge.model import Sample, Start
+from infercanary.judge.model import Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import (
     Causes,
@@ -75,18 +75,22 @@ class Judge:
         )
         if upgrade is None:
             return _without_upgrade(result, selection)
-        old, new = upgrade.before[-1].generation, upgrade.after[-1].generation
+        replaced, running = upgrade.before[-1].generation, upgrade.after[-1].generation
         reached = max(len(start.samples) for start in upgrade.after)
         looks = Looks(next=next((at for at in self._policy.decide.looks if at > reached), None))
+        pairs = look.pairs if look else [Pair(upgrade.before, upgrade.after)]
+        after = [start for pair in pairs for start in pair.after]
+        stayed = [each.during for pair in pairs for each in pair.concurrent]
+        compared = [*(start for pair in pairs for start in pair.before), *after, *stayed]
         result = replace(
             result,
             upgraded_at=upgrade.at,
             newest_at=max(start.generation.started_at for start in upgrade.after),
             rollback=bool(upgrade.own),
             changed=upgrade.changed,
-            baseline_image=image_name(old),
-            candidate_image=image_name(new),
-            origins=(old.origin, new.origin),
+            baseline_image=image_name(replaced),
+            candidate_image=image_name(running),
+            origins=(replaced.origin, running.origin),
             doubts=Doubts(
                 by_reference(upgrade.before, upgrade.after),
                 redrawn(selection.starts) if upgrade.changed != "image" else 0,
@@ -96,17 +100,15 @@ class Judge:
             contended=finding.contended,
             causes=causes,
             runs=reached,
-            starts=len(upgrade.before) + len(upgrade.after),
-            hardware=_classes(upgrade.after),
+            starts=len({start.boot for start in compared}),
+            hardware=_classes(after),
         )
         if finding.look is None or look is None:
             return result
         # People are shown the runs as they are.
-        before = _samples(start for pair in finding.look.pairs for start in pair.old)
-        after = _samples(start for pair in finding.look.pairs for start in pair.after)
+        old = _samples(start for pair in finding.look.pairs for start in pair.old)
+        new = _samples(start for pair in finding.look.pairs for start in pair.after)
         is_same_period = any(pair.stayed for pair in finding.look.pairs)
-        stayed = [each.during for pair in look.pairs for each in pair.concurrent]
-        compared = [start for pair in look.pairs for start in (*pair.before, *pair.after)] + stayed
         own = finding.own
         return replace(
             result,
@@ -116,7 +118,7 @@ class Judge:
             own=Part.of(own, self._policy.attribute.history_confidence)
             if own is not None and math.isfinite(own.se)
             else None,
-            levels=Levels(_level(before), _level(after), _controls(before), look.shift.resolution.only),
+            levels=Levels(_level(old), _level(new), _controls(old), look.shift.resolution.only),
             looks=Looks(look.runs, looks.next, look.confirmed_at, look.starts_needed),
             concurrent=ConcurrentBaseline(
                 len({start.generation.container for start in stayed}),
@@ -125,11 +127,9 @@ class Judge:
             if stayed
             else None,
             is_unwaited=finding.unwaited is not None,
-            runs=_count(_samples(start for pair in look.pairs for start in pair.after)),
-            starts=len({start.boot for start in compared}),
+            runs=_count(_samples(after)),
             hosts=len({start.generation.host for start in compared} - {""}),
-            hardware=_classes(compared),
-            medians=_pictures(before, after if is_same_period else _samples(upgrade.after), is_same_period),
+            medians=_pictures(old, new if is_same_period else _samples(upgrade.after), is_same_period),
         )
 
 
