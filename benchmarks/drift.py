@@ -35,16 +35,15 @@ from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
-from infercanary.judge.stages import judge
 from scipy.stats import mannwhitneyu
 
 from infercanary.judge import drift
 from infercanary.judge.changepoints import scan
-from infercanary.judge.model import Generation
+from infercanary.judge.model import Generation, Judgement
 from infercanary.judge.model import Start as KeptStart
 from infercanary.judge.policy import LIVE
-from infercanary.judge.result import Result
 from infercanary.judge.shift import CHANGED, Verdict
+from infercanary.judge.stages import judge
 from infercanary.judge.statistics import prior
 from intervals import Calls, calls, intervals
 from lives import concurrent, populations, restarts, times
@@ -76,7 +75,7 @@ def ours(shown: Upgrade) -> Decision:
     past = [kept(start, i % len(shown.replicas), i - PAST, "old") for i, start in enumerate(shown.past)]
     before = [kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
     after = [kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
-    judgement = Result(state="settling")
+    judgement = Judgement(state="settling")
     for runs in LIVE.decide.looks:
         seen = [KeptStart(start.generation, start.samples[:runs]) for start in after]
         judgement = judge([*past, *before, *seen], [], CANARY)

@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from infercanary.judge.decide import decide
-from infercanary.judge.estimate import shifts
 
 from infercanary.judge.align import align
+from infercanary.judge.decide import decide
+from infercanary.judge.estimate import shifts
 from infercanary.judge.model import Start as KeptStart
+from infercanary.judge.model import State
 from infercanary.judge.policy import LIVE
 from infercanary.judge.priors import Prior, learned
-from infercanary.judge.result import State
 from infercanary.judge.sequential import is_beyond_doubt
 from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.upgrade import select

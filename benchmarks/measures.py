@@ -23,13 +23,13 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from infercanary.judge.stages import judge
 
 from infercanary.contract.measures import ENERGY, HOST_MEMORY, throughput_of
 from infercanary.judge.measures import MeasureVerdict, compare_measures, judge_measures
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED
+from infercanary.judge.stages import judge
 from simulation import Floats
 
 LOADS = (throughput_of(1, 1), throughput_of(8, 1))
