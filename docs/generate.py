@@ -44,9 +44,10 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.doctor import rendering
 from infercanary.exporter import budget
-from infercanary.judge.model import EXCHANGED, STATES
+from infercanary.judge.model import EXCHANGED
 from infercanary.judge.operators import KINDS as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.result import STATES
 from infercanary.probe import failing, measures, scopes
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES

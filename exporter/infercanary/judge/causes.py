@@ -31,10 +31,11 @@ from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, level
 from infercanary.judge.differences import differences
 from infercanary.judge.evidence import Evidence
-from infercanary.judge.model import Causes, Pair, Part, Start, Upgrade
+from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import unpacked
+from infercanary.judge.result import Causes, Part
 from infercanary.judge.shift import Shift
 
 

@@ -16,11 +16,12 @@ import msgspec
 
 from infercanary.judge.causes import explain
 from infercanary.judge.changepoints import scan
-from infercanary.judge.model import Change, Pair, Part, Sample, Start, merge
+from infercanary.judge.model import Pair, Sample, Start, merge
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.profiles import unpacked
+from infercanary.judge.result import Change, Part
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import assess
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from infercanary.judge.align import Alignment
 from infercanary.judge.contention import left_waiting, uncontended
 from infercanary.judge.evidence import threads
-from infercanary.judge.model import Pair, Start, State, Upgrade
+from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import State
 from infercanary.judge.sequential import Looks, verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Pooled, Restarts, Shift
 from infercanary.judge.upgrade import Selection

@@ -24,8 +24,9 @@ from infercanary.contract.measures import SPREAD, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
 from infercanary.judge.causes import explain
 from infercanary.judge.finding import Finder
-from infercanary.judge.model import Pair, Sample, Start, State, Upgrade
+from infercanary.judge.model import Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import FILES, LIVE, Policy
+from infercanary.judge.result import State
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval
 from infercanary.judge.shift import CHANGED, Comparison, Shift

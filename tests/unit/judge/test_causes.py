@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Judgement, Pair, Start
+from infercanary.judge.model import Pair, Start
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 from tests.unit.judge.test_stages import HOUR, from_then_on, history, judgement_of, start
@@ -21,7 +22,7 @@ def until(start: Start, end: float) -> Start:
     return Start(start.generation, [sample for sample in start.samples if sample.started_at <= end])
 
 
-def upgraded(beside: list[Start], stays: list[Start], end: float = NEW + 45) -> Judgement:
+def upgraded(beside: list[Start], stays: list[Start], end: float = NEW + 45) -> Result:
     old = history(*["old"] * 4, containers="a", runs=192)
     new = start("a", "new", NEW, 0.023, runs=5, every=2.0)
     return judgement_of([*old, *(until(s, end) for s in stays), new], [until(s, end) for s in beside])

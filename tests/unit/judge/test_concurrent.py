@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from infercanary.judge.align import Alignment
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.sequential import Looks
 from infercanary.judge.shift import CHANGED, Restarts
@@ -61,14 +62,14 @@ class Host:
 
 def judged(
     host: Host, stay: int, *, slower: float = 0.0, runs: int = 48, name: str = "r0", later: float = 0.0
-) -> Judgement:
+) -> Result:
     before = host.earlier(stay + 1)
     if later:
         before[-1] = host.start(f"r{stay}", "old", 9399.0, 110, later=later)
     return judge([*before, host.start(name, "new", UPGRADE, runs, slower=slower)], [], "c")
 
 
-def without_concurrent(host: Host, *, slower: float = 0.0) -> Judgement:
+def without_concurrent(host: Host, *, slower: float = 0.0) -> Result:
     before = host.earlier(1)
     return judge([*before, host.start("r0", "new", UPGRADE, 48, slower=slower)], [], "c")
 

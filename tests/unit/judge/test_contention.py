@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.restarts import taught_by
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.verdict import Judge
 
@@ -50,7 +51,7 @@ def steady(ms: float, runs: int, waits: float = 0.0, seed: int = 1) -> list[tupl
     return [(work + waited, waited) for work, waited in each]
 
 
-def judged(candidate: list[tuple[float, float | None]], threads: str = "1") -> Judgement:
+def judged(candidate: list[tuple[float, float | None]], threads: str = "1") -> Result:
     before = [(median, waited) for median, waited in BASELINE]
     return judge([start("old", 0, [*before], threads), start("new", 1, candidate, threads)], [], "c")
 

@@ -9,7 +9,8 @@ import pytest
 
 from infercanary.judge.causes import explain
 from infercanary.judge.crowding import crowding
-from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start, merge
+from infercanary.judge.model import Generation, Pair, Sample, Start, merge
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.verdict import Judge
@@ -64,7 +65,7 @@ def judged(
     old: Mapping[str, object] | None = None,
     siblings: float | None = None,
     felt: tuple[str, ...] = (),
-) -> Judgement:
+) -> Result:
     """After four starts of the old image one of the new; two siblings that became ``siblings`` times as slow.
 
     Their runs have the tags ``felt`` then.

@@ -11,9 +11,10 @@ import pytest
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified, image_name, is_named, redrawn
-from infercanary.judge.model import Generation, ImageForm, Judgement, Pair, Sample, Start
+from infercanary.judge.model import Generation, ImageForm, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.trials import trials
@@ -74,7 +75,7 @@ def history(text: str, seconds: float = 0.020) -> list[Start]:
     ]
 
 
-def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
+def judged(starts: Sequence[Start]) -> tuple[Result, str]:
     found = judge(starts, [], "c")
     return found, sentence(found)
 
@@ -296,7 +297,7 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
 
 @pytest.mark.parametrize("at", [1e300, float("nan")])
 def test_a_probe_whose_clock_is_no_time_gets_its_words(at: float) -> None:
-    said = sentence(Judgement(state="no_baseline", settings_changed_at=at))
+    said = sentence(Result(state="no_baseline", settings_changed_at=at))
     assert said.startswith("no baseline yet: the canary's settings changed, and")
 
 

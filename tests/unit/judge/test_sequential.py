@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.sequential import Looks, verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Pooled, Verdict
@@ -105,12 +106,12 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled, runs: int) -> None:
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
     assert looks.confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5) == 8
     assert looks.confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5) is None
-    judgement = Judgement(
+    judgement = Result(
         state="unconfirmed", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
     )
     assert "slower, unconfirmed (11 of 12 runs)" in sentence(judgement)
     assert progress(judgement) == "next look at 12 runs"
-    faster = Judgement(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
+    faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
     for number, more in {None: "more restarts", 1: "another restart", 3: "about 3 more restarts"}.items():
         waiting = msgspec.structs.replace(faster, starts_needed=number)
         assert f"faster, unconfirmed: needs {more} or replica" in sentence(waiting)

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
+from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.origin import Origin
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import interval, progress, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.trials import trials
@@ -69,7 +70,7 @@ def history(*images: str, containers: Iterable[str] = ("a", "b"), **last: object
     return found
 
 
-def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Judgement:
+def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Result:
     return judge(starts, siblings or [], "c")
 
 
