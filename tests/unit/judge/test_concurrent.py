@@ -81,7 +81,7 @@ def test_what_the_host_did_to_all_replicas_is_not_the_images(drift: float) -> No
         judgement = judged(Host(drift), stay)
         # One alone may have changed by itself.
         assert judgement.state == ("equivalent" if stay > 1 else "inconclusive"), sentence(judgement)
-        assert judgement.concurrent == stay and judgement.concurrent_shift == pytest.approx(drift, abs=0.01)
+        assert judgement.concurrent == stay and judgement.concurrent.shift == pytest.approx(drift, abs=0.01)
 
 
 @pytest.mark.parametrize("drift", [0.1, 0.0, -0.1])
@@ -164,8 +164,8 @@ def test_siblings_did_not_move_between_the_same_minutes() -> None:
     judgement = judge([*contended, new], siblings, "c")
     assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.5, abs=0.02)
     assert judgement.causes.cause == "image", sentence(judgement)
-    assert judgement.baseline_seconds == pytest.approx(0.02, rel=0.02), "of the same minutes"
-    assert judgement.current_seconds == pytest.approx(0.03, rel=0.02)
+    assert judgement.levels.baseline == pytest.approx(0.02, rel=0.02), "of the same minutes"
+    assert judgement.levels.current == pytest.approx(0.03, rel=0.02)
 
 
 def test_siblings_beside_the_new_image_on_another_host_show_that_host() -> None:
@@ -335,7 +335,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
 
 def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
     judgement = judged(Host(), 1, later=0.1)
-    assert judgement.state == "unconfirmed" and judgement.confirmed_at is None
+    assert judgement.state == "unconfirmed" and judgement.looks.confirmed_at is None
     assert "against a replica on the old image in the same minutes, which moved +" in sentence(judgement)
     hidden = judged(Host(), 1, slower=0.1, later=0.1)
     assert hidden.state == "inconclusive"  # and not equivalent
@@ -408,7 +408,7 @@ def test_the_runs_after_a_look_do_not_change_it() -> None:
     )
     late = Judge(policy).verdict([*before, new], [], "c")
     assert early.state == late.state == "equivalent"
-    assert (early.shift, early.low, early.concurrent_shift) == (late.shift, late.low, late.concurrent_shift)
+    assert (early.shift, early.low, early.concurrent.shift) == (late.shift, late.low, late.concurrent.shift)
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did() -> None:
@@ -462,7 +462,7 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with_and_no_baseline_re
     assert len(renamed.concurrent) == 16 and len(renamed.before) == 100
     assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE
     judgement = judged(host, 40)
-    assert judgement.state not in CHANGED and judgement.concurrent_shift == pytest.approx(0.1, abs=0.01)
+    assert judgement.state not in CHANGED and judgement.concurrent.shift == pytest.approx(0.1, abs=0.01)
     assert judgement.concurrent == 16
 
 

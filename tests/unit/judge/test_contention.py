@@ -110,7 +110,7 @@ def test_a_contended_start_teaches_no_restart_variance(threads: str, earlier: in
         new = start("new", earlier + 1, steady(44 * 1.62, runs, 1.0, 7), threads)
         found = judge([*old, new], [], "c")
         assert found.state == "regressed" and found.shift == pytest.approx(0.62, abs=0.02), sentence(found)
-        assert found.contended == 1 and found.restart_sd < 0.02
+        assert found.contended == 1 and found.restart.sd < 0.02
         assert "1 contended start excluded" in sentence(found)
         same = start("new", earlier + 1, steady(44, runs, 1.0, 7), threads)
         assert judge([*old, same], [], "c").state in ("equivalent", "inconclusive")

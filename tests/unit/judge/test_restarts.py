@@ -148,7 +148,7 @@ def test_one_service_in_ten_that_lies_changes_little(
 def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
     upgraded = [start("a", 0), start("a", 3600, image="sha256:2", level=1.12)]
     assumed = judge(upgraded, [], "c")
-    assert (assumed.state, assumed.prior, assumed.is_assumed) == ("unconfirmed", 0, True)
+    assert (assumed.state, assumed.restart.prior, assumed.restart.is_assumed) == ("unconfirmed", 0, True)
     narrow = judge(upgraded, [], "c", LIVE.but(**Prior(number=7, sd=0.003).changes))
-    assert (narrow.state, narrow.prior, narrow.is_assumed) == ("regressed", 7, True)
+    assert (narrow.state, narrow.restart.prior, narrow.restart.is_assumed) == ("regressed", 7, True)
     assert LIVE.but(**Prior().changes) == LIVE

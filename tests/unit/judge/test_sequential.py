@@ -139,10 +139,10 @@ def test_the_live_judge_says_what_an_unconfirmed_change_waits_for() -> None:
             found = judge(service(seed, 1, 5, slower=slower, sd=0.01, earlier=1), [], "c")
             states[found.state] = found
             if found.state == "unconfirmed":
-                assert (found.confirmed_at is None) or found.confirmed_at > found.look
-                assert found.confirmed_at is None or found.starts_needed is None
+                assert (found.looks.confirmed_at is None) or found.looks.confirmed_at > found.looks.last
+                assert found.looks.confirmed_at is None or found.looks.starts_needed is None
     assert "unconfirmed" in states
-    assert states["unconfirmed"].confirmed_at or states["unconfirmed"].starts_needed
+    assert states["unconfirmed"].looks.confirmed_at or states["unconfirmed"].looks.starts_needed
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_order_of_the_baselines_starts_does_not_matter(slower: float) -> Non
     ]  # fmt: skip
     one, other = judge(starts, [], "c"), judge([*shuffled, starts[-1]], [], "c")
     assert one.state == other.state
-    numbers = [[found.shift, found.low, found.high, found.restart_sd] for found in (one, other)]
+    numbers = [[found.shift, found.low, found.high, found.restart.sd] for found in (one, other)]
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
 
 
@@ -242,7 +242,7 @@ def test_the_latest_starts_are_the_baseline(history: int) -> None:
     ]
     found = Judge(LIVE.but(history=history)).verdict([*slow, *starts[2:]], [], "c")
     assert found.shift == pytest.approx(0.0, abs=0.012) and found.starts == history + 1
-    assert found.restart_sd > judge(starts, [], "c").restart_sd
+    assert found.restart.sd > judge(starts, [], "c").restart.sd
 
 
 def test_the_judge_does_not_load_what_only_finds_a_root() -> None:
