@@ -100,7 +100,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "changes after 8 points": {"NEAR": [8]},
     "12 points a side": {"SIDE": [12]},
     "20 points a side": {"SIDE": [20]},
-    "prices of twice as many steps": {"PRICES": [tuple(2 ** (x / 2) for x in range(14, 1, -1))]},
+    "prices of twice as many steps": {"PRICES": [tuple(round(2 ** (x / 2), 1) for x in range(14, 1, -1))]},
 }
 """The shipped scan, what its numbers were chosen from, and each mechanism off."""
 

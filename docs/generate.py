@@ -26,6 +26,7 @@ from markdown_it.token import Token
 import infercanary.exporter
 import infercanary.probe
 from infercanary.ab.answer import CanaryAnswer
+from infercanary.ab.estimate import CONFIRMATIONS
 from infercanary.client import accept, fetch
 from infercanary.compare import options
 from infercanary.compare.changes import ScanResult
@@ -43,9 +44,10 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.doctor import rendering
 from infercanary.exporter import budget
-from infercanary.judge.model import EXCHANGED, STATES
+from infercanary.judge.model import EXCHANGED
 from infercanary.judge.operators import KINDS as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.result import STATES
 from infercanary.probe import failing, measures, scopes
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
@@ -306,7 +308,7 @@ def numbers(policy: Policy) -> dict[str, str]:
         "all_looks": ", ".join(map(str, policy.decide.looks)),
         "first_look": str(policy.decide.looks[0]),
         "last_look": str(policy.decide.looks[-1]),
-        "confirmations": _WORDS[policy.decide.confirmations],
+        "confirmations": _WORDS[CONFIRMATIONS],
         "history": str(policy.pool.history),
         "baseline_runs": str(policy.pool.baseline_runs),
         "cold_start": f"{100 * (policy.attribute.cold_start_ratio - 1):g}",

@@ -24,9 +24,11 @@ from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import statistics
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Judgement, Pair, Start
+from infercanary.judge.model import Pair, Start
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
+from infercanary.judge.result import Levels
+from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 
@@ -256,17 +258,16 @@ def _compared(
     shift = low = high = None
     if look is not None and why is not None:
         shift, low, high = look.seen.shift, finite(look.seen.low), finite(look.seen.high)
-        judgement = Judgement(
+        found = JudgeResult(
             state=decision.verdict,
-            baseline_origin=arms[0].origin,
-            candidate_origin=arms[1].origin,
+            origins=(arms[0].origin, arms[1].origin),
             shift=look.seen.shift,
             low=look.seen.low,
             high=look.seen.high,
             causes=why,
-            only=look.shift.resolution.only,
+            levels=Levels(only=look.shift.resolution.only),
         )
-        text = sentence(judgement, policy, _own(*arms))
+        text = sentence(found, policy, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
     sd = estimate.restart_sd(of.shifts)
     unknown = decision.verdict in ("inconclusive", "unconfirmed")

@@ -9,7 +9,7 @@
   degrees of freedom as pairs count less one (Tukey and McLaughlin, "Less Vulnerable Confidence and Significance
   Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
   8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
-- **Looking early costs**: the error is spent over the looks (``Policy.decide.levels``), and a change counts when two
+- **Looking early costs**: the error is spent over the looks (:func:`levels`), and a change counts when two
   looks in a row show it; after the first of them it is `unconfirmed`.
 - **What is beyond doubt does not wait**: from two pairs on, a change also counts where an interval shows it that errs
   in ``false_calls`` of experiments, over all looks. Two pairs hardly show how much pairs differ, and so what is
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -36,6 +37,9 @@ FEWEST_PAIRS = 3
 
 DOUBTLESS_PAIRS = 2
 """Pairs from which on the assumed restart variance may show by itself that a difference is beyond doubt."""
+
+CONFIRMATIONS = 2
+"""Looks in a row that must show a change before it is called."""
 
 PAIRS_PER_TRIMMED = 8
 """Pairs for each one that is trimmed at either end."""
@@ -128,17 +132,17 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
     """
     planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
     early = range(DOUBTLESS_PAIRS, planned[-1] + 1)
-    levels = dict(zip(planned, policy.decide.levels(planned), strict=True))
-    doubtless = dict(zip(early, policy.decide.levels(early, policy.decide.false_calls), strict=True))
+    confidences = dict(zip(planned, levels(planned, 1 - policy.decide.confidence), strict=True))
+    doubtless = dict(zip(early, levels(early, policy.decide.false_calls), strict=True))
     looks: list[PairLook] = []
     last: list[Verdict] = []  # what the looks show, called or not
     for n in range(DOUBTLESS_PAIRS, len(pairs) + 1):
         at = min(n, planned[-1])
         look = _look(n, doubtless[at], assumed(pairs[:n], policy), policy)
         if n >= FEWEST_PAIRS and look.seen.verdict not in CHANGED:
-            look = _look(n, levels[at], estimate(pairs[:n], policy), policy)
-            last = [*last, look.seen.verdict][-policy.decide.confirmations :]
-            is_confirmed = len(last) == policy.decide.confirmations and len(set(last)) == 1
+            look = _look(n, confidences[at], estimate(pairs[:n], policy), policy)
+            last = [*last, look.seen.verdict][-CONFIRMATIONS:]
+            is_confirmed = len(last) == CONFIRMATIONS and len(set(last)) == 1
             if look.seen.verdict in CHANGED and not is_confirmed:
                 look = look._replace(seen=look.seen._replace(verdict="unconfirmed"))
         looks.append(look)
@@ -147,6 +151,26 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
     is_open = verdict in ("inconclusive", "unconfirmed")
     done = not is_open or (len(pairs) >= planned[-1] and not fresh)
     return PairDecision(verdict, looks, done, not is_open)
+
+
+def levels(looks: Sequence[int], error: float) -> tuple[float, ...]:
+    """The confidence of the interval at each look, such that all of them together err in ``error``.
+
+    The error is spent as Lan and DeMets ("Discrete Sequential Boundaries for Clinical Trials", 1983) do for a
+    constant boundary: alpha ln(1 + (e - 1) t) by the share t of the runs. Each look gets what is added there, which
+    holds however much the looks depend on each other (Bonferroni); a restart is in all of them, so independent
+    increments would not.
+
+    Args:
+        looks: Pairs at each look, rising.
+        error: Share of cases.
+
+    Returns:
+        One confidence (between 0 and 1) a look.
+    """
+    error = round(error, 12)  # 0.05, not 0.05000000000000004
+    spent = [error * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
+    return tuple(1 - (now - before) for before, now in pairwise(spent))
 
 
 def _look(pairs: int, level: float, shift: Shift, policy: Policy) -> PairLook:
@@ -179,7 +203,7 @@ def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERI
         return None
     for n in range(len(pairs) + 1, most + 1):
         cut = n // PAIRS_PER_TRIMMED
-        level = policy.decide.levels(range(FEWEST_PAIRS, n + 1))[-1]
+        level = levels(range(FEWEST_PAIRS, n + 1), 1 - policy.decide.confidence)[-1]
         then = now._replace(se=now.se * math.sqrt(len(pairs) / n), df=n - 2 * cut - 1.0)
         if assess(then, level, policy.decide).verdict != "inconclusive":
             return n

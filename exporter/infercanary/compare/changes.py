@@ -17,8 +17,8 @@ from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.judge import changepoints, differences
 from infercanary.judge.changepoints import ChangePoint, scan
-from infercanary.judge.model import Change
 from infercanary.judge.policy import FILES
+from infercanary.judge.result import Change
 from infercanary.judge.statistics import Points
 
 LEAST = changepoints.FEWEST

@@ -14,6 +14,10 @@ from infercanary.command.settings import UsageError
 from infercanary.judge.policy import Policy
 from infercanary.judge.sentence import interval, percent
 
+SLACK = 0.5
+"""Share of a claimed shift by which the interval may reach above the claim. At 1 a claim of 40 % would hold for any
+gain that is not known well; near 0 no claim that is just true would ever hold."""
+
 ClaimState = Literal["held", "refuted", "unknown"]
 CLAIM_STATES: tuple[ClaimState, ...] = get_args(ClaimState)
 
@@ -72,13 +76,13 @@ def check(shift: float, seen: tuple[float, float, float] | None, policy: Policy)
     Args:
         shift: What is claimed, as a ratio.
         seen: The estimate and its interval, as ratios; None where they are not known.
-        policy: How far above the claim the interval may reach (``claim_slack``, and for a claim that it is no slower
+        policy: How far above the claim the interval may reach (:data:`SLACK`, and for a claim that it is no slower
             ``smallest_effect``).
 
     Returns:
         The claim, with whether it holds.
     """
-    reach = shift + policy.decide.claim_slack * abs(shift)
+    reach = shift + SLACK * abs(shift)
     if shift >= 0:
         reach = max(reach, shift + policy.decide.smallest_effect)
     claimed = percent(shift)

@@ -25,9 +25,10 @@ from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified
 from infercanary.judge.measures import MeasureVerdict, compare_measures
-from infercanary.judge.model import Causes, Judgement, Pair
+from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
+from infercanary.judge.result import Causes, Levels, Result
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval, sentence
 from infercanary.judge.shift import Comparison, Verdict
@@ -314,11 +315,16 @@ def _ids(series: RecordedRuns) -> list[str]:
 def _sentence(seen: Comparison, only: float | None, causes: Causes | None, subject: str) -> str:
     """Return the exporter's sentence if causes are known, else the verdict and its interval."""
     if causes is not None:
-        judgement = Judgement(
-            state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes, only=only
+        result = Result(
+            state=seen.verdict,
+            shift=seen.shift,
+            low=seen.low,
+            high=seen.high,
+            causes=causes,
+            levels=Levels(only=only),
         )
         edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
-        return sentence(judgement, subject=f"{subject} or settings" if edited else subject)
+        return sentence(result, subject=f"{subject} or settings" if edited else subject)
     if only is not None:
         return f"{seen.verdict}: all values are {short(only, 12)}"
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"

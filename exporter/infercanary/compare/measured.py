@@ -11,7 +11,7 @@ from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.compare.units import finite
 from infercanary.contract.measures import measure_of
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import State
+from infercanary.judge.result import State
 
 Gate = Literal["all", "latency"]
 GATES: tuple[Gate, ...] = get_args(Gate)

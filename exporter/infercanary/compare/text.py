@@ -17,7 +17,7 @@ from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, measured, short, value, when
 from infercanary.judge import operator_words
-from infercanary.judge.model import Change
+from infercanary.judge.result import Change
 from infercanary.judge.sentence import interval
 
 _LABEL = 13  # columns, besides the indentation

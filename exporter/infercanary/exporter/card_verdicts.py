@@ -12,17 +12,18 @@ from infercanary.exporter.markup import duration, escaped
 from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import ENVIRONMENT, Judgement
+from infercanary.judge.model import ENVIRONMENT
 from infercanary.judge.operators import Operators
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.policy import Policy
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
 from infercanary.judge.shift import CHANGED
 
 _MAX_EARLIER = 8  # upgrades
 
 
-def verdict_on(judgement: Judgement, sentence: str, runs: Sequence[RunSummary], policy: Policy) -> str:
+def verdict_on(judgement: Result, sentence: str, runs: Sequence[RunSummary], policy: Policy) -> str:
     """The sentence, and the runs before and after the upgrade.
 
     Args:
@@ -38,10 +39,10 @@ def verdict_on(judgement: Judgement, sentence: str, runs: Sequence[RunSummary], 
         newest = judgement.newest_at or judgement.upgraded_at
         if newest > judgement.upgraded_at + policy.pool.gone_seconds:
             names += f", last start {duration(max(0.0, time.time() - newest))} ago"
-        origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
+        origin = _origin(*judgement.origins)
         how_far = progress(judgement)
-        if how_far and judgement.next_look is not None and judgement.shift is None:
-            how_far += time_left(judgement.next_look - judgement.runs, runs)
+        if how_far and judgement.looks.next is not None and judgement.shift is None:
+            how_far += time_left(judgement.looks.next - judgement.runs, runs)
         images = f"<small>{'; '.join(filter(None, (names, origin, how_far)))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{escaped(sentence, 1000)}</p>{images}'
@@ -89,7 +90,7 @@ def _origin(before: Origin, after: Origin) -> str:
     return f'<a href="{escaped(address, 400)}" rel="noopener noreferrer">{words or "source"}</a>'
 
 
-def earlier_upgrades(answers: Sequence[PastVerdict], now: Judgement | None, place: str) -> str:
+def earlier_upgrades(answers: Sequence[PastVerdict], now: Result | None, place: str) -> str:
     """The verdicts on the upgrades before the one that is judged now.
 
     Args:

@@ -24,7 +24,8 @@ from infercanary.contract.vocabulary import Cause
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.identity import is_named
-from infercanary.judge.model import Generation, Judgement, ServiceKey, State
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.judge.result import Result, State
 from infercanary.judge.shift import CHANGED
 
 SCHEMA_VERSION: Final = 1
@@ -163,7 +164,7 @@ def _of_canary(question: Question, canary: str, known: ServiceState) -> Answer:
     )
 
 
-def _why_not(question: Question, judgement: Judgement, sides: Sides, known: ServiceState) -> str:
+def _why_not(question: Question, judgement: Result, sides: Sides, known: ServiceState) -> str:
     """Why a verdict does not count; empty where it does."""
     since = judgement.upgraded_at
     if since is None:
@@ -194,7 +195,7 @@ def _why_not(question: Question, judgement: Judgement, sides: Sides, known: Serv
 
 
 def _nothing(
-    question: Question, judged: Mapping[str, Judgement], services: Collection[ServiceKey], known: ServiceState
+    question: Question, judged: Mapping[str, Result], services: Collection[ServiceKey], known: ServiceState
 ) -> str:
     """Why there is no verdict at all."""
     service = question.service

@@ -152,7 +152,7 @@ class Alignment:
         goes_on = start.times[-1] + self._pool.gone_runs * every >= max(
             s.samples[-1].started_at for s in after
         )
-        return bool(goes_on) and every <= self._pool.concurrent_seconds
+        return bool(goes_on) and every <= 30  # seconds: one that runs more seldom is not waited for
 
     def _longest_beside(self, before: Sequence[Start], after: Sequence[Start]) -> Sequence[Start]:
         """Those of ``before`` that ran on beside ``after`` for longest, in the order that they have.

@@ -50,11 +50,11 @@ def bottlenecks(
     grown = Parts._make(b - a for a, b in zip(old, new, strict=True))
     slower = max(old, new, key=lambda of: of.processor)
     split: dict[Limit, float] = {"compute": 1.0}
-    if slower.is_launched_slowly and grown.launch * grown.processor > 0:
+    if slower.is_launched_slowly:
         split = {"scheduling": 1.0}
-    elif grown.processor * whole > 0 and old.processor > 0 and new.processor > 0:
+    elif grown.processor and old.processor > 0 and new.processor > 0:
         of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
-        split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
+        split = _split(math.log1p(grown.processor / old.processor), of_device, clock, moved)
     others: dict[Limit, float] = {"io": grown.io, "scheduling": grown.scheduling, "unknown": grown.unknown}
     shares = {
         limit: (others.get(limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole for limit in LIMITS

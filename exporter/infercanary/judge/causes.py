@@ -31,10 +31,11 @@ from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, level
 from infercanary.judge.differences import differences
 from infercanary.judge.evidence import Evidence
-from infercanary.judge.model import Causes, Pair, Part, Start, Upgrade
+from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import unpacked
+from infercanary.judge.result import Causes, Part
 from infercanary.judge.shift import Shift
 
 
@@ -86,9 +87,10 @@ class Attribution:
         if unwaited is not None:
             return self._of(Evidence(*unwaited, policy=self._policy), known, canary)
         seen = Evidence(shift, compared, beside, self._policy)
+        began = min(sample.started_at for sample in seen.after)
         replaced = {start.generation.container for start in upgrade.after}
         stays = any(
-            seen.goes_on(start.samples)
+            seen.goes_on(start.samples) and (start.times >= began).sum() < self._policy.pool.concurrent_runs
             for start in upgrade.before
             if start.generation.container not in replaced and not start.generation.ended_at
         )
@@ -158,7 +160,7 @@ class Attribution:
             felt = min(1.0, seen.share(waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             rests = host is not None and seen.share(host) >= rules.whole_share
-            if host is None or rests or outside > seen.share(host):
+            if host is None or outside > min(seen.share(host), rules.whole_share):
                 is_known = seen.crowding is not None or (rests and is_known)
                 host = waiting._replace(log=outside * shift.log)
                 # Cold caches follow a wait.
@@ -167,7 +169,7 @@ class Attribution:
                 error = math.hypot(math.sqrt(max(0.0, shift.se**2 - whole.se**2)), waiting.se)
         if host is None:
             return {}
-        of_host = seen.share(host)
+        of_host = min(seen.share(host), 1 - load)
         image = Shift((1 - of_host - load) * shift.log, min(error, math.hypot(shift.se, host.se)), shift.df)
         # A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold
         # it for as long as they computed.
@@ -177,7 +179,7 @@ class Attribution:
         low, high = sorted(x / shift.log for x in image.interval(rules.cause_confidence))
         # Restarts hide a quarter of a small shift: half of it may be the image's there.
         effect = self._policy.decide.log_effect / size
-        is_small = high <= max(few, min(max(rules.restless_share, effect), 4 * effect))
+        is_small = high <= max(few, min(max(0.5, effect), 4 * effect))
         cause: Cause = "unknown"
         if load > few:
             cause = "load" if load >= rules.whole_share and is_small else cause
@@ -189,7 +191,7 @@ class Attribution:
             cause = "both"
         return {
             "cause": cause,
-            "host": self._part(host, slack * shift.log),
+            "host": self._part(host._replace(log=of_host * shift.log), slack * shift.log),
             "image": self._part(image, -slack * shift.log),
             "load": self._part(host._replace(log=load * shift.log)) if load else None,
             "unknown_load": may_be_load,

@@ -18,8 +18,9 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.crowding import level
-from infercanary.judge.model import Causes, Change, Generation, Pair, Sample, Start
+from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.result import Causes, Change
 
 
 def differences(

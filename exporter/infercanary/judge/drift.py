@@ -16,11 +16,12 @@ import msgspec
 
 from infercanary.judge.causes import explain
 from infercanary.judge.changepoints import scan
-from infercanary.judge.model import Change, Pair, Part, Sample, Start, merge
+from infercanary.judge.model import Pair, Sample, Start, merge
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.profiles import unpacked
+from infercanary.judge.result import Change, Part
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import assess
 
@@ -107,9 +108,7 @@ def detect(
     verdict = seen.verdict
     if verdict in CHANGED and len(starts) > 1:
         # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
-        verdict = assess(
-            shift_of_starts(*points, restarts, policy.pool), rules.restart_confidence, policy.decide
-        ).verdict
+        verdict = assess(shift_of_starts(*points, restarts, policy.pool), 0.99, policy.decide).verdict
     if verdict not in CHANGED:
         return Drift(shift=0.0, blocks=len(series))
     steps = [point.index for point in scan(levels) if point.shift * seen.shift > 0]

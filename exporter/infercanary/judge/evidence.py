@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -65,14 +64,12 @@ class Evidence:
 
     def tells(self, shift: Shift) -> bool:
         """Whether a control or a sibling moved, or surely did not move as far as the canary did."""
-        rules, size = self.policy.attribute, abs(self.shift.log)
-        return (
-            self.moved(shift) or rules.moved_sigmas * shift.se / size + self.share(shift) <= rules.whole_share
-        )
+        room = (self.policy.attribute.whole_share - self.share(shift)) * abs(self.shift.log)
+        return self.moved(shift) or 2 * shift.se <= room
 
     def share(self, part: Shift) -> float:
         """A part of the shift over the whole, below 0 where it went the other way."""
-        return part.log / self.shift.log
+        return part.log / self.shift.log if self.shift.log else 0.0
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
@@ -167,20 +164,20 @@ class Evidence:
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """Phase → its part of the change as a share of the whole, in seconds, so that shares can be summed."""
-        whole = level(self.after, lambda s: s.median) - level(self.before, lambda s: s.median)
-        grown = {
-            name: level(self.after, value) - level(self.before, value)
-            for name in _names(s.phases for s in self.before)
-            for value in [lambda s, name=name: s.phases.get(name)]
-        }
-        return {name: seconds / whole for name, seconds in grown.items()} if whole else {}
+        """Phase → its share of the change in seconds, so that shares add up; the largest first."""
+        whole = self._grown(lambda s: s.median)
+        names = _names(s.phases for s in self.before) if whole else []
+        shares = {name: self._grown(lambda s, name=name: s.phases.get(name)) / whole for name in names}  # type: ignore[misc]
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    def _grown(self, value: Value) -> float:
+        return level(self.after, value) - level(self.before, value)
 
     @cached_property
     def tags(self) -> dict[str, tuple[float, float]]:
         """Tag → the share of runs that had it before and after."""
-        before, after = _tags(self.before), _tags(self.after)
-        return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
+        names = sorted({tag for sample in (*self.before, *self.after) for tag in sample.labelled_tags})
+        return {tag: (_share_of(self.before, tag), _share_of(self.after, tag)) for tag in names}
 
     @property
     def risen(self) -> dict[str, tuple[float, float]]:
@@ -194,10 +191,10 @@ class Evidence:
         fewer did and took less, beyond what replicas on the old image met."""
 
         earlier, during = ([s for each in self._concurrent for s in each[i].samples] for i in (0, 1))
-        old, new, without, then = (
-            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, earlier, during)
+        before, after, without, then = (
+            _share_of(runs, GPU_BUSY) for runs in (self.before, self.after, earlier, during)
         )
-        more = new - old - (then - without)
+        more = after - before - (then - without)
         return abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
 
 
@@ -231,10 +228,8 @@ def _began(start: Start) -> float:
     return start.generation.started_at
 
 
-def _tags(samples: Sequence[Sample]) -> dict[str, float]:
-    """Tag → the share of runs that have it."""
-    counts = Counter(tag for sample in samples for tag in sample.labelled_tags)
-    return {tag: count / len(samples) for tag, count in counts.items()}
+def _share_of(samples: Collection[Sample], tag: str) -> float:
+    return sum(tag in sample.labelled_tags for sample in samples) / max(1, len(samples))
 
 
 def _names(mappings: Iterable[Mapping[str, float]]) -> list[str]:

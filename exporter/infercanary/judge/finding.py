@@ -9,10 +9,11 @@ from typing import NamedTuple
 from infercanary.judge.align import Alignment
 from infercanary.judge.contention import left_waiting, uncontended
 from infercanary.judge.evidence import threads
-from infercanary.judge.model import Pair, Start, State, Upgrade
+from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import State
 from infercanary.judge.sequential import Looks, verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Pooled, Restarts, Shift
 from infercanary.judge.upgrade import Selection
@@ -191,7 +192,7 @@ class Finder:
             return False
         if seen.verdict == "equivalent":
             return abs(raw.log - pooled.log) <= self._policy.decide.log_effect
-        return raw.log / pooled.log >= self._policy.pool.concurrent_alone
+        return raw.log / pooled.log >= 0.5
 
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look] | None:
         """Looks after subtracting the CPU wait of each run; None where it is not known of a start that counts, or does

@@ -124,9 +124,9 @@ def image_name(generation: Generation | None) -> str:
     """
     if generation is None:
         return ""
-    digest = generation.image_key.rpartition(":")[2][:12]
     if not generation.is_known:
-        return f"{ENVIRONMENT} {digest}"
+        return generation.image_key[: len(ENVIRONMENT) + 13].replace(":", " ")
+    digest = generation.image_key.removeprefix("sha256:")[:12]
     named = generation.image and not generation.image.startswith("sha256:")
     return f"{generation.image} ({digest})" if named else digest
 

@@ -24,8 +24,9 @@ from infercanary.contract.measures import SPREAD, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
 from infercanary.judge.causes import explain
 from infercanary.judge.finding import Finder
-from infercanary.judge.model import Pair, Sample, Start, State, Upgrade
+from infercanary.judge.model import Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import FILES, LIVE, Policy
+from infercanary.judge.result import State
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval
 from infercanary.judge.shift import CHANGED, Comparison, Shift
@@ -73,7 +74,10 @@ def judge_measures(
     }
     found[SPREAD.name] = MeasureVerdict(state="settling")
     if (known := compare_spread(upgrade, siblings, policy)) is not None:
-        found[SPREAD.name] = _verdict(known[0].verdict, *known)
+        seen, old, new = known
+        found[SPREAD.name] = MeasureVerdict(
+            state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, before=old, after=new
+        )
     return {name: msgspec.structs.replace(verdict, upgraded_at=upgrade.at) for name, verdict in found.items()}
 
 
@@ -167,9 +171,10 @@ class _Judge:
 
     def judged(self, starts: Sequence[Start], upgrade: Upgrade, siblings: Sequence[Start]) -> MeasureVerdict:
         rules = self._rules
-        of = self._derived(starts, upgrade.before, upgrade.after)
+        every = self._derived(starts, upgrade.before, upgrade.after)
+        of = {start.boot: start for start in every}
         before, after = ([of[start.boot] for start in side] for side in (upgrade.before, upgrade.after))
-        selection = Selection([*of.values()], Upgrade(upgrade.at, before, after, []), [])
+        selection = Selection(every, Upgrade(upgrade.at, before, after, []), [])
         finder = Finder(rules)
         finding = finder.find(selection)
         look = finding.unwaited or finding.look
@@ -179,12 +184,11 @@ class _Judge:
         if state in CHANGED and self._is_hosts(look.shift, pairs, finder.beside(finding, siblings)):
             state = "inconclusive"
         sides = [s for pair in pairs for s in pair.old], [s for pair in pairs for s in pair.after]
-        return self._verdict(state, look.seen, *sides)
+        return self._verdict(state, look.seen, sides)
 
     def compared(self, before: Sequence[Start], after: Sequence[Start]) -> MeasureVerdict:
         rules = self._rules
-        of = self._derived([*before, *after], before, after)
-        sides = [of[start.boot] for start in before], [of[start.boot] for start in after]
+        sides = self._derived(before, before, after), self._derived(after, before, after)
         old, new = ([start.series for start in side if start.samples] for side in sides)
         seen, shift, _ = compare_starts(old, new, policy=rules)
         state: State = seen.verdict
@@ -192,53 +196,41 @@ class _Judge:
             state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
         if state in CHANGED and self._is_hosts(shift, [Pair(*sides)], []):
             state = "inconclusive"
-        return self._verdict(state, seen, *sides)
+        return self._verdict(state, seen, sides)
 
     def _derived(
         self, starts: Iterable[Start], before: Iterable[Start], after: Iterable[Start]
-    ) -> dict[tuple[str, str], Start]:
-        """By boot the starts with the measure; memory up to the age that some start of either side has reached, and at
-        least as many runs as count."""
-        if not self._is_memory:
-            return {start.boot: of_measure(start, self._measure) for start in starts}
-        age = min(
-            max((float(np.ptp(start.times)) for start in side if start.samples), default=0.0)
-            for side in (before, after)
-        )
-        found = {}
-        for start in starts:
-            runs = int(np.searchsorted(start.times - start.times[:1].sum(), age, "right"))
-            found[start.boot] = of_measure(
-                start.first(max(runs, self._rules.pool.fewest_runs)), self._measure
-            )
-        return found
+    ) -> list[Start]:
+        """Starts with the measure; memory up to the age that some start of either side has reached, and at least as
+        many runs as count."""
+        age = math.inf
+        if self._is_memory:
+            ages = ([float(np.ptp(s.times)) for s in side if s.samples] for side in (before, after))
+            age = min(max(side, default=0.0) for side in ages)
+        return [
+            of_measure(start.first(max(runs, self._rules.pool.fewest_runs)), self._measure)
+            for start in starts
+            for runs in [int(np.searchsorted(start.times - start.times[:1].sum(), age, "right"))]
+        ]
 
     def _is_hosts(self, shift: Shift, compared: Sequence[Pair], beside: Sequence[Pair]) -> bool:
         """Whether the host may have made a change, as far as controls and siblings show, or others on the GPU."""
+        if self._is_memory:
+            return False
         causes = explain(shift, compared, "", beside=beside, policy=self._rules)
-        may_be = causes.host is not None or GPU_BUSY in causes.tags
-        return not self._is_memory and may_be and causes.cause != "image"
+        return (causes.host is not None or GPU_BUSY in causes.tags) and causes.cause != "image"
 
     def _verdict(
-        self, state: State, seen: Comparison, before: Sequence[Start], after: Sequence[Start]
+        self, state: State, seen: Comparison, sides: tuple[Sequence[Start], Sequence[Start]]
     ) -> MeasureVerdict:
         """Of a comparison of what is worse if larger, in the measure's own unit and direction."""
         if not math.isfinite(seen.shift):
             return MeasureVerdict(state=state)
-        levels = [
-            median(s.median for start in side for s in start.samples if s.median) for side in (before, after)
-        ]
-        if not self._measure.more_is_better:
-            return _verdict(state, seen, *levels)
-        ends = (_inverse(ratio) for ratio in (seen.shift, seen.high, seen.low))
-        return _verdict(state, Comparison(seen.verdict, *ends), *(1 / level for level in levels))
-
-
-def _verdict(state: State, seen: Comparison, before: float, after: float) -> MeasureVerdict:
-    return MeasureVerdict(
-        state=state, shift=seen.shift, low=seen.low, high=seen.high, before=before, after=after
-    )
-
-
-def _inverse(ratio: float) -> float:
-    return math.inf if ratio <= -1 else 1 / (1 + ratio) - 1
+        before, after = (
+            median(s.median for start in side for s in start.samples if s.median) for side in sides
+        )
+        shift, low, high = seen[1:]
+        if self._measure.more_is_better:
+            before, after = 1 / before, 1 / after
+            shift, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in (shift, low, high))
+        return MeasureVerdict(state=state, shift=shift, low=low, high=high, before=before, after=after)

@@ -14,14 +14,12 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from infercanary.contract.bottleneck import Limit
 from infercanary.contract.bounds import Amount, Count, Finite, Moment, Seconds
-from infercanary.contract.report import OUTPUT_TOLERANCE, Run
+from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import (
     MODEL,
     NOT_JUDGED,
     SETTINGS,
-    Cause,
     Outcome,
     is_given,
     is_of_canary,
@@ -29,12 +27,9 @@ from infercanary.contract.vocabulary import (
     labelled_tags,
     of_canary,
 )
-from infercanary.judge.operators import Operators
 from infercanary.judge.origin import NOWHERE, Origin
-from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import Packed
 from infercanary.judge.resolution import Floats
-from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
 
@@ -413,164 +408,3 @@ class Upgrade(NamedTuple):
         if old.generation.image_key == new.generation.image_key:
             return "model" if old.model != new.model else "image"
         return "both" if old.model and new.model and old.model != new.model else "image"
-
-
-State = Literal[
-    "settling", "no_baseline", "inconclusive", "equivalent", "unconfirmed", "regressed", "improved"
-]
-STATES: tuple[State, ...] = get_args(State)
-
-
-class Part(msgspec.Struct, frozen=True):
-    """A part of a shift and its confidence interval, as ratios."""
-
-    shift: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, shift: Shift, level: float) -> Part:
-        """Turn logarithms into ratios.
-
-        Args:
-            shift: The part, and its error.
-            level: Two-sided confidence of the interval, between 0 and 1.
-
-        Returns:
-            Ratios; the bounds of an infinite error are -1 and e^700 - 1.
-        """
-        low, high = shift.interval(level)
-        return cls(*(math.expm1(min(x, 700.0)) for x in (shift.log, low, high)))
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A component of the environment that differs; None where there is none."""
-
-    component: str
-    before: str | None
-    after: str | None
-
-
-class Causes(msgspec.Struct, frozen=True):
-    """What is known of why a canary's latency moved."""
-
-    host: Part | None = None
-    """None where nothing can tell: no control ran and no sibling was there."""
-    image: Part | None = None
-    load: Part | None = None
-    """What more (or fewer) requests than before took of the CPU that the canary waited for; None where that is nothing,
-    or not known."""
-    cause: Cause = "unknown"
-    phases: dict[str, float] = {}
-    """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
-    bottlenecks: dict[Limit, float] = {}
-    """Resource → its share of the change, the largest first; they sum to about 1. Empty where nothing changed."""
-    controls: dict[str, float] = {}
-    """Control → its shift; empty where all were flat, or none ran."""
-    has_controls: bool = False
-    """Whether some control ran before and after."""
-    siblings: Part | None = None
-    """How far the containers moved whose image did not change."""
-    clock: Part | None = None
-    """What the SM clock explains of the shift."""
-    changes: tuple[Change, ...] = ()
-    tags: dict[str, tuple[float, float]] = {}
-    """Tag → the share of runs that had it before and after; those that rose."""
-    cold_start: dict[str, tuple[float, float]] = {}
-    """Step → seconds before and after; those that became slower."""
-    output_error: float | None = None
-    """Relative error of the first steady output against the old image's; None where one of them is not known."""
-    output_tokens: tuple[float, float] | None = None
-    """Tokens of a completion before and after, where they differ: fewer take less time."""
-    cpu_fallback: bool = False
-    """It ran on a GPU before, and on the CPU now."""
-    memory_kills: tuple[int, int] = (0, 0)
-    """How often the kernel ended servers for memory, before and after."""
-    inside: tuple[float, float] | None = None
-    """Cores that others in the container took beside the canary, before and after, where that made it wait."""
-    operators: Operators | None = None
-    """What profiled repeats say of it; None where a side has none."""
-    unknown_siblings: bool = False
-    """Siblings or replicas on the old image are there, and have too few runs yet to be compared."""
-    unknown_waiting: bool = False
-    """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
-    unknown_load: bool = False
-    """Others in the container took more CPU, and whether for requests is not known."""
-
-    @property
-    def output_changed(self) -> bool:
-        """Whether the same input gives another output now."""
-        return (self.output_error or 0.0) > OUTPUT_TOLERANCE
-
-
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict with what it rests on. Shifts are ratios (0.05 is 5 % slower), times Unix seconds."""
-
-    state: State
-    upgraded_at: float | None = None
-    newest_at: float | None = None
-    """When the last start of the new image began: a rollout that was stopped may be started again."""
-    until: float | None = None
-    """Without an upgrade: when the last of ``runs`` began."""
-    rolled_back_image: str = ""
-    """The last new image, if it was rolled back: its containers are all gone, and others of the service go on."""
-    shift: float | None = None
-    low: float | None = None
-    high: float | None = None
-    baseline_seconds: float | None = None
-    current_seconds: float | None = None
-    """Without an upgrade, of the only image."""
-    control_seconds: dict[str, float] = {}
-    """Control → its median time with the old image or, without an upgrade, with the only one."""
-    baseline_image: str = ""
-    candidate_image: str = ""
-    changed: Changed = "image"
-    """What the upgrade exchanged: new weights in the same image are one, too."""
-    by_reference: bool = False
-    """Whether only the references of the images differ: their digests are of different content."""
-    redrawn: int = 0
-    """So many starts, each with weights of its own: restarts look like upgrades; 0 where two had the same."""
-    settings_changed_at: float | None = None
-    """Without a baseline: when the canary's settings were edited, so that runs before are not comparable."""
-    baseline_origin: Origin = NOWHERE
-    candidate_origin: Origin = NOWHERE
-    causes: Causes = Causes()
-    rollback: bool = False
-    siblings: int = 0
-    """So many siblings adjusted the shift for what they felt of the host at the same moments; 0 where none did."""
-    is_unwaited: bool = False
-    """Whether the shift is without what each run waited for CPUs that others on the host had."""
-    own: Part | None = None
-    """After a rollback: the shift against what the same image did before."""
-    restart_sd: float = LIVE.pool.restart_sd
-    prior: int = 0
-    """The number of the prior that it was learned with; 0 for the policy's own, which is assumed."""
-    is_assumed: bool = False
-    """Whether no restart of the service showed anything of it."""
-    runs: int = 0
-    """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
-    starts: int = 0
-    """Starts of both images that counted."""
-    hosts: int = 0
-    """That the compared starts ran on; 0 where the store is of one host."""
-    hardware: tuple[str, ...] = ()
-    """The classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
-    contended: int = 0
-    """Starts that are left out because they were contended."""
-    concurrent: int = 0
-    """Of these, replicas that stayed on the old image: the shift is beyond what they moved by in the same minutes."""
-    concurrent_shift: float | None = None
-    """What that was; None without such replicas."""
-    next_look: int | None = None
-    """At how many runs of a start the judge looks again; None after the last look."""
-    look: int = 0
-    """At how many runs of a start it looked last; 0 before the first look."""
-    confirmed_at: int | None = None
-    """Runs of a start at which an unconfirmed change is called if it stays as it is; None if it needs more restarts or
-    replicas."""
-    starts_needed: int | None = None
-    """How many more starts will, then; None where that is not known, or more than anybody would wait for."""
-    only: float | None = None
-    """Seconds that all runs of both sides took, as a coarse clock shows them; None where they differ."""
-    medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    """Seconds, before and after, in order of time: what a picture shows."""

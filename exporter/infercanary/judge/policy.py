@@ -9,7 +9,6 @@ Shifts are ratios here (0.03 is 3 %), in either direction alike; the judge works
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -39,17 +38,6 @@ class Decide:
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Runs of a start of the candidate at which the judge looks. The interval holds however often one looks, so they
     cost CPU time alone; they are closest where a large change is called."""
-
-    claim_slack: float = 0.5
-    """Share of a claimed shift (`--expect`) by which the interval may reach above it. At 1 a claim of 40 % would hold
-    for any gain that is not known well; near 0 no claim that is just true would ever hold."""
-
-    confirmations: int = 2
-    """Looks in a row of an experiment (`ab`) that must show a change before it is called."""
-
-    mixture_runs: float = 2.0
-    """Runs at which the bound for all looks is narrowest, about (Robbins' normal mixture). From 1 to 10 it differs by
-    less than a tenth anywhere."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be meant.
@@ -94,25 +82,6 @@ class Decide:
         """The edge of the clear zone."""
         return math.log1p(self.clear_zone)
 
-    def levels(self, looks: Sequence[int], error: float | None = None) -> tuple[float, ...]:
-        """The confidence of the interval at each look, such that all of them together have :attr:`confidence`.
-
-        The error is spent as Lan and DeMets ("Discrete Sequential Boundaries for Clinical Trials", 1983) do for a
-        constant boundary: alpha ln(1 + (e - 1) t) by the share t of the runs. Each look gets what is added there, which
-        holds however much the looks depend on each other (Bonferroni); a restart is in all of them, so independent
-        increments would not.
-
-        Args:
-            looks: Pairs at each look, rising.
-            error: In what share of cases all of them together may err; the complement of the confidence without it.
-
-        Returns:
-            One confidence (between 0 and 1) a look.
-        """
-        alpha = round(1 - self.confidence, 12) if error is None else error  # 0.05, not 0.05000000000000004
-        spent = [alpha * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
-        return tuple(1 - (now - before) for before, now in pairwise(spent))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
@@ -142,13 +111,6 @@ class Pool:
     """Of replicas that stay on the old image, as many as a new start is compared with: those that ran on for longest.
     What the one in the middle of 16 moved by is known three times as well as what one moved by, and 150 took 11 s."""
 
-    concurrent_seconds: float = 30.0
-    """A replica that runs more seldom than this is not waited for: a new start may run every 2 s at first."""
-
-    concurrent_alone: float = 0.5
-    """Share of a change that the runs as they are must show where one replica alone stayed on the old image, or where
-    the other one's error is more than one over this times as large: it may have changed by itself."""
-
     noise_df: float = 5.0
     """Degrees of freedom that the baseline's noise counts for in the candidate's. With more, a candidate that is
     noisier than the baseline is trusted too early; with fewer, a slowdown to double takes more than a minute."""
@@ -165,56 +127,8 @@ class Pool:
     baseline_runs: int = 240
     """Runs of a start that are its baseline: the latest."""
 
-    outlier_every: int = 30
-    """One point in so many, at either end, is winsorized before a scatter is taken."""
-
-    most_autocorrelation: float = 0.97
-    """Of noise that lasts, from one run to the next: the longest that is thought of. Nearer to 1 no number of runs
-    would show a level."""
-
-    independent_share: float = 0.5
-    """How likely it is, before any run was seen, that no noise lasts."""
-
-    read_confidence: float = 0.99
-    """At which the scatter of the differences is read. Two modes are as precise as one up to some confidence, and jump
-    beyond: this is about that of a live look and of `compare`."""
-
-    most_off: float = 0.45
-    """Share of the pairs, on either side of the middle, within which their differences say how far an interval reaches;
-    beyond, it grows in proportion."""
-
     reads_clock: bool = True
     """Whether equal values may be those of a coarse clock. Memory is exact: each start may have the same bytes."""
-
-    covariates: int = 4
-    """Siblings that are used."""
-
-    covariate_runs: int = 2
-    """A sibling's runs before a run that say how slow the host was then, and as many after it."""
-
-    covariate_seconds: float = 60.0
-    """How far from a run they may lie."""
-
-    covariate_outlier_sds: float = 4.0
-    """SDs (by the MAD) at which a sibling's run is winsorized."""
-
-    covariate_starts: int = 4
-    """Degrees of freedom without which no slope is fitted."""
-
-    covariate_clear_ses: float = 3.0
-    """Standard errors by which a slope is above zero, or nothing is adjusted."""
-
-    covariate_steepest: float = 1.5
-    """The largest slope that is believed."""
-
-    covariates_apart: float = 0.015
-    """Logarithms by which the estimates by each sibling alone may differ from the one by all of them,"""
-
-    covariates_apart_share: float = 0.5
-    """or this share of the shift, if that is more."""
-
-    most_adjusted: float = 0.75
-    """Share of a shift by which adjusting may have changed it: a change must be seen in the runs as they are, too."""
 
     measure_effect: float = 0.05
     """Ratio. As :attr:`smallest_effect`, of memory, throughput and energy: allocators and clocks move these by a few
@@ -235,10 +149,6 @@ class Pool:
 
     waiting_known: float = 0.5
     """Share of a start's runs whose waiting for CPUs must be known before a shift is taken without it."""
-
-    waiting_explains: float = 0.5
-    """Share of the runs' scatter that may be left without their waiting, or it does not explain it: what is taken out
-    then only hides how long the rest lasts."""
 
     gone_seconds: float = 600.0
     """Without a run for so long, and"""
@@ -274,9 +184,6 @@ class Attribute:
     whole_share: float = 0.75
     """Share of a shift: what made so much of it made it."""
 
-    restless_share: float = 0.5
-    """Share of a shift that the host's standard error may be; beyond it the cause is unknown."""
-
     waiting_factor: float = 2.0
     """What may be the host's at most for each second of waiting for a CPU. Cold caches follow a switch, which costs
     from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context switch", ExpCS
@@ -284,14 +191,6 @@ class Attribute:
 
     more_requests: float = 0.2
     """Ratio by which requests must have risen to count: polls and health checks are never quite as many as before."""
-
-    idle_segments: float = 1.0
-    """TCP segments a second that are added to those of each run: that nobody asks a container, before and after, is
-    known, and has no logarithm. Polls and health checks alone make about as many."""
-
-    idle_cores: float = 0.01
-    """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
-    what a request costs cannot be known from next to none."""
 
     phase_share: float = 0.25
     """Share of a change from which on a phase or a resource is named."""
@@ -327,9 +226,6 @@ class Drift:
 
     drift_confidence: float = 0.99999
     """Of the interval: it is asked again and again, for years."""
-
-    restart_confidence: float = 0.99
-    """Of the interval beyond what restarts do: a restart is one event, and is asked about once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,8 +120,8 @@ def _log_bias(df: float | Floats) -> Any:
 def _replicas(starts: Iterable[Start], fewest: int) -> list[list[Start]]:
     """Those with enough runs, of each image of each replica, in order of time.
 
-    A replica is a container or, where pods come back under new names, several: a new one takes the place of the one
-    that ended last before the new one's runs were enough, and that no other one replaced.
+    A replica is a container or, where pods come back under new names, several: a new one takes the place of one
+    that ended before the new one's runs were enough, and that no other one replaced.
     """
     containers: dict[tuple[str, ...], list[Start]] = {}
     for start in starts:
@@ -130,15 +130,13 @@ def _replicas(starts: Iterable[Start], fewest: int) -> list[list[Start]]:
     replicas: list[list[Start]] = []
     for group in containers.values():
         ready = group[0].samples[fewest - 1].started_at
-        ended = [
-            replica for replica in replicas if _end(replica) < ready and replica[0].work == group[0].work
+        before = [
+            replica
+            for replica in replicas
+            if replica[-1].samples[-1].started_at < ready and replica[0].work == group[0].work
         ]
-        if ended:
-            max(ended, key=_end).extend(group)
+        if before:
+            before[-1].extend(group)
         else:
             replicas.append(group)
     return replicas
-
-
-def _end(replica: Sequence[Start]) -> float:
-    return replica[-1].samples[-1].started_at

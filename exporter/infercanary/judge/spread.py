@@ -6,7 +6,7 @@ earlier starts show what restarts, noise and the host do, and so no model of the
 
 Worse in simulated noise were: differences from a local median or of second order, ranks of single differences, means of
 3 to 8 of them, the plain or the winsorized mean (outliers), one value a start, and replicas that count as independent
-(a neighbour that comes and goes was then called).
+(a neighbour that comes and goes was then called: of 100 identical restarts 14 to 34).
 """
 
 from __future__ import annotations
@@ -25,26 +25,16 @@ from infercanary.judge.shift import CHANGED, Comparison, Shift
 from infercanary.judge.statistics import assess
 
 
-class Stretch(NamedTuple):
-    """At most 48 runs of a start, of which there are at least 24."""
-
-    began: float
-    middle: float
-    """When the run in the middle began."""
-    log: float
-    """Spread of these runs."""
-
-
 class Spreads(NamedTuple):
-    """Stretches of each start of a replica, before and after."""
+    """Spreads of one replica (logarithms): of each start before and after those of its stretches of 48 runs."""
 
-    old: Sequence[Sequence[Stretch]]
-    new: Sequence[Sequence[Stretch]]
+    old: Sequence[Sequence[float]]
+    new: Sequence[Sequence[float]]
 
     @property
     def levels(self) -> list[float]:
-        """Mean logarithm of the starts before and after."""
-        return [fmean(fmean(each.log for each in start) for start in side) for side in self]
+        """Means of the starts before and after."""
+        return [fmean(map(fmean, side)) for side in self]
 
     @property
     def grown(self) -> float:
@@ -81,7 +71,7 @@ def compare_spread(
     if not replicas:
         return None
     shift = _shift(replicas, policy.pool.spread_restart_sd)
-    seen = assess(shift, 1 - min(15 * decide.false_calls, 0.05), rules.decide)
+    seen = assess(shift, decide.confidence, rules.decide)
     if seen.verdict in CHANGED:
         names = {name for pair in pairs for start in pair.after for s in start.samples for name in s.controls}
         until = max(s.started_at for pair in pairs for start in pair.after for s in start.samples)
@@ -122,42 +112,28 @@ def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
     return [each for each in both if all(each)]
 
 
-def _stretches(start: Start, control: str) -> list[Stretch]:
+def _stretches(start: Start, control: str) -> list[float]:
     """CPU wait that others caused is subtracted. Samples that the store merged of many runs are left out."""
     values = [
-        (s.started_at, s.controls.get(control, 0.0) if control else (s.median or 0.0) - (s.waited or 0.0))
+        value
         for s in start.samples
         if s.runs == 1
+        and (value := s.controls.get(control, 0.0) if control else (s.median or 0.0) - (s.waited or 0.0)) > 0
     ]
-    values = [each for each in values if each[1] > 0]
-    size = min(48, len(values))
-    found = []
-    for end in range(len(values), size - 1, -size) if size >= 24 else ():
-        times, logs = zip(*values[end - size : end], strict=True)
-        found.append(Stretch(times[0], times[size // 2], math.log(spread(logs))))
-    return found
+    size = max(min(48, len(values)), 24)
+    return [math.log(spread(values[end - size : end])) for end in range(len(values), size - 1, -size)]
 
 
 def _shift(replicas: Sequence[Spreads], restart_sd: float) -> Shift:
     """By how much the spread grew; its error is infinite while a replica has fewer than three earlier starts.
 
-    Replicas share a host, and what it does from one period to the next. So a period is one value, of all replicas. The
-    prior counts for four degrees of freedom.
+    Replicas share a host, and what it does from one period to the next: they count as one. The prior counts for four
+    degrees of freedom.
     """
-    every = [
-        each._replace(log=each.log - replica.levels[0])
-        for replica in replicas
-        for start in replica.old
-        for each in start
-    ]
-    periods: list[list[Stretch]] = []
-    for each in sorted(every):
-        if not periods or each.began >= periods[-1][0].middle:
-            periods.append([])
-        periods[-1].append(each)
-    squares = math.fsum(fmean(each.log for each in period) ** 2 for period in periods)
-    alike, df = len(every) / len(periods), 3.0 + len(periods)
-    earlier, new = (sum(map(len, side)) for side in zip(*replicas, strict=True))
-    variance = max(alike / new, 1.0) * (4 * restart_sd**2 / min(alike, new) + squares) / df
-    error = math.sqrt(variance * (1 + alike / earlier)) if earlier >= 3 * alike else math.inf
-    return Shift(fmean(replica.grown for replica in replicas), error, df)
+    apart = [x - each.levels[0] for each in replicas for start in each.old for x in start]
+    squares = math.fsum(x * x for x in apart) / len(replicas)
+    starts, df = (sum(map(len, side)) / len(replicas) for side in ([each.old for each in replicas], [apart]))
+    variance = (4 * restart_sd**2 + squares) / (3 + df) * (1 + 1 / starts)
+    return Shift(
+        fmean(each.grown for each in replicas), math.sqrt(variance) if starts >= 3 else math.inf, 3 + df
+    )

@@ -14,7 +14,8 @@ from postgres import Postgres, running
 
 from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import Judgement, ServiceKey
+from infercanary.judge.model import ServiceKey
+from infercanary.judge.result import Result
 from infercanary.store.postgres import Location, PostgresStore
 from tests.integration.fleet.world import SERVICE, Exporter, Probe, eventually, fleet, location
 
@@ -62,7 +63,7 @@ def publishers(exporters: list[Exporter]) -> list[str]:
     return [one.host for one in exporters if one.values("infercanary_verdict")]
 
 
-def undisturbed(store: PostgresStore) -> Judgement:
+def undisturbed(store: PostgresStore) -> Result:
     """The verdict of one judge with a file that got the same runs in one piece."""
     alone = Judging(None)
     alone.turn()
@@ -121,8 +122,8 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                 def judged() -> bool:
                     with closing(PostgresStore(Location.of(url))) as reader:
                         found = {one.canary: one.body for one in reader.fleet.findings([KEY])}
-                    judgement = msgspec.msgpack.decode(found["c"], type=Finding).judgement
-                    return (judgement.state, judgement.upgraded_at) == (truth.state, truth.upgraded_at)
+                    result = msgspec.msgpack.decode(found["c"], type=Finding).result
+                    return (result.state, result.upgraded_at) == (truth.state, truth.upgraded_at)
 
                 eventually(judged)
             eventually(lambda: len(publishers(exporters)) == 1)

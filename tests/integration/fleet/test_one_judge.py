@@ -6,10 +6,12 @@ import random
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 from postgres import PASSWORD, Postgres
 from slow_network import Proxy
+from structlog.testing import capture_logs
 
 from infercanary.exporter.judging import ownership, thread
 from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
@@ -192,6 +194,30 @@ def test_names_that_no_service_has_are_not_followed(postgres: Postgres, judges: 
     flood()
     elsewhere.ownership.ask(ServiceKey("", "slower"))
     assert elsewhere.ownership.asked == {ServiceKey("", "slower")}, "it is known by name now"
+
+
+def test_what_an_older_version_found_is_dropped_with_one_warning_and_judged_anew(
+    postgres: Postgres, judges: ExitStack
+) -> None:
+    """All fields of the old form but the verdict have a default in the new one: it could be read, and say less."""
+    url, judged = postgres.database(), [ServiceKey("", name) for name in ("slower", "same", "alone")]
+    older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
+    with closing(PostgresStore(Location.of(url))) as store:
+        store.fleet.hold({*judged})
+        for service in judged:
+            store.fleet.put_finding(service, "c", 0.0, msgspec.msgpack.encode(older), b"")
+        store.fleet.give_back({*judged})
+    here, alone = judge(judges, url), judge(judges, None)
+    for part in in_time([part for part in fleet() if part.start.key in judged]):
+        submit(here, part)
+        submit(alone, part)
+    with capture_logs() as logs:
+        here.turn()
+    alone.turn()
+    assert [entry["canaries"] for entry in logs if "another version" in entry["event"]] == [len(judged)]
+    assert {*alone.findings} == {*judged}
+    for service, found in alone.findings.items():
+        assert here.findings[service].judgements == found.judgements
 
 
 def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: ExitStack) -> None:

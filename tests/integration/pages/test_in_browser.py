@@ -24,8 +24,8 @@ from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.runbooks import page as runbooks
-from infercanary.judge.model import Judgement
 from infercanary.judge.policy import FILES
+from tests.results import upgraded
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed"),
@@ -70,12 +70,10 @@ def status_page() -> str:
         )
         for n in range(120)
     )
-    judgement = Judgement(
-        state="regressed", upgraded_at=1.0, shift=0.34, low=0.31, high=0.37, baseline_image=LONG,
-        candidate_image=LONG, medians=((0.02,) * 50, (0.027,) * 50),
-    )  # fmt: skip
+    pictures = (0.02,) * 50, (0.027,) * 50
+    result = upgraded(shift=0.34, baseline_image=LONG, candidate_image=LONG, medians=pictures)
     words = "regressed +34.0 % [+31.0, +37.0]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat"
-    probe.findings = Findings(judgements={"resnet18": judgement}, sentences={"resnet18": words})
+    probe.findings = Findings(judgements={"resnet18": result}, sentences={"resnet18": words})
     new = PolledProbe(Container(service="new", name="new-1", image="new:latest", url="http://127.0.0.1:2"))
     new.history.take([RunSummary("c", n * 10.0, "ok", "", 0.02, 0.02, 0.02) for n in range(11)])
     down = PolledProbe(Container(service="gone", name="gone-1", url=None, url_missing="it has no address"))

@@ -20,8 +20,9 @@ from infercanary.exporter import api
 from infercanary.exporter.judging.metrics import UPGRADE, VERDICT
 from infercanary.exporter.polled import INFO
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST
-from infercanary.judge.model import STATES, ServiceKey, State
+from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import STATES, State
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHECK = DEPLOY / "check"

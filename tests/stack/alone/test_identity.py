@@ -19,8 +19,9 @@ from harness import EXAMPLE, PROJECT, run
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.judge.drift import Drift
 from infercanary.judge.identity import identified
-from infercanary.judge.model import Generation, Judgement, Start, kept
+from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.verdict import Judge
 
@@ -82,7 +83,7 @@ class Service:
         self._starts.append(Start.of(generation, [kept(each) for each in done]))
         return self._starts[-1]
 
-    def judged(self, starts: Sequence[Start] = ()) -> tuple[Judgement, str]:
+    def judged(self, starts: Sequence[Start] = ()) -> tuple[Result, str]:
         found = Judge().verdict(starts or self._starts, [], "net")
         words = sentence(found)
         print(words)

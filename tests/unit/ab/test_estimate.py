@@ -15,6 +15,7 @@ from infercanary.ab.estimate import (
     FEWEST_PAIRS,
     decide,
     estimate,
+    levels,
     pairs_needed,
     restart_sd,
     swing,
@@ -202,3 +203,10 @@ def test_restarts_and_swings():
     assert math.isnan(restart_sd([pair(0.1)]))
     assert swing([1.0]) is None
     assert swing([0.85, 1.0, 1.15]) == pytest.approx(0.15)
+
+
+def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
+    for looks in ((3, 4, 5), range(2, 13)):
+        assert sum(1 - level for level in levels(looks, 0.05)) == pytest.approx(1 - 0.95)
+        assert sum(1 - level for level in levels(looks, 0.002)) == pytest.approx(0.002)
+        assert len(levels(looks, 0.05)) == len(looks)

@@ -125,14 +125,17 @@ def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> No
     shutil.copy(PROBE / "infercanary" / "__init__.py", package)
     shutil.copytree(PROBE / "infercanary" / "contract", package / "contract")
     script = (
-        "import infercanary\n"
+        "import infercanary, sys\n"
         "from infercanary.judge import compare\n"
         "print(compare([1.0, 1.01, 0.99] * 5, [1.0, 1.01, 0.99] * 5).verdict)\n"
+        "print('infercanary.judge.causes' in sys.modules)\n"
+        "from infercanary.judge import Judge, Result\n"
+        "print(isinstance(Judge().verdict([], [], 'c'), Result))\n"
         "try: infercanary.Probe\n"
         "except ModuleNotFoundError as error: print(error.name)\n"
     )
     path = [tmp_path / "tree", EXPORTER, *folders(OF_EXPORTER)]
-    assert run(path, script) == "equivalent\ninfercanary.probe\n"
+    assert run(path, script) == "equivalent\nFalse\nTrue\ninfercanary.probe\n"
 
 
 def test_importing_it_imports_nothing_else(libraries: Path) -> None:

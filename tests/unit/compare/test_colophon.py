@@ -12,7 +12,8 @@ def test_a_report_says_when_by_what_and_by_which_numbers() -> None:
     assert command == "infercanary compare 'old runs' new"
     assert "+5 % is slower" in units
     assert numbers.startswith(
-        "A change is 3 % or more, with an interval clear of ±1 %; intervals have 99.5 % confidence"
+        "A change is 3 % or more, with an interval clear of ±1 %; "
+        f"intervals have {100 * FILES.decide.confidence:g} % confidence"
     )
 
 

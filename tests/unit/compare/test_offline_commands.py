@@ -19,6 +19,7 @@ from infercanary.compare.parts import PartShift
 from infercanary.compare.read import read
 from infercanary.compare.text import pieces
 from infercanary.judge import compare
+from infercanary.judge.policy import FILES
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
@@ -81,7 +82,8 @@ def test_compare_as_text(run, journal):
         r"resnet18: regressed \+2\d\.\d % \[\+1\d\.\d, \+2\d\.\d]: image; torch 2\.7\.0 → 2\.13\.0;", lines[0]
     )
     assert re.search(r"^  medians      20\.0\d ms → 24\.0\d ms$", out, re.MULTILINE)
-    assert "  rests on     80 runs of 2 starts and 80 runs of 2 starts; 99.5 % confidence\n" in out
+    sure = f"{100 * FILES.decide.confidence:g} % confidence"
+    assert f"  rests on     80 runs of 2 starts and 80 runs of 2 starts; {sure}\n" in out
     assert re.search(
         r"^  restarts     starts of one image differ by 0\.\d+ % \(SD\), from 2 restarts",
         out,
@@ -457,7 +459,9 @@ def test_the_numbers_that_decide_can_be_set(run, write, numbers, journal):
     write("a", numbers(0.02, count=400, noise=0.002))
     write("b", numbers(0.0204, count=400, seed=2, noise=0.002))
     plain = json.loads(run("compare", "a", "b", "--restart-sd", "0", "--json", code=0))
-    assert (plain["verdict"], plain["smallest_effect"], plain["level"]) == ("equivalent", 0.03, 0.995)
+    own = FILES.decide
+    assert (plain["verdict"], plain["smallest_effect"]) == ("equivalent", own.smallest_effect)
+    assert plain["level"] == own.confidence
     stricter = ("--restart-sd", "0", "--smallest-effect", "1.5", "--clear-zone", "0.5")
     found = json.loads(run("compare", "a", "b", *stricter, "--confidence", "0.9", "--json", code=1))
     assert (found["verdict"], found["smallest_effect"], found["level"]) == ("regressed", 0.015, 0.9)

@@ -4,19 +4,21 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judging.action import NextAction, SeenStart, View, next_action, seen_now
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.result import Result
+from tests.results import upgraded
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 REPORTED = 1
-UPGRADED = Judgement(state="settling", upgraded_at=100.0, runs=3)
+UPGRADED = upgraded("settling", None, runs=3)
 
 
 def action(
     runs: int,
     *,
     was: SeenStart | None = None,
-    judgement: Judgement | None = UPGRADED,
+    judgement: Result | None = UPGRADED,
     reported: int = REPORTED,
     policy: Policy = LIVE,
 ) -> NextAction:
@@ -57,7 +59,7 @@ def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
 
 
 def test_before_any_upgrade_the_first_runs_are_judged_and_not_counted() -> None:
-    first = Judgement(state="no_baseline", runs=3)
+    first = Result(state="no_baseline", runs=3)
     assert action(4, was=SeenStart(3, 3, False, REPORTED), judgement=first) is NextAction.JUDGE
     assert action(4, was=SeenStart(3, 3, False, REPORTED), judgement=None) is NextAction.NOTHING, (
         "judging it failed; the next look tries again"

@@ -7,22 +7,21 @@ from pathlib import Path
 import msgspec
 
 from infercanary.exporter.judging.answers import PastVerdict, record
-from infercanary.judge.model import Judgement, ServiceKey, State
+from infercanary.judge.model import ServiceKey
+from infercanary.judge.result import Result, State
 from infercanary.judge.sentence import sentence
 from infercanary.store.sqlite import SqliteStore
+from tests.results import upgraded
 
 S = ServiceKey("", "s")
 
 
-def remember(store: SqliteStore, canary: str, verdict: Judgement, now: float) -> tuple[PastVerdict, ...]:
+def remember(store: SqliteStore, canary: str, verdict: Result, now: float) -> tuple[PastVerdict, ...]:
     return record(store, S, canary, verdict, sentence(verdict), now)
 
 
-def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Judgement:
-    return Judgement(
-        state=state, upgraded_at=upgraded_at, shift=0.1, low=0.08, high=0.12, baseline_image="search:1",
-        candidate_image=image, runs=24,
-    )  # fmt: skip
+def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Result:
+    return upgraded(state, upgraded_at=upgraded_at, candidate_image=image, runs=24)
 
 
 def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from infercanary.exporter import api
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Answer, ServiceState
-from infercanary.judge.model import STATES, Causes, Generation, Judgement, ServiceKey
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.judge.result import STATES, Causes, Result
 
 OPENAPI = cast("dict[str, Any]", yaml.safe_load(api.openapi()))
 SCHEMAS = OPENAPI["components"]["schemas"]
@@ -100,7 +101,7 @@ TEXT = st.text(max_size=30)
 NUMBER = st.none() | st.floats(min_value=-1) | st.just(float("nan")) | st.floats(-1, 9).map(np.float64)
 BOOTS = [("a", "1"), ("b", "1"), ("x", "1"), ("y", "1")]
 JUDGEMENTS = st.builds(
-    Judgement,
+    Result,
     state=st.sampled_from(STATES),
     upgraded_at=st.none() | st.floats(min_value=0, max_value=4e9) | st.floats(),  # a probe may say anything
     shift=NUMBER, low=NUMBER, high=NUMBER,
@@ -298,7 +299,7 @@ def test_the_description_has_the_words_of_the_code() -> None:
 
 
 async def test_numbers_of_numpy_are_numbers(client: Client) -> None:
-    judgement = Judgement(state="settling", shift=np.float64(0.5), runs=cast("int", np.int64(3)))
+    judgement = Result(state="settling", shift=np.float64(0.5), runs=cast("int", np.int64(3)))
     found = Findings(judgements={"c": judgement}, sentences={"c": ""})
     client.memory.of = {ServiceKey("", "s"): ServiceState(found, ())}
     status, text = await client.get("service=s")

@@ -20,10 +20,12 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
-from infercanary.judge.model import Causes, Generation, Judgement, ServiceKey
+from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.operators import MOST, Operators, OperatorShift
 from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import FIRST, KEPT, merged, of_runs, pack, unpacked
+from infercanary.judge.result import Causes, Result, State
+from tests.results import upgraded
 
 S = ServiceKey("", "s")
 
@@ -87,9 +89,9 @@ def test_a_profile_that_comes_after_the_verdict_is_named_when_it_comes() -> None
 def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
     shift = OperatorShift("aten::conv2d", "grew", 0.01, 0.02, 0.009, 0.011, 1.0)
 
-    def points(state: str, of: Operators | None) -> int:
-        judgement = Judgement(state=state, shift=0.5, low=0.4, high=0.6, causes=Causes(operators=of))  # type: ignore[arg-type]
-        found = Findings(judgements={"c": judgement}, sentences={"c": ""})
+    def points(state: State, of: Operators | None) -> int:
+        result = upgraded(state, causes=Causes(operators=of))
+        found = Findings(judgements={"c": result}, sentences={"c": ""})
         [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
         return len(family.points)
 
@@ -104,15 +106,15 @@ def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
 
 
 def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
-    def judgement(canary: str) -> Judgement:
+    def result(canary: str) -> Result:
         shifts = tuple(
             OperatorShift(f"aten::{canary}{i}" + "x" * 200, "grew", 0.0, 0.001 * (i + 1), 0.0, 0.1, 0.1)
             for i in range(MOST)
         )
         causes = Causes(operators=Operators("explained", (5, 5), shifts))
-        return Judgement(state="regressed", shift=0.5, low=0.4, high=0.6, causes=causes)
+        return upgraded(causes=causes)
 
-    found = Findings(judgements={name: judgement(name) for name in ("c", "d")}, sentences={})
+    found = Findings(judgements={name: result(name) for name in ("c", "d")}, sentences={})
     [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
     assert len(family.points) == MOST
     assert all(len(text.encode()) <= 120 for point in family.points for text in point.labels)

@@ -13,8 +13,9 @@ from infercanary.contract.vocabulary import MODEL, of_canary
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.rollout import PROMOTES, WORST_FIRST, Answer, Question, ServiceState, answer
 from infercanary.judge.identity import identified
-from infercanary.judge.model import STATES, Generation, Sample, ServiceKey, Start
+from infercanary.judge.model import Generation, Sample, ServiceKey, Start
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import STATES
 
 SEARCH = ServiceKey("ml", "search")
 FAST, SLOW = 0.020, 0.026

@@ -36,7 +36,8 @@ from infercanary.exporter.sharing import (
     shared_gpus,
 )
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Generation, Judgement, Pair, Start
+from infercanary.judge.model import Generation, Pair, Start
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import UNKNOWN
 from infercanary.probe.rounds import GPU_CANARIES
@@ -428,7 +429,7 @@ def test_the_verdict_names_who_came_onto_the_gpu() -> None:
 
     def sentence_of(before: str | None, after: str | None) -> str:
         causes = explain(UNKNOWN, [Pair([start(before)], [start(after)])], "canary")
-        return sentence(Judgement(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
+        return sentence(Result(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
 
     assert "GPU shared with nobody → moderate-1" in sentence_of(NOBODY, "moderate-1")
     assert "GPU shared" not in sentence_of("moderate-1", "moderate-1")

@@ -29,9 +29,11 @@ from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Generation, Judgement, ServiceKey, State
+from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Looks, Result, State
+from tests.results import upgraded
 
 
 def page(probes: Collection[PolledProbe], **others: Any) -> str:
@@ -49,11 +51,7 @@ def runs(count: int, every: float = 10.0) -> list[RunSummary]:
 
 
 def shown(state: State, next_look: int | None) -> str:
-    judgement = Judgement(
-        state=state, upgraded_at=1.0, shift=1.5, low=0.5, high=3.0, baseline_image="a:1", candidate_image="a:2",
-        next_look=next_look,
-    )  # fmt: skip
-    return verdict_on(judgement, "inconclusive", [], LIVE)
+    return verdict_on(upgraded(state, looks=Looks(next=next_look)), "inconclusive", [], LIVE)
 
 
 def test_what_is_open_says_when_it_looks_again() -> None:
@@ -63,7 +61,7 @@ def test_what_is_open_says_when_it_looks_again() -> None:
 
 
 def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
-    settling = Judgement(state="settling", upgraded_at=1.0, runs=7, next_look=12)
+    settling = upgraded("settling", None, runs=7, looks=Looks(next=12))
     assert "collecting: 7 of 12 runs</small>" in verdict_on(settling, "settling", [], LIVE)
     assert "collecting: 7 of 12 runs, about 50 s left" in verdict_on(settling, "settling", runs(4), LIVE)
 
@@ -71,12 +69,10 @@ def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
 def test_a_rollout_that_was_started_again_says_when() -> None:
     """One that was rolled back and came back had the age of the first one alone."""
     at = time.time() - 7200
-    first = Judgement(
-        state="settling", upgraded_at=at, newest_at=at + 60, baseline_image="a:1", candidate_image="a:2"
-    )
+    first = upgraded("settling", None, upgraded_at=at, newest_at=at + 60)
     again = msgspec.structs.replace(first, newest_at=at + 7000)
-    assert "a:1 → a:2, 2 h ago<" in verdict_on(first, "settling", [], LIVE)
-    assert "a:1 → a:2, 2 h ago, last start 3 min ago<" in verdict_on(again, "settling", [], LIVE)
+    assert "search:1 → search:2, 2 h ago<" in verdict_on(first, "settling", [], LIVE)
+    assert "search:1 → search:2, 2 h ago, last start 3 min ago<" in verdict_on(again, "settling", [], LIVE)
 
 
 def test_an_earlier_upgrade_that_was_rolled_back_says_so() -> None:
@@ -97,10 +93,8 @@ def test_an_earlier_upgrade_that_was_rolled_back_says_so() -> None:
     ],
 )
 def test_a_new_model_is_in_the_same_image(image: str, same: str) -> None:
-    judgement = Judgement(
-        state="regressed", upgraded_at=1.0, changed="model", baseline_image=image, candidate_image=image
-    )
-    found = verdict_on(judgement, "regressed", [], LIVE)
+    model = upgraded(changed="model", baseline_image=image, candidate_image=image)
+    found = verdict_on(model, "regressed", [], LIVE)
     assert same in found and "→" not in found
 
 
@@ -110,17 +104,13 @@ def test_a_picture_of_what_a_float_can_hardly_hold() -> None:
 
 def test_an_upgrade_links_to_its_commits_and_what_labels_say_is_escaped() -> None:
     source = "https://github.com/acme/search"
-    judgement = Judgement(
-        state="regressed", upgraded_at=1.0, shift=0.1, low=0.05, high=0.2,
-        baseline_origin=Origin("1a2b3c4d5e6f", source, "1.4"),
-        candidate_origin=Origin("9f8e7d6c5b4a", source, "<script>"),
-    )  # fmt: skip
-    found = verdict_on(judgement, "regressed", [], LIVE)
+    origins = Origin("1a2b3c4d5e6f", source, "1.4"), Origin("9f8e7d6c5b4a", source, "<script>")
+    found = verdict_on(upgraded(origins=origins), "regressed", [], LIVE)
     assert (
         '<a href="https://github.com/acme/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a" rel="noopener noreferrer">'
         "version 1.4 → &lt;script&gt;, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a</a>"
     ) in found
-    assert "<a " not in verdict_on(Judgement(state="equivalent", upgraded_at=1.0), "equivalent", [], LIVE)
+    assert "<a " not in verdict_on(upgraded("equivalent"), "equivalent", [], LIVE)
 
 
 def test_measures_have_one_line_with_what_changed_first() -> None:
@@ -191,9 +181,9 @@ def states(state: str, detail: str, canary: str = "resnet") -> ReportedCanaries:
 
 def found(**findings: Any) -> Findings:
     """Findings with a verdict on the canary."""
-    judgement = Judgement(state=findings.pop("state", "equivalent"), upgraded_at=1.0)
+    result = upgraded(findings.pop("state", "equivalent"))
     return Findings(
-        judgements={"resnet": judgement}, sentences={"resnet": "the verdict"}, sides={"resnet": Sides(new=MINE)},
+        judgements={"resnet": result}, sentences={"resnet": "the verdict"}, sides={"resnet": Sides(new=MINE)},
         **findings,
     )  # fmt: skip
 
@@ -441,7 +431,7 @@ def test_a_card_has_a_bound_and_counts_what_it_leaves_out(monkeypatch: pytest.Mo
     assert len(re.findall(r"and \d+ canaries more", whole)) == 12
 
 
-def judged(image_id: str, sides: Sides, judgement: Judgement) -> PolledProbe:
+def judged(image_id: str, sides: Sides, judgement: Result) -> PolledProbe:
     """A container that runs an image, in a service with a verdict."""
     probe = healthy()
     probe.generations["b"] = started(image_id), []
@@ -453,10 +443,7 @@ def judged(image_id: str, sides: Sides, judgement: Judgement) -> PolledProbe:
     return probe
 
 
-REGRESSED = Judgement(
-    state="regressed", upgraded_at=1.0, shift=3.0, low=2.0, high=4.0, baseline_image="search:1 (1)",
-    candidate_image="search:1 (2)",
-)  # fmt: skip
+REGRESSED = upgraded(shift=3.0, baseline_image="search:1 (1)", candidate_image="search:1 (2)")
 
 
 @pytest.mark.parametrize("sides", [Sides(new=MINE), Sides()])
@@ -503,20 +490,20 @@ def test_a_label_without_enable_is_a_card_and_no_alert() -> None:
 
 
 def test_an_image_of_which_the_judge_has_no_run_is_not_the_only_one_that_was_seen() -> None:
-    alone = Judgement(state="no_baseline", candidate_image="search:1 (1)", runs=40)
+    alone = Result(state="no_baseline", candidate_image="search:1 (1)", runs=40)
     shown = page([judged("2", Sides(), alone)])
     assert "runs an image that the judge has no run of yet" in shown and "baseline 1" not in shown
 
 
 def test_a_container_that_was_created_again_keeps_its_services_baseline() -> None:
-    alone = Judgement(state="no_baseline", candidate_image="search:1 (1)", runs=11)
+    alone = Result(state="no_baseline", candidate_image="search:1 (1)", runs=11)
     assert "baseline 11 of 24 runs, with those of earlier starts and other replicas<" in page(
         [judged("1", Sides(), alone)]
     )
-    later = Judgement(
+    later = Result(
         state="no_baseline", candidate_image="search:1 (1)", runs=11, until=runs(1)[0].started_at - 1
     )
     assert "baseline 12 of 24 runs, with" in page([judged("1", Sides(), later)]), "it is judged in turns"
     assert "baseline 1 of 24 runs" in page(
-        [judged("1", Sides(others=MINE), Judgement(state="no_baseline", runs=0))]
+        [judged("1", Sides(others=MINE), Result(state="no_baseline", runs=0))]
     ), "its own are counted before the judge has them"

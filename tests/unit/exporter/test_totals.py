@@ -30,7 +30,6 @@ from infercanary.exporter.totals import (
     Shares,
     memory_limit,
 )
-from infercanary.judge.policy import LIVE
 from infercanary.judge.verdict import Judge
 from infercanary.store.reading import fair
 
@@ -146,7 +145,7 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
         return sum(each.text.count(b"\n") for each in (*probe.verdicts, *probe.lines))
 
     assert await shown() == 100
-    judgement = Judge().verdict([], [], "model", LIVE)
+    judgement = Judge().verdict([], [], "model")
     judging.findings[probe.container.service_key] = Findings(
         judgements={f"{n}": judgement for n in range(20)}
     )

@@ -10,18 +10,19 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import STATES, Causes, Change, Changed, Judgement, State
+from infercanary.judge.model import Changed
+from infercanary.judge.result import STATES, Causes, Change, Levels, Looks, Result, State
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.trials import Trial
+from tests.results import upgraded
 
 Points = dict[tuple[str, ...], object]
 
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
 SLOWER = Causes(cold_start={"load": (2.0, 5.0)})
-LATENCY = Judgement(
-    state="equivalent", shift=0.01, low=-0.01, high=0.03, baseline_seconds=0.02, current_seconds=0.0202,
-    causes=SLOWER, control_seconds={"cpu_spin": 4e-4},
-)  # fmt: skip
+LATENCY = upgraded(
+    "equivalent", 0.01, upgraded_at=None, causes=SLOWER, levels=Levels(0.02, 0.0202, {"cpu_spin": 4e-4})
+)
 MEMORY = MeasureVerdict(state="regressed", shift=0.31, low=0.28, high=0.34, before=1e9, after=1.31e9)
 LOAD = MeasureVerdict(state="equivalent", shift=0.0, low=-0.02, high=0.02, before=9.0, after=9.0)
 MEASURES = {"host_memory": MEMORY, "throughput@8x1": LOAD, "energy": MeasureVerdict(state="settling")}
@@ -32,8 +33,8 @@ def shown(found: Findings, name: str) -> Points:
     return {point.labels: point.value for point in family.points}
 
 
-def of(judgement: Judgement) -> Findings:
-    return Findings(judgements={"c": judgement}, sentences={"c": sentence(judgement)})
+def of(result: Result) -> Findings:
+    return Findings(judgements={"c": result}, sentences={"c": sentence(result)})
 
 
 @pytest.mark.parametrize(
@@ -110,12 +111,10 @@ def test_a_drift_of_this_container(drift: Drift, ratio: Points, words: set[tuple
     ("count", "named"), [(0, ""), (2, "s-0, s-1"), (3, "s-0, s-1, s-2"), (9, "more than 3 containers")]
 )
 def test_an_upgrade_with_what_it_exchanged_and_who_runs_it(changed: Changed, count: int, named: str) -> None:
-    judgement = Judgement(
-        state="regressed", upgraded_at=9.0, changed=changed, baseline_image="x:1", candidate_image="x:2"
-    )
+    result = upgraded(changed=changed)
     new = frozenset((f"s-{i}", f"boot-{i}") for i in range(count))
-    found = Findings(judgements={"c": judgement}, sides={"c": Sides(new=new)})
-    assert [*shown(found, "upgrade_info")] == [("c", "x:1", "x:2", changed, named)]
+    found = Findings(judgements={"c": result}, sides={"c": Sides(new=new)})
+    assert [*shown(found, "upgrade_info")] == [("c", "search:1", "search:2", changed, named)]
     assert {labels[2] for labels in shown(found, "shift_cause")} == {changed}
 
 
@@ -136,8 +135,8 @@ LONG = [", ".join(f"lib{i}.so.{i}" for i in range(99)) + f", libz.so.{last}" for
 def test_the_components_that_an_upgrade_changed(
     upgraded_at: float | None, changes: tuple[Change, ...], components: list[tuple[str, ...]]
 ) -> None:
-    judgement = Judgement(state="settling", upgraded_at=upgraded_at, causes=Causes(changes=changes))
-    assert [*shown(of(judgement), "upgrade_component_info")] == [("c", *labels) for labels in components]
+    result = upgraded("settling", None, upgraded_at=upgraded_at, causes=Causes(changes=changes))
+    assert [*shown(of(result), "upgrade_component_info")] == [("c", *labels) for labels in components]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_where_a_change_grew_is_shown_where_there_is_one(state: State, is_shown:
         bottlenecks={"compute": 1.2, "scheduling": -0.2},
         controls={"cpu_spin": 0.12},
     )
-    found = Findings(judgements={"c": Judgement(state=state, causes=causes, shift=0.1)})
+    found = Findings(judgements={"c": upgraded(state, causes=causes)})
     for name, values in (
         ("phase", causes.phases),
         ("bottleneck", causes.bottlenecks),
@@ -160,39 +159,39 @@ def test_where_a_change_grew_is_shown_where_there_is_one(state: State, is_shown:
         assert shown(found, f"shift_{name}_ratio") == points
 
 
-def shown_sentence(judgement: Judgement) -> str:
+def shown_sentence(result: Result) -> str:
     """The sentence as a scrape carries it."""
-    families: dict[str, Family] = {family.name: family for family in metrics.families(of(judgement), "a")}
+    families: dict[str, Family] = {family.name: family for family in metrics.families(of(result), "a")}
     text = write(families["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
     (sample,) = next(iter(text_string_to_metric_families(text))).samples
     assert sample.value == 1 and sample.labels["canary"] == "c" and sample.labels["measure"] == "latency"
     return sample.labels["sentence"]
 
 
-def changed(before: str, after: str, count: int = 1) -> Judgement:
+def changed(before: str, after: str, count: int = 1) -> Result:
     changes = tuple(Change(f"component_{i}", before, after) for i in range(count))
     causes = Causes(cause="image", changes=changes)
-    return Judgement(state="regressed", shift=0.1, low=0.08, high=0.12, causes=causes)
+    return upgraded(causes=causes)
 
 
 def test_the_sentence_is_exported_in_the_judges_words() -> None:
-    judgement = changed('a "quoted" \\ 5 %', "b")
-    assert shown_sentence(judgement) == sentence(judgement)
+    result = changed('a "quoted" \\ 5 %', "b")
+    assert shown_sentence(result) == sentence(result)
 
 
 def test_the_exported_sentence_does_not_change_with_progress() -> None:
-    early, late = (Judgement(state="settling", upgraded_at=1.0, runs=runs, next_look=12) for runs in (5, 11))
+    early, late = (upgraded("settling", None, runs=runs, looks=Looks(next=12)) for runs in (5, 11))
     assert shown_sentence(early) == shown_sentence(late)
     assert shown(of(late), "judged_runs") == {("c",): 11.0}
 
 
 @pytest.mark.parametrize("component", ["µ" * 39, "x" + "µ" * 38, "🦜" * 39])
 def test_a_long_sentence_is_cut_between_two_characters(component: str) -> None:
-    judgement = changed(component, component[::-1], count=4)
-    assert len(sentence(judgement).encode()) > SENTENCE_BYTES
-    found = shown_sentence(judgement)
+    result = changed(component, component[::-1], count=4)
+    assert len(sentence(result).encode()) > SENTENCE_BYTES
+    found = shown_sentence(result)
     assert SENTENCE_BYTES - 4 <= len(found.encode()) <= SENTENCE_BYTES
-    assert sentence(judgement).startswith(found.removesuffix("…")) and found.endswith("…")
+    assert sentence(result).startswith(found.removesuffix("…")) and found.endswith("…")
 
 
 def test_what_cannot_be_printed_is_no_part_of_a_label() -> None:

@@ -17,8 +17,9 @@ from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, th
 from infercanary.contract.vocabulary import MODEL, SETTINGS, TAGS, of_canary
 from infercanary.judge.drift import detect
 from infercanary.judge.measures import compare_measures, judge_measures, measure_words
-from infercanary.judge.model import STATES, Generation, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import STATES
 from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
@@ -205,7 +206,7 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     found = Judge().verdict(own, others, CANARY)
     assert found.state in STATES and sentence(found) and progress(found) is not None
-    assert (found.look == 0) == (found.shift is None)
+    assert (found.looks.last == 0) == (found.shift is None)
     is_sound(found)
     assert set(trials(own)) <= {start.boot for start in own}
 

@@ -10,8 +10,9 @@ import pytest
 from infercanary.contract.bottleneck import Limit
 from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Causes, Generation, Judgement, Pair, Sample, Start
+from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Causes, Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 from tests.for_each import for_each
@@ -166,7 +167,7 @@ def test_causes_and_the_sentence_name_it() -> None:
 
 
 def worded(causes: Causes) -> str:
-    return sentence(Judgement(state="regressed", shift=1.0, low=0.9, high=1.1, causes=causes))
+    return sentence(Result(state="regressed", shift=1.0, low=0.9, high=1.1, causes=causes))
 
 
 def test_parts_of_a_change_never_add_up_to_more_than_all_of_it() -> None:

@@ -129,6 +129,11 @@ def test_noise_is_larger_where_it_lasts_and_ignores_changes_and_outliers(phi):
     assert noise(y + 0.3 * (np.arange(COUNT) // 60 % 2) + (rng.random(COUNT) < 0.03)) < 1.4 * alone
 
 
+def test_noise_of_a_coarse_clock_is_seen_though_most_points_are_the_same():
+    is_next = np.random.default_rng(13).random(COUNT) < 0.3
+    assert noise(np.log(np.where(is_next, 21.0, 20.0))) == pytest.approx(0.022, rel=0.4)
+
+
 def cost(y, cuts, grid, scale, price):
     losses = (
         np.minimum(((y[a:b, None] - grid) / scale) ** 2, 9).sum(axis=0).min()

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from infercanary.judge.align import Alignment
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.sequential import Looks
 from infercanary.judge.shift import CHANGED, Restarts
@@ -61,11 +62,17 @@ class Host:
 
 def judged(
     host: Host, stay: int, *, slower: float = 0.0, runs: int = 48, name: str = "r0", later: float = 0.0
-) -> Judgement:
+) -> Result:
     before = host.earlier(stay + 1)
     if later:
         before[-1] = host.start(f"r{stay}", "old", 9399.0, 110, later=later)
     return judge([*before, host.start(name, "new", UPGRADE, runs, slower=slower)], [], "c")
+
+
+def beside_of(found: Result) -> tuple[int, float | None]:
+    """How many replicas stayed on the old image, and their shift."""
+    assert found.concurrent is not None
+    return found.concurrent.count, found.concurrent.shift
 
 
 def slowed(
@@ -90,7 +97,7 @@ def test_what_the_host_did_to_all_replicas_is_not_the_images(drift: float) -> No
         judgement = judged(Host(drift), stay)
         # One alone may have changed by itself.
         assert judgement.state == ("equivalent" if stay > 1 else "inconclusive"), sentence(judgement)
-        assert judgement.concurrent == stay and judgement.concurrent_shift == pytest.approx(drift, abs=0.01)
+        assert beside_of(judgement) == (stay, pytest.approx(drift, abs=0.01))
 
 
 @pytest.mark.parametrize("drift", [0.1, 0.0, -0.1])
@@ -142,7 +149,7 @@ def test_a_replica_that_stays_and_is_the_baseline_itself_counts_by_its_runs_of_t
     old = restless([host.start(f"r{i}", "old", 8000.0, 300) for i in range(stay)], sd)
     same = judge([*old, host.start("canary", "new", UPGRADE, 48)], [], "c")
     slower = judge([*old, host.start("canary", "new", UPGRADE, 48, slower=0.3)], [], "c")
-    assert same.state not in CHANGED and same.concurrent == stay
+    assert same.state not in CHANGED and beside_of(same)[0] == stay
     assert slower.state == "regressed" and slower.shift == pytest.approx(0.3, abs=0.02)
     assert slower.low is not None and slower.low > 0.1
 
@@ -155,8 +162,8 @@ def test_siblings_did_not_move_between_the_same_minutes() -> None:
     judgement = judge([*stay, host.start("canary", "new", UPGRADE, 48, slower=0.5)], siblings, "c")
     assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.5, abs=0.02)
     assert judgement.causes.cause == "image", sentence(judgement)
-    assert judgement.baseline_seconds == pytest.approx(0.02, rel=0.02), "of the same minutes"
-    assert judgement.current_seconds == pytest.approx(0.03, rel=0.02)
+    assert judgement.levels.baseline == pytest.approx(0.02, rel=0.02), "of the same minutes"
+    assert judgement.levels.current == pytest.approx(0.03, rel=0.02)
 
 
 def test_siblings_beside_the_new_image_on_another_host_show_that_host() -> None:
@@ -297,7 +304,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
 
 def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
     judgement = judged(Host(), 1, later=0.1)
-    assert judgement.state == "unconfirmed" and judgement.confirmed_at is None
+    assert judgement.state == "unconfirmed" and judgement.looks.confirmed_at is None
     assert "against a replica on the old image in the same minutes, which moved +" in sentence(judgement)
     hidden = judged(Host(), 1, slower=0.1, later=0.1)
     assert hidden.state == "inconclusive"  # and not equivalent
@@ -337,7 +344,7 @@ def test_replicas_that_are_upgraded_seconds_later_are_not_waited_for() -> None:
     for slower, state in ((0.0, ("equivalent", "inconclusive")), (0.3, ("regressed",))):
         new = [host.start(f"r{i}", "new", UPGRADE + 20 * i, 24, slower=slower) for i in range(3)]
         judgement = judge([*old, *new], [], "c")
-        assert judgement.state in state and judgement.concurrent == 0 and judgement.starts == 6
+        assert judgement.state in state and judgement.concurrent is None and judgement.starts == 6
 
 
 @pytest.mark.parametrize("every", [3.0, 7.0, 10.0, 13.0, 17.0, 29.0])
@@ -370,7 +377,7 @@ def test_the_runs_after_a_look_do_not_change_it() -> None:
     )
     late = Judge(policy).verdict([*before, new], [], "c")
     assert early.state == late.state == "equivalent"
-    assert (early.shift, early.low, early.concurrent_shift) == (late.shift, late.low, late.concurrent_shift)
+    assert (early.shift, early.low, early.concurrent) == (late.shift, late.low, late.concurrent)
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did() -> None:
@@ -424,8 +431,8 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with_and_no_baseline_re
     assert len(renamed.concurrent) == 16 and len(renamed.before) == 100
     assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE
     judgement = judged(host, 40)
-    assert judgement.state not in CHANGED and judgement.concurrent_shift == pytest.approx(0.1, abs=0.01)
-    assert judgement.concurrent == 16
+    assert judgement.state not in CHANGED and beside_of(judgement)[1] == pytest.approx(0.1, abs=0.01)
+    assert beside_of(judgement)[0] == 16
 
 
 def test_replicas_that_are_started_after_the_upgrade_take_the_place_of_none_that_was_there_before() -> None:
@@ -443,7 +450,7 @@ def test_replicas_that_are_started_after_the_upgrade_take_the_place_of_none_that
     young = [host.start(f"y{i}", "old", UPGRADE + 5 + i, 90, every=5.0) for i in range(24)]
     cut = judge([*old, *new, *young], [], "c")
     whole = Judge(LIVE.but(concurrent_starts=1000)).verdict([*old, *new, *young], [], "c")
-    assert cut.concurrent == whole.concurrent == 8
+    assert beside_of(cut)[0] == beside_of(whole)[0] == 8
     assert cut.state == whole.state not in CHANGED
     assert cut.shift == whole.shift
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.restarts import taught_by
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.verdict import Judge
 
@@ -50,7 +51,7 @@ def steady(ms: float, runs: int, waits: float = 0.0, seed: int = 1) -> list[tupl
     return [(work + waited, waited) for work, waited in each]
 
 
-def judged(candidate: list[tuple[float, float | None]], threads: str = "1") -> Judgement:
+def judged(candidate: list[tuple[float, float | None]], threads: str = "1") -> Result:
     before = [(median, waited) for median, waited in BASELINE]
     return judge([start("old", 0, [*before], threads), start("new", 1, candidate, threads)], [], "c")
 
@@ -109,7 +110,7 @@ def test_a_contended_start_teaches_no_restart_variance(threads: str, earlier: in
         new = start("new", earlier + 1, steady(44 * 1.62, runs, 1.0, 7), threads)
         found = judge([*old, new], [], "c")
         assert found.state == "regressed" and found.shift == pytest.approx(0.62, abs=0.02), sentence(found)
-        assert found.contended == 1 and found.restart_sd < 0.02
+        assert found.contended == 1 and found.restart.sd < 0.02
         assert "1 contended start excluded" in sentence(found)
         same = start("new", earlier + 1, steady(44, runs, 1.0, 7), threads)
         assert judge([*old, same], [], "c").state in ("equivalent", "inconclusive")

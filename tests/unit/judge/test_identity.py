@@ -11,9 +11,10 @@ import pytest
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified, image_name, is_named, redrawn
-from infercanary.judge.model import Generation, ImageForm, Judgement, Pair, Sample, Start
+from infercanary.judge.model import Generation, ImageForm, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.trials import trials
@@ -74,7 +75,7 @@ def history(text: str, seconds: float = 0.020) -> list[Start]:
     ]
 
 
-def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
+def judged(starts: Sequence[Start]) -> tuple[Result, str]:
     found = judge(starts, [], "c")
     return found, sentence(found)
 
@@ -137,6 +138,8 @@ def judged(starts: Sequence[Start]) -> tuple[Judgement, str]:
         ("a:one*500 | c:two d:one", "image", "02>1", None),  # one more of the old image
         # Pods that are known to be gone.
         ("a:one | b:two!", "", "", None),
+        ("a:one*700! | b:two*365! | c:one", "image", "1>2 0", None),  # at once
+        ("a:one b:one*480 | a:one", "", "", None),
         ("a:one*800! | b:two*20! | | c:one", "", "", None),  # compared with the one that ran last
         ("a:one*900 | b:two*540 | c:three", "image", "1>2", None),  # and with the newest that runs
         ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
@@ -155,6 +158,7 @@ def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | N
         assert (found.upgrade.changed, f"{before}>{after} {own}".strip()) == (changed, upgrade)
         assert {places[start.boot] for start in found.live} <= {*after}
         assert found.upgrade.at == starts[int(after[0])].generation.started_at
+    assert [*found.live] == sorted(found.live, key=lambda start: start.generation.started_at)
     assert found.settings_changed_at == (None if edited is None else HOUR * edited)
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
 
@@ -293,7 +297,7 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
 
 @pytest.mark.parametrize("at", [1e300, float("nan")])
 def test_a_probe_whose_clock_is_no_time_gets_its_words(at: float) -> None:
-    said = sentence(Judgement(state="no_baseline", settings_changed_at=at))
+    said = sentence(Result(state="no_baseline", settings_changed_at=at))
     assert said.startswith("no baseline yet: the canary's settings changed, and")
 
 

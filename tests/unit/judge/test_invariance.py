@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
+from infercanary.judge.result import Result
 from infercanary.judge.samples import compare
 from infercanary.judge.sequential import Looks
 from infercanary.judge.shift import Pooled, Restarts
@@ -57,7 +58,7 @@ def replicas(
     return found
 
 
-def numbers(judged: Judgement) -> list[float | None]:
+def numbers(judged: Result) -> list[float | None]:
     return [judged.shift, judged.low, judged.high]
 
 

@@ -12,7 +12,8 @@ import pytest
 import recorded
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.judge.model import Judgement, Sample, Start
+from infercanary.judge.model import Sample, Start
+from infercanary.judge.result import Result
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
@@ -32,7 +33,7 @@ def as_reported_since(start: Start) -> Start:
     return Start(start.generation, [since(s) for s in start.samples])
 
 
-def judged(starts: dict[str, list[Start]], runs: int) -> Judgement:
+def judged(starts: dict[str, list[Start]], runs: int) -> Result:
     *before, last = starts["classify"]
     return judge([*before, last.first(runs)], starts["moderate"], "resnet18")
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Causes, Change, Generation, Judgement, State
+from infercanary.judge.model import Generation
 from infercanary.judge.origin import NOWHERE, Origin, changed, link
+from infercanary.judge.result import Causes, Change, Result, State
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, sentence
 
 OF_THE_IMAGE = Causes(cause="image")
@@ -96,8 +97,8 @@ def judgement(
     after: Origin = NOWHERE,
     state: State = "regressed",
     causes: Causes = OF_THE_IMAGE,
-) -> Judgement:
-    return Judgement(
+) -> Result:
+    return Result(
         state=state,
         shift=0.12,
         low=0.1,

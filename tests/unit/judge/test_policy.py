@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infercanary.judge.policy import EXPERIMENT, FILES, LIVE, Policy
+from infercanary.judge.policy import LIVE, Policy
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,6 @@ from infercanary.judge.policy import EXPERIMENT, FILES, LIVE, Policy
 def test_a_number_that_cannot_be_meant_is_refused_by_name(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="^" + message.replace("(", r"\(").replace(")", r"\)")):
         LIVE.but(**change)
-
-
-def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
-    for looks in ((3, 4, 5), range(2, 13)):
-        assert sum(1 - level for level in EXPERIMENT.decide.levels(looks)) == pytest.approx(
-            1 - EXPERIMENT.decide.confidence
-        )
-        assert sum(1 - level for level in EXPERIMENT.decide.levels(looks, 0.002)) == pytest.approx(0.002)
-        assert len(EXPERIMENT.decide.levels(looks)) == len(looks)
-    assert FILES.decide.levels((1,)) == (0.995,)
 
 
 def test_the_edges_hold_in_both_directions() -> None:

@@ -77,15 +77,15 @@ def test_how_much_starts_differ_is_learned_with_the_prior_and_without() -> None:
 
 
 def test_a_drift_is_no_restart() -> None:
-    """Each start begins at one level, and all but the last one end at others."""
-    starts = [start("a", n * 3000, 200) for n in range(4)]
-    drifted = [
-        Start(one.generation, [*one.samples[:100], *start("a", n, 100, level=1 + 0.05 * n).samples])
-        for n, one in enumerate(starts)
-    ]
+    """Starts whose first runs are alike and whose last ones are not, and the other way round."""
+    apart = [[*start("a", n, 260, level=1 + 0.05 * n).samples] for n in range(4)]
+    alike = [start("a", n * 6000, 260) for n in range(4)]
+    drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]
+    settled = [Start(s.generation, [*more, *s.samples]) for s, more in zip(alike, apart, strict=True)]
     before = restarts_before(drifted[-1], drifted)
     assert before.df == LIVE.pool.restart_df + 2, "the last one does not count"
     assert before.sd < LIVE.pool.restart_sd < restarts_of(drifted).sd
+    assert restarts_of(settled).sd < LIVE.pool.restart_sd < restarts_before(settled[-1], settled).sd
 
 
 def services(seed: int, sds: Sequence[float]) -> list[Restarts]:
@@ -108,6 +108,13 @@ def test_a_prior_is_near_what_services_do_in_whatever_order(sd: float) -> None:
     prior = prior_of(each)
     assert prior.services == 40 and prior.sd == pytest.approx(sd, rel=0.3)
     assert prior_of(random.Random(1).sample(each, len(each))) == prior
+
+
+def test_a_prior_is_that_which_services_are_drawn_from() -> None:
+    df = LIVE.pool.restart_df
+    drawn = 0.01 * np.sqrt(df / np.random.default_rng(2).chisquare(df, 4000))
+    assert prior_of(services(3, drawn.tolist())).sd == pytest.approx(0.01, rel=0.07)
+    assert prior_of([Restarts(0.0, 3.0)] * 20).sd > 0.001, "services that never differ leave some room"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_one_service_in_ten_that_lies_changes_little(
 def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
     upgraded = [start("a", 0), start("a", 3600, image="sha256:2", level=1.12)]
     assumed = judge(upgraded, [], "c")
-    assert (assumed.state, assumed.prior, assumed.is_assumed) == ("unconfirmed", 0, True)
+    assert (assumed.state, assumed.restart.prior, assumed.restart.is_assumed) == ("unconfirmed", 0, True)
     narrow = judge(upgraded, [], "c", LIVE.but(**Prior(number=7, sd=0.003).changes))
-    assert (narrow.state, narrow.prior, narrow.is_assumed) == ("regressed", 7, True)
+    assert (narrow.state, narrow.restart.prior, narrow.restart.is_assumed) == ("regressed", 7, True)
     assert LIVE.but(**Prior().changes) == LIVE

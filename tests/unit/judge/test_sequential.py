@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge import result
+from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.sequential import Looks, verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Pooled, Verdict
@@ -105,15 +107,15 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled, runs: int) -> None:
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
     assert looks.confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5) == 8
     assert looks.confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5) is None
-    judgement = Judgement(
-        state="unconfirmed", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
+    slower = Result(
+        state="unconfirmed", shift=0.1, low=0.02, high=0.2, looks=result.Looks(11, next=12, confirmed_at=12)
     )
-    assert "slower, unconfirmed (11 of 12 runs)" in sentence(judgement)
-    assert progress(judgement) == "next look at 12 runs"
-    faster = Judgement(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
+    assert "slower, unconfirmed (11 of 12 runs)" in sentence(slower)
+    assert progress(slower) == "next look at 12 runs"
     for number, more in {None: "more restarts", 1: "another restart", 3: "about 3 more restarts"}.items():
-        waiting = msgspec.structs.replace(faster, starts_needed=number)
-        assert f"faster, unconfirmed: needs {more} or replica" in sentence(waiting)
+        waits = result.Looks(192, starts_needed=number)
+        faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, looks=waits)
+        assert f"faster, unconfirmed: needs {more} or replica" in sentence(faster)
 
 
 def test_how_many_starts_a_change_waits_for_is_how_many_call_it() -> None:
@@ -138,10 +140,10 @@ def test_the_live_judge_says_what_an_unconfirmed_change_waits_for() -> None:
             found = judge(service(seed, 1, 5, slower=slower, sd=0.01, earlier=1), [], "c")
             states[found.state] = found
             if found.state == "unconfirmed":
-                assert (found.confirmed_at is None) or found.confirmed_at > found.look
-                assert found.confirmed_at is None or found.starts_needed is None
+                assert (found.looks.confirmed_at is None) or found.looks.confirmed_at > found.looks.last
+                assert found.looks.confirmed_at is None or found.looks.starts_needed is None
     assert "unconfirmed" in states
-    assert states["unconfirmed"].confirmed_at or states["unconfirmed"].starts_needed
+    assert states["unconfirmed"].looks.confirmed_at or states["unconfirmed"].looks.starts_needed
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_the_order_of_the_baselines_starts_does_not_matter(slower: float) -> Non
     ]  # fmt: skip
     one, other = judge(starts, [], "c"), judge([*shuffled, starts[-1]], [], "c")
     assert one.state == other.state
-    numbers = [[found.shift, found.low, found.high, found.restart_sd] for found in (one, other)]
+    numbers = [[found.shift, found.low, found.high, found.restart.sd] for found in (one, other)]
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
 
 
@@ -241,7 +243,7 @@ def test_the_latest_starts_are_the_baseline(history: int) -> None:
     ]
     found = Judge(LIVE.but(history=history)).verdict([*slow, *starts[2:]], [], "c")
     assert found.shift == pytest.approx(0.0, abs=0.012) and found.starts == history + 1
-    assert found.restart_sd > judge(starts, [], "c").restart_sd
+    assert found.restart.sd > judge(starts, [], "c").restart.sd
 
 
 def test_the_judge_does_not_load_what_only_finds_a_root() -> None:

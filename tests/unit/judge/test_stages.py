@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
+from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.origin import Origin
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import interval, progress, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.trials import trials
@@ -85,7 +86,7 @@ FOUR = ("old",) * 4
 """Hours of the old image, before the new one."""
 
 
-def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Judgement:
+def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Result:
     return judge(starts, siblings or [], "c")
 
 
@@ -187,8 +188,8 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
     assert found.causes.controls == {}
     assert [change.component for change in found.causes.changes][:2] == ["torch", "torch_intra_op_threads"]
     assert list(found.causes.phases) == ["compute"]
-    assert found.baseline_seconds == pytest.approx(0.020, rel=0.01)
-    assert found.current_seconds == pytest.approx(0.020 * factor, rel=0.01)
+    assert found.levels.baseline == pytest.approx(0.020, rel=0.01)
+    assert found.levels.current == pytest.approx(0.020 * factor, rel=0.01)
     text = sentence(found)
     assert text.startswith(f"{state} {100 * (factor - 1):+.0f}"[:-1])
     assert ": image; torch 2.7.0 → 2.13.0, intra-op threads none → 1" in text
@@ -208,8 +209,8 @@ def test_the_level_before_is_the_old_images_or_the_only_ones(
 ) -> None:
     new = [] if runs_of_new is None else [start("a", "new", 3 * HOUR, 0.030, runs_of_new, control=0.0005)]
     found = judgement_of([*history("old", "old", "old", containers="a"), *new])
-    shown = (found.baseline_seconds, found.current_seconds, *found.control_seconds.values())
-    assert found.state == state and [*found.control_seconds] == ["cpu_spin"]
+    shown = (found.levels.baseline, found.levels.current, *found.levels.controls.values())
+    assert found.state == state and [*found.levels.controls] == ["cpu_spin"]
     assert shown == tuple(level and pytest.approx(level, rel=0.01) for level in levels)
 
 
@@ -222,10 +223,8 @@ def test_a_verdict_says_where_both_images_came_from() -> None:
     ]
     found, plain = judgement_of(labelled), judgement_of(starts)
     assert sentence(found).endswith(f" {source}/compare/1a2b3c4d5e6f...9f8e7d6c5b4a")
-    assert (found.baseline_origin, found.candidate_origin) == (origins["old"], origins["new"])
-    unlabelled = replace(
-        found, baseline_origin=plain.baseline_origin, candidate_origin=plain.candidate_origin
-    )
+    assert tuple(found.origins) == (origins["old"], origins["new"])
+    unlabelled = replace(found, origins=plain.origins)
     assert unlabelled == plain, "they decide nothing"
 
 
@@ -350,7 +349,7 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     assert state(3) == state(4) == "settling"
     assert state(5) == state(24) == "regressed"
     few = judgement_of(history("old", "old", "new", runs=4))
-    assert few.next_look == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
+    assert few.looks.next == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
     assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=3))), (
         "it has no progress in it"
     )
@@ -454,7 +453,7 @@ def false_alarms(starts: list[Start]) -> tuple[int, int]:
 def test_restarts_teach_how_much_they_change() -> None:
     calm = [start("a", "old", HOUR * i, 0.020) for i in range(8)]
     wild = [start("a", "old", HOUR * i, 0.020 * (1.05 if i % 2 else 0.95)) for i in range(8)]
-    assert judgement_of(calm).restart_sd < 0.01 < 0.03 < judgement_of(wild).restart_sd
+    assert judgement_of(calm).restart.sd < 0.01 < 0.03 < judgement_of(wild).restart.sd
     after = [start("a", "new", 8 * HOUR, 0.0215)]
     assert judgement_of([*wild, *after]).state == "inconclusive"
     assert false_alarms(calm) == (7, 0)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from infercanary.judge.model import Judgement, ServiceKey, Start
+from infercanary.judge.model import ServiceKey, Start
 from infercanary.judge.policy import Policy
+from infercanary.judge.result import Result
 from infercanary.judge.upgrade import live_starts
 from infercanary.store.base import Store
 from infercanary.store.reading import StartSummary, to_judge
@@ -54,7 +55,7 @@ class View(NamedTuple):
     """Runs that each start has in the store now. All those since the last judgement are assumed to count."""
     reported: Mapping[Boot, int]
     """What the newest start of each container reports of itself: a number, and another one when that changed."""
-    judgement: Judgement | None
+    judgement: Result | None
     """The last one."""
 
 

@@ -9,7 +9,8 @@ import msgspec
 import structlog
 
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import Judgement, ServiceKey, State
+from infercanary.judge.model import ServiceKey
+from infercanary.judge.result import Result, State
 from infercanary.judge.shift import CHANGED
 from infercanary.store.base import Store
 
@@ -44,11 +45,11 @@ def record(
     store: Store,
     service: ServiceKey,
     canary: str,
-    judgement: Judgement,
+    judgement: Result,
     sentence: str,
     now: float,
     measures: Mapping[str, MeasureVerdict] = MappingProxyType({}),
-    over: tuple[Judgement, str] | None = None,
+    over: tuple[Result, str] | None = None,
 ) -> tuple[PastVerdict, ...]:
     """Keep ``judgement`` if it is a new verdict on its upgrade, and those on its measures that changed.
 
@@ -105,7 +106,7 @@ def record(
     return _in_order(answers)
 
 
-def _answer(judgement: Judgement, state: State, words: str, now: float, measure: str = "") -> PastVerdict:
+def _answer(judgement: Result, state: State, words: str, now: float, measure: str = "") -> PastVerdict:
     return PastVerdict(
         answered_at=now,
         upgraded_at=judgement.upgraded_at or 0.0,

@@ -12,9 +12,10 @@ from infercanary.exporter.judging.sides import Sides, sides
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, judge_measures, measure_words
-from infercanary.judge.model import Judgement, Start
+from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.restarts import restarts_before
+from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.statistics import learn
@@ -28,7 +29,7 @@ _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one service, by canary; of what was never looked for there is no entry."""
 
-    judgements: Mapping[str, Judgement] = {}
+    judgements: Mapping[str, Result] = {}
     sentences: Mapping[str, str] = {}
     """Each judgement in words, for the log, the status page and the metrics."""
     drifts: Mapping[tuple[str, str], Drift] = {}

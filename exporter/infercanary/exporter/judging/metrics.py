@@ -17,9 +17,9 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import STATES, Judgement
 from infercanary.judge.operators import MOST
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import STATES, Result
 from infercanary.judge.sentence import SENTENCE_BYTES, distinct, listed
 from infercanary.judge.shift import CHANGED
 
@@ -33,8 +33,8 @@ _MEASURE = ("canary", "measure")
 VERDICT = Metric(
     "infercanary_verdict",
     "gauge",
-    "Verdict on the last upgrade, as a state set, for the latency (`latency`), memory, energy and throughput "
-    "(`throughput@BATCHxCONCURRENCY`).",
+    "Verdict on the last upgrade, as a state set, for the latency (`latency`), memory, energy, throughput "
+    "(`throughput@BATCHxCONCURRENCY`) and run-to-run spread (`spread`).",
     ("canary", "measure", "verdict"),
     reading="`regressed` is an alert. `unconfirmed`: changed, but by no more than a restart may cause. `no_baseline`: "
     "no comparable image ran before.",
@@ -88,14 +88,14 @@ HIGH = Metric(
 MEASURE_BASELINE = Metric(
     "infercanary_measure_baseline",
     "gauge",
-    "Median of a measure with the old image: bytes, joules, or samples per second.",
+    "Median of a measure with the old image: bytes, joules, samples per second, or a ratio.",
     _MEASURE,
     reading="Memory is compared at the same age of the process.",
 )
 MEASURE_CURRENT = Metric(
     "infercanary_measure_current",
     "gauge",
-    "Median of a measure with the new image: bytes, joules, or samples per second.",
+    "Median of a measure with the new image: bytes, joules, samples per second, or a ratio.",
     _MEASURE,
     reading="Updated when the judge looks. The probe's own metrics have the last run.",
 )
@@ -265,13 +265,13 @@ ALARMS = Metric(
 )
 
 _Found = TypeVar("_Found")
-_OF_LATENCY: dict[Metric, Callable[[Judgement], float | None]] = {
+_OF_LATENCY: dict[Metric, Callable[[Result], float | None]] = {
     HOST_PART: lambda j: j.causes.host.shift if j.causes.host else None,
     IMAGE_PART: lambda j: j.causes.image.shift if j.causes.image else None,
-    BASELINE: lambda j: j.baseline_seconds,
-    CURRENT: lambda j: j.current_seconds,
+    BASELINE: lambda j: j.levels.baseline,
+    CURRENT: lambda j: j.levels.current,
     ONSET: lambda j: j.upgraded_at,
-    RESTART_SD: lambda j: j.restart_sd,
+    RESTART_SD: lambda j: j.restart.sd,
     RUNS: lambda j: float(j.runs),
     GENERATIONS: lambda j: float(j.starts),
     OUTPUT: lambda j: j.causes.output_error,
@@ -281,7 +281,7 @@ _OF_MEASURES: dict[Metric, Callable[[MeasureVerdict], float | None]] = {
     MEASURE_BASELINE: lambda v: v.before,
     MEASURE_CURRENT: lambda v: v.after,
 }
-_OF_BOTH: dict[Metric, Callable[[Judgement | MeasureVerdict], float | None]] = {
+_OF_BOTH: dict[Metric, Callable[[Result | MeasureVerdict], float | None]] = {
     SHIFT: lambda v: v.shift,
     LOW: lambda v: v.low,
     HIGH: lambda v: v.high,
@@ -335,7 +335,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
     measures: dict[tuple[str, ...], MeasureVerdict] = {
         (c, name): v for c, known in found.measures.items() for name, v in known.items()
     }
-    both: dict[tuple[str, ...], Judgement | MeasureVerdict] = {
+    both: dict[tuple[str, ...], Result | MeasureVerdict] = {
         **{(c, LATENCY): j for c, j in judgements.items()},
         **measures,
     }
@@ -377,7 +377,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
         ),
         CONTROL.family({(c, name): x for c, j in changed.items() for name, x in j.causes.controls.items()}),
         CONTROL_BASELINE.family(
-            {(c, name): x for c, j in judgements.items() for name, x in j.control_seconds.items()}
+            {(c, name): x for c, j in judgements.items() for name, x in j.levels.controls.items()}
         ),
         OPERATOR.family(_operators(changed)),
         *(metric.family(points) for metric, points in shifts.items()),
@@ -415,7 +415,7 @@ def _new_containers(found: Findings, canary: str) -> str:
     return label_text(", ".join(names) if len(names) <= _NAMED else f"more than {_NAMED} containers")
 
 
-def _operators(changed: Mapping[str, Judgement]) -> dict[tuple[str, ...], float]:
+def _operators(changed: Mapping[str, Result]) -> dict[tuple[str, ...], float]:
     """The operators that explain the changes of a service, the largest differences."""
     gained = {
         (canary, bounded(shift.operator), shift.change): shift.gained

@@ -16,7 +16,8 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Generation, Judgement, ServiceKey
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.judge.result import Result
 from infercanary.judge.trials import Trials
 from infercanary.store.base import Fleet, StoreError
 
@@ -32,9 +33,12 @@ _AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one canary, as it is kept; new fields have a default."""
+    """What is known of one canary, as it is kept; new fields have a default.
 
-    judgement: Judgement
+    A field whose type changes gets another name: a store may hold what an older version found.
+    """
+
+    result: Result
     sentence: str
     drifts: dict[str, Drift] = {}
     """By container."""
@@ -56,7 +60,7 @@ def encoded(found: Findings, canary: str) -> bytes:
         canary: One that was judged.
     """
     finding = Finding(
-        judgement=found.judgements[canary],
+        result=found.judgements[canary],
         sentence=found.sentences[canary],
         drifts={container: drift for (container, name), drift in found.drifts.items() if name == canary},
         answers=found.answers.get(canary, ()),
@@ -67,7 +71,7 @@ def encoded(found: Findings, canary: str) -> bytes:
     return _encoder.encode(finding)
 
 
-def with_finding(found: Findings, canary: str, body: bytes) -> Findings:
+def with_finding(found: Findings, canary: str, body: bytes) -> Findings | None:
     """The findings with a canary's part out of the store.
 
     Args:
@@ -76,18 +80,17 @@ def with_finding(found: Findings, canary: str, body: bytes) -> Findings:
         body: As :func:`encoded` made it.
 
     Returns:
-        Findings that differ in this canary alone; the same where a newer version wrote what this one cannot read.
+        Findings that differ in this canary alone; None where another version wrote what this one cannot read.
     """
     try:
         known = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.warning("a finding cannot be read", canary=canary, error=str(error))
-        return found
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
     drifts: dict[tuple[str, str], Any] = {key: d for key, d in found.drifts.items() if key[1] != canary}
     drifts |= {(container, canary): drift for container, drift in known.drifts.items()}
     return msgspec.structs.replace(
         found,
-        judgements={**found.judgements, canary: known.judgement},
+        judgements={**found.judgements, canary: known.result},
         sentences={**found.sentences, canary: known.sentence},
         drifts=drifts,
         answers={**found.answers, canary: known.answers},

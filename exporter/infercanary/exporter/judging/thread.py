@@ -301,10 +301,16 @@ class Judging:
         for service in self.findings.keys() - followed:
             del self.findings[service]
             self._holding.forget(service)
+        unreadable = []
         for found in fleet.findings(followed):
-            known = self.findings.get(found.service, NOTHING)
-            known = with_finding(known, found.canary, found.body)
-            self._keep(found.service, found.canary, known, len(found.body))
+            known = with_finding(self.findings.get(found.service, NOTHING), found.canary, found.body)
+            if known is None:
+                unreadable.append(f"{found.service} {found.canary}")
+            else:
+                self._keep(found.service, found.canary, known, len(found.body))
+        if unreadable:
+            log.warning("findings of another version are dropped; their canaries are judged anew",
+                        canaries=len(unreadable), first=unreadable[0])  # fmt: skip
         held = self.ownership.held - {PRIORS}
         changed = fleet.refresh(held)
         for service in held:

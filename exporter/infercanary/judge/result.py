@@ -1,0 +1,220 @@
+"""The result of the judge: one flat value with what it rests on. Frozen, and without any I/O."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import msgspec
+
+from infercanary.contract.bottleneck import Limit
+from infercanary.contract.report import OUTPUT_TOLERANCE
+from infercanary.contract.vocabulary import Cause
+from infercanary.judge.model import Changed
+from infercanary.judge.operators import Operators
+from infercanary.judge.origin import NOWHERE, Origin
+from infercanary.judge.policy import LIVE
+from infercanary.judge.shift import Shift
+
+State = Literal[
+    "settling", "no_baseline", "inconclusive", "equivalent", "unconfirmed", "regressed", "improved"
+]
+STATES: tuple[State, ...] = get_args(State)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a shift and its confidence interval, as ratios."""
+
+    shift: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, shift: Shift, level: float) -> Part:
+        """Turn logarithms into ratios.
+
+        Args:
+            shift: The part, and its error.
+            level: Two-sided confidence of the interval, between 0 and 1.
+
+        Returns:
+            Ratios; the bounds of an infinite error are -1 and e^700 - 1.
+        """
+        low, high = shift.interval(level)
+        return cls(*(math.expm1(min(x, 700.0)) for x in (shift.log, low, high)))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A component of the environment that differs; None where there is none."""
+
+    component: str
+    before: str | None
+    after: str | None
+
+
+class Causes(msgspec.Struct, frozen=True):
+    """What is known of why a canary's latency moved."""
+
+    host: Part | None = None
+    """None where nothing can tell: no control ran and no sibling was there."""
+    image: Part | None = None
+    load: Part | None = None
+    """What more (or fewer) requests than before took of the CPU that the canary waited for; None where that is nothing,
+    or not known."""
+    cause: Cause = "unknown"
+    phases: dict[str, float] = {}
+    """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
+    bottlenecks: dict[Limit, float] = {}
+    """Resource → its share of the change, the largest first; they sum to about 1. Empty where nothing changed."""
+    controls: dict[str, float] = {}
+    """Control → its shift; empty where all were flat, or none ran."""
+    has_controls: bool = False
+    """Whether some control ran before and after."""
+    siblings: Part | None = None
+    """How far the containers moved whose image did not change."""
+    clock: Part | None = None
+    """What the SM clock explains of the shift."""
+    changes: tuple[Change, ...] = ()
+    tags: dict[str, tuple[float, float]] = {}
+    """Tag → the share of runs that had it before and after; those that rose."""
+    cold_start: dict[str, tuple[float, float]] = {}
+    """Step → seconds before and after; those that became slower."""
+    output_error: float | None = None
+    """Relative error of the first steady output against the old image's; None where one of them is not known."""
+    output_tokens: tuple[float, float] | None = None
+    """Tokens of a completion before and after, where they differ: fewer take less time."""
+    cpu_fallback: bool = False
+    """It ran on a GPU before, and on the CPU now."""
+    memory_kills: tuple[int, int] = (0, 0)
+    """How often the kernel ended servers for memory, before and after."""
+    inside: tuple[float, float] | None = None
+    """Cores that others in the container took beside the canary, before and after, where that made it wait."""
+    operators: Operators | None = None
+    """What profiled repeats say of it; None where a side has none."""
+    unknown_siblings: bool = False
+    """Siblings or replicas on the old image are there, and have too few runs yet to be compared."""
+    unknown_waiting: bool = False
+    """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
+    unknown_load: bool = False
+    """Others in the container took more CPU, and whether for requests is not known."""
+
+    @property
+    def output_changed(self) -> bool:
+        """Whether the same input gives another output now."""
+        return (self.output_error or 0.0) > OUTPUT_TOLERANCE
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """Medians in seconds."""
+
+    baseline: float | None = None
+    """Median latency of the old image."""
+    current: float | None = None
+    """Median latency of the new image; without an upgrade, of the only image."""
+    controls: dict[str, float] = {}
+    """Control → its median time with the old image; without an upgrade, with the only image."""
+    only: float | None = None
+    """Latency of all runs of both sides, as a coarse clock shows it; None where runs differ."""
+
+
+class Looks(msgspec.Struct, frozen=True):
+    """Looks of the judge, each at a number of runs of a start."""
+
+    last: int = 0
+    """The last look; 0 before the first one."""
+    next: int | None = None
+    """The next look; None after the last one."""
+    confirmed_at: int | None = None
+    """The look that calls an unconfirmed change if nothing changes; None if the change needs more starts."""
+    starts_needed: int | None = None
+    """Starts that an unconfirmed change still needs; None where that is not known, or more than anybody waits for."""
+
+
+class RestartVariance(msgspec.Struct, frozen=True):
+    """Restart variance that the interval has."""
+
+    sd: float = LIVE.pool.restart_sd
+    """Restart SD, as a logarithm (0.01 is 1 %)."""
+    prior: int = 0
+    """Number of the prior learned from other services; 0 for the policy's own."""
+    is_assumed: bool = False
+    """True if no restart of the service was observed yet."""
+
+
+class ConcurrentBaseline(msgspec.Struct, frozen=True):
+    """Replicas that stayed on the old image over the same period."""
+
+    count: int
+    """Number of replicas."""
+    shift: float | None = None
+    """Shift of these replicas, a ratio, which the shift of the upgrade is corrected for; None where it is not."""
+
+
+class Doubts(msgspec.Struct, frozen=True):
+    """Reasons to doubt that there was an upgrade."""
+
+    by_reference: bool = False
+    """True if the images are compared by name, since their digests are not comparable."""
+    redrawn: int = 0
+    """Number of starts, each with weights of its own (random initialization); 0 where two starts have the same."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with its evidence. Shifts are ratios (0.05 is 5 % slower), times are Unix seconds."""
+
+    state: State
+    """The verdict."""
+    upgraded_at: float | None = None
+    """Time of the upgrade: the first start of the new image."""
+    newest_at: float | None = None
+    """Time of the last start of the new image: a rollout that was stopped may go on."""
+    until: float | None = None
+    """Without an upgrade: time of the last of ``runs``."""
+    shift: float | None = None
+    """Shift of the latency; None where nothing can be compared."""
+    low: float | None = None
+    """Lower end of the interval of ``shift``."""
+    high: float | None = None
+    """Upper end of the interval of ``shift``."""
+    own: Part | None = None
+    """After a rollback: shift compared with earlier runs of the same image."""
+    rollback: bool = False
+    """True if the new image ran before."""
+    changed: Changed = "image"
+    """The part that the upgrade exchanged: new weights in the same image are an upgrade, too."""
+    baseline_image: str = ""
+    """Name of the old image."""
+    candidate_image: str = ""
+    """Name of the new image; without an upgrade, of the only image."""
+    rolled_back_image: str = ""
+    """Name of the last new image, if it was rolled back."""
+    origins: tuple[Origin, Origin] = (NOWHERE, NOWHERE)
+    """Origins of the old and of the new image, by their labels."""
+    doubts: Doubts = Doubts()
+    """Reasons to doubt that there was an upgrade."""
+    settings_changed_at: float | None = None
+    """Time of the last change of the canary's settings, if there is no baseline because of it."""
+    levels: Levels = Levels()
+    """Medians in seconds."""
+    looks: Looks = Looks()
+    """The last look and the next one."""
+    restart: RestartVariance = RestartVariance()
+    """Restart variance that the interval has."""
+    concurrent: ConcurrentBaseline | None = None
+    """Concurrent baseline; None without replicas on the old image."""
+    contended: int = 0
+    """Number of starts excluded because they were contended."""
+    is_unwaited: bool = False
+    """True if the shift is the one after subtracting CPU wait."""
+    causes: Causes = Causes()
+    """Causes of the shift."""
+    runs: int = 0
+    """Runs of the new image that the last look counted; before the first look, those of the longest start."""
+    starts: int = 0
+    """Starts of both images that counted."""
+    hosts: int = 0
+    """Hosts of the compared starts; 0 where the store is of one host."""
+    hardware: tuple[str, ...] = ()
+    """Classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
+    medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    """Latencies before and after in seconds, in order of time, for a picture."""
