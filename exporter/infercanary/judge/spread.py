@@ -48,9 +48,10 @@ def compare_spread(
 ) -> tuple[Comparison, float, float] | None:
     """Did the spread of runs change with the upgrade.
 
-    A change is five times as large as one that counts of other measures. There are few looks, of which the first is at
-    48 runs of a new start, and each errs in eight times as many cases as all looks at the latency. In simulated noise
-    less than 1 % of identical restarts were called while the spread of restarts had an SD of up to 10 %.
+    A change is five times as large as one that counts of other measures, and the interval that is shown calls it: in
+    simulated noise less than 1 % of identical restarts were called at any of the looks, of which the first is at 48
+    runs of a new start. It is called unless controls, or siblings and replicas on the old image, spread at least half
+    as much.
 
     Args:
         selection: With an upgrade.
@@ -60,10 +61,9 @@ def compare_spread(
     Returns:
         The verdict of the last look, and the spreads before and after as ratios; None where there is no look yet.
     """
-    decide, effect = policy.decide, policy.pool.measure_effect
+    decide = policy.decide
     rules = policy.but(
-        smallest_effect=max(decide.smallest_effect, 5 * effect),
-        clear_zone=effect,
+        smallest_effect=max(decide.smallest_effect, 5 * policy.pool.measure_effect),
         looks=tuple(runs for runs in decide.looks if runs >= 48) or decide.looks[-1:],
     )
     runs = align(selection, siblings, rules)
