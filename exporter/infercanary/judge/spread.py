@@ -48,10 +48,9 @@ def compare_spread(
 ) -> tuple[Comparison, float, float] | None:
     """Did the spread of runs change with the upgrade.
 
-    A change is five times as large as one that counts of other measures, and the interval that is shown calls it, of 98 %: in
-    simulated noise less than 1 % of identical restarts were called at any of the looks, of which the first is at 48
-    runs of a new start. It is called unless controls, or siblings and replicas on the old image, spread at least half
-    as much.
+    A change is five times as large as one that counts of other measures. The interval that is shown (98 %) calls it,
+    unless controls, or siblings and replicas on the old image, spread at least half as much. The first look is at 48
+    runs of a new start.
 
     Args:
         selection: With an upgrade.
