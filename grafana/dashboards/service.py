@@ -82,7 +82,12 @@ def _milliseconds(side: str, label: str, unit: str) -> str:
 
 def _by_measure(side: str, label: str) -> str:
     """Medians of the measures with the old image or the new one, each in its unit."""
-    kinds = {"energy": ("", " J"), "spread": (" * 100", " %"), "throughput.*": ("", " /s"), ".+_memory": (_MIB, " MiB")}
+    kinds = {
+        "energy": ("", " J"),
+        "spread": (" * 100", " %"),
+        "throughput.*": ("", " /s"),
+        ".+_memory": (_MIB, " MiB"),
+    }
     by = "namespace, measure"
     return " or ".join(
         text(

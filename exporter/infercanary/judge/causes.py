@@ -177,9 +177,9 @@ class Attribution:
         locked = min(rules.waiting_factor * math.log1p(abs(more)) / size, 1.0) - load
         may_be_load = more * shift.log > 0 and locked > few
         low, high = sorted(x / shift.log for x in image.interval(rules.cause_confidence))
-        # Restarts hide a quarter of a small shift: half of it may be the image's there.
+        # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
         effect = self._policy.decide.log_effect / size
-        is_small = high <= max(few, min(max(0.5, effect), 4 * effect))
+        is_small = high <= max(few, min(max(0.5, effect), 6 * effect))
         cause: Cause = "unknown"
         if load > few:
             cause = "load" if load >= rules.whole_share and is_small else cause

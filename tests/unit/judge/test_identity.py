@@ -259,6 +259,12 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
     same = [start(texts[0], HOUR * n) for n in range(3)]
     assert restarts_of(starts).df == LIVE.pool.restart_df < restarts_of(same).df
     assert trials(starts) == {} and len(trials(same)) == 2
+    assert trials([*same[:1], start("a:one/1/s1*23", HOUR)]) == {}, "it costs more than it tells"
+    twice = [
+        start(f"a:{image}", HOUR * n, 0.02 + 0.02 * (n > 5))
+        for n, image in enumerate(["one"] * 6 + ["two"] * 2)
+    ]
+    assert not trials(twice)[twice[-1].boot].called, "an earlier image is no baseline"
     blocks = [NOTHING.judged("c", each, [], LIVE).drifts["a", "c"].blocks for each in (starts, same)]
     assert blocks == [16, 48], "starts of the same work are one series"
 

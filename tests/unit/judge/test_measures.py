@@ -20,6 +20,7 @@ from infercanary.contract.measures import (
     THROUGHPUT,
     throughput_of,
 )
+from infercanary.exporter.judging.findings import NOTHING
 from infercanary.judge.measures import (
     MeasureVerdict,
     compare_measures,
@@ -330,6 +331,13 @@ def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(
             words = measure_words(SPREAD.name, found)
             assert words.startswith("run-to-run spread regressed ×") and words.count(",") == 1
     assert judge(starts, [], "c").state not in CHANGED
+
+
+def test_the_sentence_on_the_latency_names_the_spread() -> None:
+    starts = shaken(2.0)
+    found = NOTHING.judged("c", [*starts[:-2], *(start.first(48) for start in starts[-2:])], [], LIVE)
+    assert found.judgements["c"].state not in CHANGED
+    assert "; run-to-run spread regressed ×" in found.sentences["c"]
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:
