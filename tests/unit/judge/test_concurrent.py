@@ -15,7 +15,7 @@ from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.sequential import Looks
-from infercanary.judge.shift import CHANGED, Restarts
+from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
@@ -388,9 +388,9 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
     moved = [(Series.of(quiet[4]), Series.of([1.2 * x for x in quiet[5]]))]
     restarts = Restarts(0.01, 20.0)
 
-    def found(beside):
-        two = (known, beside), (lone, [])
-        several = [Replica(*([Series.of(p) for p in side] for side in pair), around) for pair, around in two]
+    def found(beside: list[tuple[Series, Series]]) -> Pooled | None:
+        sides = [[[Series.of(points) for points in side] for side in pair] for pair in (known, lone)]
+        several = [Replica(old, new, near) for (old, new), near in zip(sides, (beside, []), strict=True)]
         return Pooling().pooled(several, restarts)
 
     none, same, other = found([]), found(still), found(moved)

@@ -143,7 +143,7 @@ class Said(NamedTuple):
     """A verdict in short."""
 
     words: str
-    intervals: Sequence[Sequence[float]] = ()
+    intervals: Sequence[Sequence[Any]] = ()
     """Shift, low, high."""
     facts: Sequence[Any] = ()
     """Numbers without an error: equal but for rounding."""
@@ -152,7 +152,7 @@ class Said(NamedTuple):
 def said(starts: Sequence[Start], siblings: Sequence[Start]) -> Said:
     j = Judge().verdict(starts, siblings, CANARY)
     tried = trials(starts).values()
-    aa = len(tried), sum(trial.called for trial in tried)
+    aa: list[Any] = [len(tried), sum(trial.called for trial in tried)]
     return Said(
         f"{j.state} {j.causes.cause}",
         [] if j.shift is None else [[j.shift, j.low, j.high]],
