@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from infercanary.judge import result
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
+from infercanary.judge.resolution import Resolution
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.sequential import Looks, verdict_after
@@ -102,6 +103,25 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled, runs: int) -> None:
             fewer = math.sqrt(runs / later)
             then = pooled._replace(runs_se=fewer * pooled.runs_se, runs_df=pooled.runs_df / fewer**2)
             assert looks.assess(then).verdict in CHANGED
+
+
+@pytest.mark.parametrize(
+    ("log", "down", "up", "verdict"),
+    [
+        (0.2, 0.15, 0.3, "regressed"),
+        (0.2, 0.195, 0.0, "inconclusive"),
+        (-0.2, 0.3, 0.15, "improved"),
+        (-0.2, 0.0, 0.195, "inconclusive"),
+        (0.0, 0.02, 0.02, "equivalent"),
+        (0.0, 0.0, 0.05, "inconclusive"),
+    ],
+)
+def test_an_interval_reaches_as_far_as_the_clock_may_hide(
+    log: float, down: float, up: float, verdict: str
+) -> None:
+    seen = looks.assess(Pooled(log, 1e-4, 50.0, 1e-4, 50.0, resolution=Resolution(down, up)))
+    assert seen.verdict == verdict
+    assert math.log1p(seen.low) <= log - down + 1e-9 and math.log1p(seen.high) >= log + up - 1e-9
 
 
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
