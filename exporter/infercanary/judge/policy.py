@@ -281,7 +281,7 @@ class Policy:
 LIVE = Policy()
 """Judges upgrades in the exporter, at looks while runs come in."""
 
-FILES = LIVE.but(confidence=0.998, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
+FILES = LIVE.but(confidence=0.995, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
 """Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Of places
 in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/verdicts.py)."""
 
