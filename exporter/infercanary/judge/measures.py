@@ -113,7 +113,7 @@ def measured(before: Iterable[Start], after: Iterable[Start]) -> dict[str, Measu
     """
     old, new = ({n for start in side for s in start.samples for n in s.measures} for side in (before, after))
     known = [m for name in old & new if (m := measure_of(name)) is not None and m.is_judged and m != SPREAD]
-    known.sort(key=lambda m: (m.more_is_better, len(m.name), m.name))
+    known.sort(key=lambda m: (m.more_is_better, m.unit, len(m.name), m.name))
     return {measure.name: measure for measure in known[:20]}
 
 
