@@ -104,10 +104,8 @@ class Looks:
     def _is_beyond_doubt(self, pooled: Pooled) -> bool:
         """Whether the shift is a change, but for ``false_calls`` of restarts."""
         decide = self._decide
-        hidden = pooled.resolution.down if pooled.log > 0 else pooled.resolution.up
         clear = abs(pooled.log) - decide.log_clear
-        is_large = abs(pooled.log) >= decide.log_effect and hidden < clear
-        return is_large and self.half_width(pooled, decide.false_calls) < clear
+        return abs(pooled.log) >= decide.log_effect and self.half_width(pooled, decide.false_calls) < clear
 
 
 def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:

@@ -208,7 +208,7 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     assert found.state in STATES and sentence(found) and progress(found) is not None
     assert (found.looks.last == 0) == (found.shift is None)
     is_sound(found)
-    assert set(trials(own, others)) <= {start.boot for start in own}
+    assert set(trials(own)) <= {start.boot for start in own}
 
 
 @pytest.mark.parametrize("runs", range(5, 9))

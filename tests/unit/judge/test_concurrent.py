@@ -15,7 +15,7 @@ from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
 from infercanary.judge.sequential import Looks
-from infercanary.judge.shift import CHANGED, Restarts
+from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
@@ -69,19 +69,35 @@ def judged(
     return judge([*before, host.start(name, "new", UPGRADE, runs, slower=slower)], [], "c")
 
 
-def without_concurrent(host: Host, *, slower: float = 0.0) -> Result:
-    before = host.earlier(1)
-    return judge([*before, host.start("r0", "new", UPGRADE, 48, slower=slower)], [], "c")
+def beside_of(found: Result) -> tuple[int, float | None]:
+    """How many replicas stayed on the old image, and their shift."""
+    assert found.concurrent is not None
+    return found.concurrent.count, found.concurrent.shift
+
+
+def slowed(
+    start: Start, factor: float, since: float = -math.inf, until: float = math.inf, **values: object
+) -> Start:
+    """``start`` with that factor, and these values, in its runs of some minutes."""
+    samples = [
+        msgspec.structs.replace(s, median=factor * (s.median or 0.0), **values)
+        if since <= s.started_at < until
+        else s
+        for s in start.samples
+    ]
+    return Start(start.generation, samples)
 
 
 @pytest.mark.parametrize("drift", [0.1, -0.1])
 def test_what_the_host_did_to_all_replicas_is_not_the_images(drift: float) -> None:
-    assert without_concurrent(Host(drift)).state in CHANGED
+    host = Host(drift)
+    alone = judge([*host.earlier(1), host.start("r0", "new", UPGRADE, 48)], [], "c")
+    assert alone.state in CHANGED
     for stay in (1, 2, 3):
         judgement = judged(Host(drift), stay)
         # One alone may have changed by itself.
         assert judgement.state == ("equivalent" if stay > 1 else "inconclusive"), sentence(judgement)
-        assert judgement.concurrent == stay and judgement.concurrent.shift == pytest.approx(drift, abs=0.01)
+        assert beside_of(judgement) == (stay, pytest.approx(drift, abs=0.01))
 
 
 @pytest.mark.parametrize("drift", [0.1, 0.0, -0.1])
@@ -96,16 +112,9 @@ def test_an_image_is_called_whatever_the_host_did_to_all_replicas(drift: float) 
 
 def test_the_image_is_not_credited_if_others_came_to_the_gpu_of_the_replicas_that_stayed() -> None:
     host = Host()
-    old = host.earlier(3)
-
-    def crowded(s: Sample) -> Sample:
-        return msgspec.structs.replace(s, median=1.6 * (s.median or 0.0), tags=("gpu_busy",))
-
     stayed = [
-        Start(each.generation, [crowded(s) if s.started_at >= UPGRADE else s for s in each.samples])
-        if each.generation.container != "r0"
-        else each
-        for each in old
+        slowed(s, 1.6, UPGRADE, tags=("gpu_busy",)) if s.generation.container != "r0" else s
+        for s in host.earlier(3)
     ]
     judgement = judge([*stayed, host.start("r0", "new", UPGRADE, 48)], [], "c")
     assert (judgement.state, judgement.causes.cause) == ("improved", "unknown"), sentence(judgement)
@@ -140,7 +149,7 @@ def test_a_replica_that_stays_and_is_the_baseline_itself_counts_by_its_runs_of_t
     old = restless([host.start(f"r{i}", "old", 8000.0, 300) for i in range(stay)], sd)
     same = judge([*old, host.start("canary", "new", UPGRADE, 48)], [], "c")
     slower = judge([*old, host.start("canary", "new", UPGRADE, 48, slower=0.3)], [], "c")
-    assert same.state not in CHANGED and same.concurrent == stay
+    assert same.state not in CHANGED and beside_of(same)[0] == stay
     assert slower.state == "regressed" and slower.shift == pytest.approx(0.3, abs=0.02)
     assert slower.low is not None and slower.low > 0.1
 
@@ -148,20 +157,9 @@ def test_a_replica_that_stays_and_is_the_baseline_itself_counts_by_its_runs_of_t
 def test_siblings_did_not_move_between_the_same_minutes() -> None:
     """What the replicas that stay recovered from was taken off siblings, which then blamed the host."""
     host = Host()
-    stay = [host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(2)]
-    contended = [
-        Start(
-            start.generation,
-            [
-                msgspec.structs.replace(s, median=1.5 * (s.median or 0.0)) if s.started_at < UPGRADE else s
-                for s in start.samples
-            ],
-        )
-        for start in stay
-    ]
+    stay = [slowed(host.start(f"r{i}", "old", 8000.0 + i, 300), 1.5, until=UPGRADE) for i in range(2)]
     siblings = [host.start(f"x{i}", "other", 8000.0 + i, 300, service=f"x{i}") for i in range(3)]
-    new = host.start("canary", "new", UPGRADE, 48, slower=0.5)
-    judgement = judge([*contended, new], siblings, "c")
+    judgement = judge([*stay, host.start("canary", "new", UPGRADE, 48, slower=0.5)], siblings, "c")
     assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.5, abs=0.02)
     assert judgement.causes.cause == "image", sentence(judgement)
     assert judgement.levels.baseline == pytest.approx(0.02, rel=0.02), "of the same minutes"
@@ -172,18 +170,16 @@ def test_siblings_beside_the_new_image_on_another_host_show_that_host() -> None:
     """Three replicas stay on host A; the new one is on host B, where three siblings became slower, too."""
     host = Host()
 
-    def on(name: str, start: Start) -> Start:
-        return Start(msgspec.structs.replace(start.generation, host=name), start.samples)
+    def on(name: str, starts: list[Start]) -> list[Start]:
+        return [Start(msgspec.structs.replace(s.generation, host=name), s.samples) for s in starts]
 
-    stay = [
-        on("A", s) for s in restless([host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(3)], 0.3)
-    ]
-    siblings = [
-        on("B", host.start(f"x{i}", "other", 8000.0 + i, 300, service=f"x{i}", later=0.3)) for i in range(3)
-    ]
-    new = on("B", host.start("canary", "new", UPGRADE, 48, slower=0.3))
-    judgement = judge([*stay, new], siblings, "c")
+    stay = on("A", restless([host.start(f"r{i}", "old", 8000.0 + i, 300) for i in range(3)], 0.3))
+    beside = [host.start(f"x{i}", "other", 8000.0 + i, 300, service=f"x{i}", later=0.3) for i in range(3)]
+    new = on("B", [host.start("canary", "new", UPGRADE, 48, slower=0.3)])
+    judgement = judge([*stay, *new], on("B", beside), "c")
     assert judgement.state == "regressed" and judgement.causes.cause == "host", sentence(judgement)
+    elsewhere = judge([*stay, *new], on("A", beside), "c")
+    assert elsewhere.causes.cause == "image", sentence(elsewhere)
 
 
 @pytest.mark.parametrize("stay", [2, 3, 4])
@@ -246,16 +242,11 @@ def test_a_replica_beside_one_of_many_new_starts_confirms_nothing(later: float) 
     """Two stay beside the first new start; then one of them ends, and the other one becomes faster by itself."""
     host = Host()
     a, b = restless([host.start("a", "old", 8000.0, 230), host.start("b", "old", 8000.0, 600)], 0.1)
-    faster = [
-        msgspec.structs.replace(
-            s, median=(s.median or 0.0) * (1 + (later if s.started_at > UPGRADE + 900 else 0))
-        )
-        for s in b.samples
-    ]
     earlier = [host.start(f"e{i}", "old", 100.0 * i, 60) for i in range(16)]
     first = host.start("n1", "new", UPGRADE, 30)
     second = [host.start(f"n{i}", "new", UPGRADE + 1500 + i, 48) for i in range(2, 10)]
-    assert judge([*earlier, a, Start(b.generation, faster), first, *second], [], "c").state not in CHANGED
+    stays = [a, slowed(b, 1 + later, UPGRADE + 900)]
+    assert judge([*earlier, *stays, first, *second], [], "c").state not in CHANGED
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
@@ -273,22 +264,8 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
 def test_the_picture_of_the_same_minutes_has_the_same_minutes() -> None:
     host = Host()
     stays = restless([host.start(f"r{i}", "old", 8000.0, 400) for i in range(2)], 0.3)
-    noisy = [
-        Start(
-            s.generation,
-            [
-                msgspec.structs.replace(x, median=1.5 * (x.median or 0)) if x.started_at > 11_000 else x
-                for x in s.samples
-            ],
-        )
-        for s in stays
-    ]
-    new = host.start("n0", "new", UPGRADE, 192, slower=0.1)
-    loud = [
-        msgspec.structs.replace(x, median=1.5 * (x.median or 0)) if x.started_at > 11_000 else x
-        for x in new.samples
-    ]
-    found = judge([*noisy, Start(new.generation, loud)], [], "c")
+    all_of_them = [*stays, host.start("n0", "new", UPGRADE, 192, slower=0.1)]
+    found = judge([slowed(each, 1.5, 11_000.0) for each in all_of_them], [], "c")
     before, after = (float(np.median(side)) for side in found.medians)
     assert after / before == pytest.approx(1.1, abs=0.05)
 
@@ -315,22 +292,14 @@ def test_pods_that_ended_do_not_differ_from_those_that_stay_by_what_the_host_did
 def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
     """The first rollout was beside a neighbour that slowed all; the second one was not."""
     host = Host()
-    stays = host.start("r0", "old", 8000.0, 450)
-    noisy = [
-        msgspec.structs.replace(s, median=1.5 * (s.median or 0.0)) if s.started_at < UPGRADE + 500 else s
-        for s in stays.samples
-    ]
+    stays = slowed(host.start("r0", "old", 8000.0, 450), 1.5, until=UPGRADE + 500)
     first = host.start("n0", "new", UPGRADE, 40, slower=1.1 * 1.5 - 1)
     second = host.start("n1", "new", UPGRADE + 2000, 40, slower=0.1)
-    judgement = judge([Start(stays.generation, noisy), first, second], [], "c")
-    assert judgement.shift == pytest.approx(0.1, abs=0.01)
-    (whole,) = pairs([Start(stays.generation, noisy)], [first, second])
-    pair = whole.meanwhile
-    assert pair is not None and sorted(pair.stayed) == [(0, 0), (0, 1)]
-    assert all(len(each.samples) == 40 for each in pair.stayed.values())
-    assert max(s.started_at for s in pair.stayed[0, 0].samples) < min(
-        s.started_at for s in pair.stayed[0, 1].samples
-    )
+    assert judge([stays, first, second], [], "c").shift == pytest.approx(0.1, abs=0.01)
+    (whole,) = pairs([stays], [first, second])
+    assert whole.meanwhile is not None and sorted(whole.meanwhile.stayed) == [(0, 0), (0, 1)]
+    ran = [each.times for each in whole.meanwhile.stayed.values()]
+    assert [times.size for times in ran] == [40, 40] and ran[0].max() < ran[1].min()
 
 
 def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
@@ -375,7 +344,7 @@ def test_replicas_that_are_upgraded_seconds_later_are_not_waited_for() -> None:
     for slower, state in ((0.0, ("equivalent", "inconclusive")), (0.3, ("regressed",))):
         new = [host.start(f"r{i}", "new", UPGRADE + 20 * i, 24, slower=slower) for i in range(3)]
         judgement = judge([*old, *new], [], "c")
-        assert judgement.state in state and judgement.concurrent == 0 and judgement.starts == 6
+        assert judgement.state in state and judgement.concurrent is None and judgement.starts == 6
 
 
 @pytest.mark.parametrize("every", [3.0, 7.0, 10.0, 13.0, 17.0, 29.0])
@@ -408,7 +377,7 @@ def test_the_runs_after_a_look_do_not_change_it() -> None:
     )
     late = Judge(policy).verdict([*before, new], [], "c")
     assert early.state == late.state == "equivalent"
-    assert (early.shift, early.low, early.concurrent.shift) == (late.shift, late.low, late.concurrent.shift)
+    assert (early.shift, early.low, early.concurrent) == (late.shift, late.low, late.concurrent)
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did() -> None:
@@ -419,9 +388,9 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
     moved = [(Series.of(quiet[4]), Series.of([1.2 * x for x in quiet[5]]))]
     restarts = Restarts(0.01, 20.0)
 
-    def found(beside):
-        two = (known, beside), (lone, [])
-        several = [Replica(*([Series.of(p) for p in side] for side in pair), around) for pair, around in two]
+    def found(beside: list[tuple[Series, Series]]) -> Pooled | None:
+        sides = [[[Series.of(points) for points in side] for side in pair] for pair in (known, lone)]
+        several = [Replica(old, new, near) for (old, new), near in zip(sides, (beside, []), strict=True)]
         return Pooling().pooled(several, restarts)
 
     none, same, other = found([]), found(still), found(moved)
@@ -462,8 +431,8 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with_and_no_baseline_re
     assert len(renamed.concurrent) == 16 and len(renamed.before) == 100
     assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE
     judgement = judged(host, 40)
-    assert judgement.state not in CHANGED and judgement.concurrent.shift == pytest.approx(0.1, abs=0.01)
-    assert judgement.concurrent == 16
+    assert judgement.state not in CHANGED and beside_of(judgement)[1] == pytest.approx(0.1, abs=0.01)
+    assert beside_of(judgement)[0] == 16
 
 
 def test_replicas_that_are_started_after_the_upgrade_take_the_place_of_none_that_was_there_before() -> None:
@@ -481,7 +450,7 @@ def test_replicas_that_are_started_after_the_upgrade_take_the_place_of_none_that
     young = [host.start(f"y{i}", "old", UPGRADE + 5 + i, 90, every=5.0) for i in range(24)]
     cut = judge([*old, *new, *young], [], "c")
     whole = Judge(LIVE.but(concurrent_starts=1000)).verdict([*old, *new, *young], [], "c")
-    assert cut.concurrent == whole.concurrent == 8
+    assert beside_of(cut)[0] == beside_of(whole)[0] == 8
     assert cut.state == whole.state not in CHANGED
     assert cut.shift == whole.shift
 

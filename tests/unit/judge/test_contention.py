@@ -164,9 +164,9 @@ def test_a_host_that_varies_is_no_change_and_hides_no_large_one(slower: float, c
     for seed in range(20):
         rng, host = random.Random(seed), varying(seed, 0.12)
 
-        def points(number: int, ms: float, rng: random.Random = rng, host: Callable[[float], float] = host):
+        def points(number: int, ms: float) -> list[tuple[float, float | None]]:
             times = [62.0 * number + 2 * i for i in range(26)]
-            return [(ms * host(at) * rng.lognormvariate(0, 0.01), None) for at in times]
+            return [(ms * host(at) * rng.lognormvariate(0, 0.01), None) for at in times]  # noqa: B023 - called at once
 
         old = [start("old", number, points(number, 40.0)) for number in range(12)]
         new = [start("new", number, points(number, 40.0 * slower)) for number in (12, 13, 14)]

@@ -143,7 +143,7 @@ class Said(NamedTuple):
     """A verdict in short."""
 
     words: str
-    intervals: Sequence[Sequence[float]] = ()
+    intervals: Sequence[Sequence[Any]] = ()
     """Shift, low, high."""
     facts: Sequence[Any] = ()
     """Numbers without an error: equal but for rounding."""
@@ -152,11 +152,11 @@ class Said(NamedTuple):
 def said(starts: Sequence[Start], siblings: Sequence[Start]) -> Said:
     j = Judge().verdict(starts, siblings, CANARY)
     tried = trials(starts).values()
-    facts = "upgraded_at baseline_seconds current_seconds rollback runs starts next_look"
+    aa: list[Any] = [len(tried), sum(trial.called for trial in tried)]
     return Said(
         f"{j.state} {j.causes.cause}",
         [] if j.shift is None else [[j.shift, j.low, j.high]],
-        [*(getattr(j, name) for name in facts.split()), len(tried), sum(t.called for t in tried)],
+        [j.upgraded_at, j.levels.baseline, j.levels.current, j.rollback, j.runs, j.starts, j.looks.next, *aa],
     )
 
 

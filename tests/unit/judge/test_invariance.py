@@ -85,10 +85,9 @@ def recorded(
     return sorted(found, key=lambda start: start.generation.started_at)
 
 
-def pooled(several, restarts: Restarts) -> Pooled:
-    found = Pooling().pooled(
-        [Replica(*([Series.of(points) for points in side] for side in sides)) for sides in several], restarts
-    )
+def pooled(several: Sequence[tuple[list[list[float]], list[list[float]]]], restarts: Restarts) -> Pooled:
+    sides = [[[Series.of(points) for points in side] for side in pair] for pair in several]
+    found = Pooling().pooled([Replica(old, new) for old, new in sides], restarts)
     assert found is not None
     return found
 

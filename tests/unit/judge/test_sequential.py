@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.judge import result
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Result
@@ -106,15 +107,15 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled, runs: int) -> None:
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
     assert looks.confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5) == 8
     assert looks.confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5) is None
-    judgement = Result(
-        state="unconfirmed", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
+    slower = Result(
+        state="unconfirmed", shift=0.1, low=0.02, high=0.2, looks=result.Looks(11, next=12, confirmed_at=12)
     )
-    assert "slower, unconfirmed (11 of 12 runs)" in sentence(judgement)
-    assert progress(judgement) == "next look at 12 runs"
-    faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, look=192)
+    assert "slower, unconfirmed (11 of 12 runs)" in sentence(slower)
+    assert progress(slower) == "next look at 12 runs"
     for number, more in {None: "more restarts", 1: "another restart", 3: "about 3 more restarts"}.items():
-        waiting = msgspec.structs.replace(faster, starts_needed=number)
-        assert f"faster, unconfirmed: needs {more} or replica" in sentence(waiting)
+        waits = result.Looks(192, starts_needed=number)
+        faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, looks=waits)
+        assert f"faster, unconfirmed: needs {more} or replica" in sentence(faster)
 
 
 def test_how_many_starts_a_change_waits_for_is_how_many_call_it() -> None:
@@ -185,7 +186,7 @@ def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it() -> None:
         called = False
         for runs in LIVE.decide.looks:
             starts = [*old, Start(new.generation, samples).first(runs)]
-            found = Judge().finder.find(select(starts, LIVE))
+            found = Judge().finder.find(select(starts, LIVE.pool))
             assert found.look is not None
             if called and found.look.seen.verdict == "unconfirmed":
                 assert found.state == "regressed"
