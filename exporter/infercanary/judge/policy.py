@@ -174,8 +174,7 @@ class Attribute:
     """Of the interval of a part of a shift."""
 
     history_confidence: float = 0.9995
-    """Of the interval of a shift against the same image's own history, of the parts of an adjusted shift, and of the
-    shift at a change point."""
+    """Of the interval of a shift against the same image's own history, and of the shift at a change point."""
 
     moved_sigmas: float = 2.6
     """Standard errors by which a control or a sibling has moved, and by the smallest effect: one in a hundred that
