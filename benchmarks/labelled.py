@@ -10,7 +10,7 @@ Point Detection Methods for Software Performance Regression Analysis".
 
 **What counts.** Without an event: a change that is found more than 10 points from every person's mark is a false alarm,
 counted per 1,000 points. A change that three people marked within 5 points of each other, and that moves the median of
-20 points by 3 % or more, is to be found within 10 points (recall). Around a known event: ``known_event.py``.
+20 points by 3 % or more, is to be found within 10 points (recall). Around a known event: ``verdicts.py --series``.
 
 **What a figure is worth.** A few series hold most changes, so each figure stands beside one in which every series
 weighs the same (recall by series), and has an interval: bootstrap over tests, 2,000 times, 95 %. The halves of one test

@@ -275,7 +275,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "looks: [{all_looks}], history: {history}}",
     ),
     "docs/runbooks.md": (
-        "at most {some} % of it, or under {effect} %",
+        "at most {some} % of it (50 % of a small shift), or under {effect} %",
         "has less throughput, by {measure_effect} % or more",
         "An early verdict rests on {first_look} runs or a few more",
         "its verdict follows after {first_look} runs or more",

@@ -1,4 +1,4 @@
-"""Stage 5: attribute a shift: to host or image, to phases, controls and versions.
+"""Attribute a shift: to host or image, to phases, controls and versions.
 
 The control of an experiment is what the treatment cannot touch (difference in differences; Angrist and Pischke,
 "Mostly Harmless Econometrics", 2009, chapter 5). Here the treatment is the new image, and two things it cannot touch:

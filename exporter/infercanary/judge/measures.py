@@ -1,8 +1,8 @@
 """Verdicts on what a run is judged by beside its latency: memory, energy, throughput of a load, run-to-run spread.
 
-The stages are those of latency: a start whose samples have the measure in place of their median is selected, aligned,
-estimated and decided as any other. A measure of which more is better is inverted, so that `regressed` is worse for each
-of them. Spread is judged by :mod:`~infercanary.judge.spread`. Three things differ:
+The stages are those of latency: a start whose samples have the measure in place of their median is selected and
+aligned, and its shift is found, as any other. A measure of which more is better is inverted, so that `regressed` is
+worse for each of them. Spread is judged by :mod:`~infercanary.judge.spread`. Three things differ:
 
 - **Memory is compared at the same age.** A process grows for hours, and a leak goes on for ever: the last runs of a
   week-old start against the first ones of a new one would call each restart an improvement.
@@ -113,7 +113,7 @@ def measured(before: Iterable[Start], after: Iterable[Start]) -> dict[str, Measu
     """
     old, new = ({n for start in side for s in start.samples for n in s.measures} for side in (before, after))
     known = [m for name in old & new if (m := measure_of(name)) is not None and m.is_judged and m != SPREAD]
-    known.sort(key=lambda m: (m.more_is_better, len(m.name), m.name))
+    known.sort(key=lambda m: (m.more_is_better, m.unit, len(m.name), m.name))
     return {measure.name: measure for measure in known[:20]}
 
 

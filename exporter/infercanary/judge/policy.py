@@ -174,8 +174,7 @@ class Attribute:
     """Of the interval of a part of a shift."""
 
     history_confidence: float = 0.9995
-    """Of the interval of a shift against the same image's own history, of the parts of an adjusted shift, and of the
-    shift at a change point."""
+    """Of the interval of a shift against the same image's own history, and of the shift at a change point."""
 
     moved_sigmas: float = 2.6
     """Standard errors by which a control or a sibling has moved, and by the smallest effect: one in a hundred that
@@ -281,7 +280,7 @@ class Policy:
 LIVE = Policy()
 """Judges upgrades in the exporter, at looks while runs come in."""
 
-FILES = LIVE.but(confidence=0.998, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
+FILES = LIVE.but(confidence=0.995, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
 """Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Of places
 in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/verdicts.py)."""
 

@@ -1,4 +1,4 @@
-"""Stage 6: word: the one sentence of a result."""
+"""The one sentence of a result."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 The error of a shift has two parts, and they need different care.
 
 - **Runs** come one by one, and each look has more of them. Their part of the interval is that of one look, at an error
-  divided by the number of looks (Bonferroni). Robbins' normal mixture was no better (:ref:`the table of ablations
-  <benchmarks/results/2026-11-28-verdicts.md>`).
+  divided by the number of looks (Bonferroni). Robbins' normal mixture was no better (ablations in
+  ``benchmarks/results/2026-11-28-verdicts.md``).
 - **A restart** is one event, and is in all looks alike: it may be asked about once, and so its part is the plain
   interval of Student's t, on the degrees of freedom that the restart variance is known on.
 

@@ -1,4 +1,4 @@
-"""Stage 1: select the last upgrade of a service: which starts had the new image, and which the one before.
+"""Select the last upgrade of a service: which starts had the new image, and which the one before.
 
 An image stands for what runs: new weights in the same image are another one (:attr:`~.model.Start.identity`).
 """

@@ -395,7 +395,7 @@ def test_where_is_repeatable_and_refused_without_columns(
     assert json.loads(run("scan", "t", "--column", "ms", *both, "--json", code=0))["runs"] == 50
     either = ("--where", "label=a", "--where", "label=b")
     assert (
-        json.loads(run("compare", "t", "t", "--column", "ms", *either, "--json", code=0))["candidate"]["runs"]
+        json.loads(run("compare", "t", "t", "--column", "ms", *either, "--json", code=3))["candidate"]["runs"]
         == 200
     )
     write("n", x)

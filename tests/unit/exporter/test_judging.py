@@ -370,7 +370,7 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     assert not past.rolled_back
 
 
-def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_was_before() -> None:
+def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before() -> None:
     """After a restart of the exporter all is judged again, with the same verdicts."""
     cause = []
     for image in ("", "other:1", "other:2"):

@@ -28,10 +28,12 @@ def upgraded(beside: list[Start], stays: list[Start], end: float = NEW + 45) -> 
     return judgement_of([*old, *(until(s, end) for s in stays), new], [until(s, end) for s in beside])
 
 
-def siblings(every: float, factor: float) -> list[Start]:
+def siblings(every: float, factor: float, noise: float = 0.005) -> list[Start]:
     runs = int(8000 / every)
     return [
-        from_then_on(start(name, "x", NEW - 4000, 0.05, runs, service=name, every=every), NEW, factor)
+        from_then_on(
+            start(name, "x", NEW - 4000, 0.05, runs, service=name, every=every, noise=noise), NEW, factor
+        )
         for name in "st"
     ]
 
@@ -46,6 +48,7 @@ SCENARIOS: dict[str, tuple[list[Start], list[Start], float, str, bool]] = {
     "siblings that feel it": (siblings(2.0, 1.15), [], NEW + 45, "host", False),
     "siblings that run once a minute": (siblings(60.0, 1.15), [], NEW + 45, "unknown", True),
     "flat ones that run once a minute": (siblings(60.0, 1.0), [], NEW + 45, "unknown", True),
+    "siblings that vary too much to tell": (siblings(2.0, 1.0, 0.4), [], NEW + 45, "unknown", True),
     "siblings that ended before": (siblings(60.0, 1.0), [], NEW - 600, "image", False),
     "a replica that runs once a minute": ([], replicas(60.0), NEW + 45, "unknown", True),
     "a replica that ended before": ([], replicas(60.0), NEW - 600, "image", False),

@@ -185,7 +185,7 @@ def test_what_is_judged() -> None:
         name: [1.0] for name in (THROUGHPUT, DEVICE_USE, AT_8, ENERGY, HOST_MEMORY, DEVICE_MEMORY, "newer")
     }
     before = [start(-1, {**values, throughput_of(16, 1): [1.0]})]
-    assert [*measured(before, [start(0, values)])] == [ENERGY, HOST_MEMORY, DEVICE_MEMORY, AT_8]
+    assert [*measured(before, [start(0, values)])] == [HOST_MEMORY, DEVICE_MEMORY, ENERGY, AT_8]
     many = {throughput_of(batch, 1): [1.0] for batch in range(1, 99)}
     assert len(measured([start(-1, many)], [start(0, many)])) == 20
 

@@ -1,4 +1,4 @@
-"""The covariates of a service's hosts: what canaries of other services did there at the same time."""
+"""Siblings of a service: canaries of other services on its hosts, with their runs at the same time."""
 
 from __future__ import annotations
 
