@@ -80,11 +80,17 @@ def test_the_same_work_is_never_called(runs: int, waits: float) -> None:
         assert judged(points).state not in ("regressed", "improved")
 
 
-def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in() -> None:
-    rng = random.Random(1)
-    wild = [(44 * rng.lognormvariate(0, 0.3), rng.uniform(0, 2)) for _ in range(48)]
-    found = judge([start("old", 0, [*wild]), start("new", 1, steady(90, 12))], [], "c")
-    assert not found.is_unwaited
+@pytest.mark.parametrize("seed", range(3))
+def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed: int) -> None:
+    """Without it, the runs would still scatter by more than half: how long the rest lasts would be hidden."""
+    rng = random.Random(seed)
+
+    def half_waiting(ms: float, runs: int) -> list[tuple[float, float | None]]:
+        each = [(ms * rng.lognormvariate(0, 0.06), abs(rng.gauss(0, 6))) for _ in range(runs)]
+        return [(work + waited, waited) for work, waited in each]
+
+    found = judge([start("old", 0, half_waiting(44, 60)), start("new", 1, half_waiting(57, 8))], [], "c")
+    assert found.state in ("inconclusive", "unconfirmed") and not found.is_unwaited
 
 
 def test_of_several_threads_or_of_unknown_waiting_nothing_is_taken_out() -> None:
