@@ -83,13 +83,14 @@ def test_the_same_work_is_never_called(runs: int, waits: float) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed: int) -> None:
     """Without it, the runs would still scatter by more than half: how long the rest lasts would be hidden."""
-    rng = random.Random(seed)
 
-    def half_waiting(ms: float, runs: int) -> list[tuple[float, float | None]]:
+    def half_waiting(ms: float, runs: int, seed: int) -> list[tuple[float, float | None]]:
+        rng = random.Random(seed)
         each = [(ms * rng.lognormvariate(0, 0.06), abs(rng.gauss(0, 6))) for _ in range(runs)]
         return [(work + waited, waited) for work, waited in each]
 
-    found = judge([start("old", 0, half_waiting(44, 60)), start("new", 1, half_waiting(57, 8))], [], "c")
+    old, new = half_waiting(44, 60, seed), half_waiting(44 * 1.3, 8, seed + 99)
+    found = judge([start("old", 0, old), start("new", 1, new)], [], "c")
     assert found.state in ("inconclusive", "unconfirmed") and not found.is_unwaited
 
 
