@@ -178,7 +178,7 @@ def test_siblings_beside_the_new_image_on_another_host_show_that_host() -> None:
     new = on("B", [host.start("canary", "new", UPGRADE, 48, slower=0.3)])
     judgement = judge([*stay, *new], on("B", beside), "c")
     assert judgement.state == "regressed" and judgement.causes.cause == "host", sentence(judgement)
-    elsewhere = judge([*stay, *new], on("A", beside), "c")
+    elsewhere = judge([*stay, *new], on("C", beside), "c")
     assert elsewhere.causes.cause == "image", sentence(elsewhere)
 
 
