@@ -14,7 +14,7 @@ from infercanary.judge.operators import Operators
 from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import pack
 from infercanary.judge.restarts import restarts_before
-from infercanary.judge.statistics import prior
+from infercanary.judge.statistics import learn
 from infercanary.store.sqlite import SqliteStore
 
 S = ServiceKey("", "s")
@@ -58,7 +58,7 @@ def start(samples: list[Sample], boot: str = "b", service: str = "s") -> Start:
 
 
 def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Drift:
-    return detect(starts, siblings, "c", prior())
+    return detect(starts, siblings, "c", learn([]))
 
 
 def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from infercanary.judge.priors import Prior
 
 from infercanary.contract.measures import (
     DEVICE_MEMORY,
@@ -31,6 +30,7 @@ from infercanary.judge.measures import (
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.resolution import Floats
+from infercanary.judge.restarts import Prior
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.spread import spread
 from infercanary.judge.verdict import Judge
@@ -237,7 +237,7 @@ def test_restarts_of_one_image_are_not_called(name: str, sd: float) -> None:
 
 
 def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
-    learned = Prior(number=3, sd=0.002, df=4.0).of(LIVE)
+    learned = LIVE.but(**Prior(number=3, sd=0.002).changes)
     assert learned.for_measures() == LIVE.for_measures()
     assert learned.for_measures(loads=True).pool.restart_sd == LIVE.pool.load_restart_sd
     assert LIVE.for_measures().decide.looks == (5, 12, 24, 48, 192)

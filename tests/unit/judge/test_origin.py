@@ -104,8 +104,7 @@ def judgement(
         low=0.1,
         high=0.14,
         causes=causes,
-        baseline_origin=before,
-        candidate_origin=after,
+        origins=(before, after),
     )
 
 

@@ -149,6 +149,6 @@ def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
     upgraded = [start("a", 0), start("a", 3600, image="sha256:2", level=1.12)]
     assumed = judge(upgraded, [], "c")
     assert (assumed.state, assumed.restart.prior, assumed.restart.is_assumed) == ("unconfirmed", 0, True)
-    narrow = judge(upgraded, [], "c", LIVE.but(**Prior(number=7, sd=0.003).changes))
+    narrow = Judge(LIVE.but(**Prior(number=7, sd=0.003).changes)).verdict(upgraded, [], "c")
     assert (narrow.state, narrow.restart.prior, narrow.restart.is_assumed) == ("regressed", 7, True)
     assert LIVE.but(**Prior().changes) == LIVE
