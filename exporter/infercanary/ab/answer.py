@@ -23,7 +23,7 @@ from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import statistics
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
@@ -252,7 +252,7 @@ def _compared(
     )
     look = decision.looks[-1] if decision.looks else None
     compared = [Pair([x], [y]) for x, y in of.starts]
-    why = explain(look.shift, compared, canary, policy=policy) if look is not None else None
+    why = Attribution(policy).explain(look.shift, compared, canary) if look is not None else None
     pairs = count(len(of.shifts), "pair")
     text = f"{decision.verdict}: {pairs} of starts, and at least {estimate.FEWEST_PAIRS} are needed"
     shift = low = high = None

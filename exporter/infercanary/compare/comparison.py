@@ -22,7 +22,7 @@ from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import SETTINGS
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified
 from infercanary.judge.measures import MeasureVerdict, compare_measures
 from infercanary.judge.model import Pair
@@ -149,7 +149,7 @@ def compare_runs(
     known = math.isfinite(shift.se)
     journal = bool(old.starts and new.starts)
     pair = Pair(old.starts, new.starts)
-    causes = explain(shift, [pair], canary, policy=policy) if journal and known else None
+    causes = Attribution(policy).explain(shift, [pair], canary) if journal and known else None
     observed = Observed(
         shift=shift if seen.verdict != "inconclusive" else shift_of_starts(*replica, pool=policy.pool),
         restarts=restarts,

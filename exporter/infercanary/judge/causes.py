@@ -39,13 +39,6 @@ from infercanary.judge.result import Causes, Part
 from infercanary.judge.shift import Shift
 
 
-def explain(
-    shift: Shift, compared: Sequence[Pair], canary: str, *, beside: Sequence[Pair] = (), policy: Policy = LIVE
-) -> Causes:
-    """:meth:`Attribution.explain`."""
-    return Attribution(policy).explain(shift, compared, canary, beside=beside)
-
-
 class Attribution:
     """Attributes shifts to their causes, by the numbers of a policy."""
 
@@ -81,7 +74,7 @@ class Attribution:
         Returns:
             Before anything can be compared, the causes that need no look.
         """
-        known = differences(upgrade.before, upgrade.after, live, all_pairs, canary, self._policy)
+        known = differences(upgrade.before, upgrade.after, live, all_pairs, canary, self._rules)
         if not compared or not math.isfinite(shift.se):
             return known
         if unwaited is not None:
@@ -113,7 +106,7 @@ class Attribution:
         """
         seen = Evidence(shift, compared, beside, self._policy)
         return self._of(
-            seen, differences(seen.old, seen.new, seen.new, compared, canary, self._policy), canary
+            seen, differences(seen.old, seen.new, seen.new, compared, canary, self._rules), canary
         )
 
     def _of(self, seen: Evidence, known: Causes, canary: str, awaits: bool = False) -> Causes:

@@ -19,7 +19,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.crowding import level
 from infercanary.judge.model import Generation, Pair, Sample, Start
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE, Attribute
 from infercanary.judge.result import Causes, Change
 
 
@@ -29,7 +29,7 @@ def differences(
     live: Sequence[Start],
     compared: Sequence[Pair],
     canary: str,
-    policy: Policy = LIVE,
+    rules: Attribute = LIVE.attribute,
 ) -> Causes:
     """What needs no look: whatever the runs will say, these starts differ already.
 
@@ -43,7 +43,7 @@ def differences(
         live: Those of the new one that still run, in order of time.
         compared: For each replica its starts before and after, of which the cold starts are compared.
         canary: Its name.
-        policy: From when on a cold start is slower.
+        rules: From when on a cold start is slower.
 
     Returns:
         Changes, the largest error of an output, its tokens, whether one runs on the CPU now, memory kills and slower
@@ -61,7 +61,7 @@ def differences(
         output_tokens=tokens if all(tokens) and len({*tokens}) > 1 else None,
         cpu_fallback=any("cuda" in old and new == {"cpu"} for old, new in devices),
         memory_kills=(_kills(before), _kills(after)),
-        cold_start=_slower_starts(compared, canary, policy),
+        cold_start=_slower_starts(compared, canary, rules),
     )
 
 
@@ -95,7 +95,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
     )
 
 
-def _slower_starts(compared: Sequence[Pair], canary: str, policy: Policy) -> dict[str, tuple[float, float]]:
+def _slower_starts(compared: Sequence[Pair], canary: str, rules: Attribute) -> dict[str, tuple[float, float]]:
     """Steps of the cold start that took much longer than ever before, by more than waiting for a CPU explains.
 
     One start says little: the files of a new image are in no cache yet, and what was upgraded with it starts beside it.
@@ -103,7 +103,7 @@ def _slower_starts(compared: Sequence[Pair], canary: str, policy: Policy) -> dic
     Returns:
         Step → medians of the starts before and after, in seconds.
     """
-    rules, found = policy.attribute, {}
+    found = {}
     old, new = (
         # As it waited in its first runs it will have waited as it started.
         [

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Pair, Sample, Start, merge
 from infercanary.judge.operators import Operators, compare_operators
@@ -124,7 +124,7 @@ def detect(
         [Start(start.generation, [*map(merge, series[side])])]
         for start, side in zip((starts[0], starts[-1]), sides, strict=True)
     )
-    causes = explain(shift, [Pair(old, new)], canary, beside=beside, policy=policy)
+    causes = Attribution(policy).explain(shift, [Pair(old, new)], canary, beside=beside)
     profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]
     first_day_ends = min(onset, series[sides[0]][-1][-1].started_at)
     return Drift(

@@ -60,7 +60,7 @@ class Evidence:
 
     def moved(self, shift: Shift) -> bool:
         """Whether a shift is of the smallest effect or more, and beyond its own noise."""
-        return shift.has_moved(self.policy)
+        return shift.has_moved(self.policy.decide.log_effect, self.policy.attribute.moved_sigmas)
 
     def tells(self, shift: Shift) -> bool:
         """Whether a control or a sibling moved, or surely did not move as far as the canary did."""
@@ -75,7 +75,7 @@ class Evidence:
     def controls(self) -> dict[str, Shift]:
         """Control → its shift."""
         return {
-            name: _shift(self.compared, lambda s, name=name: s.controls.get(name), self.policy)  # type: ignore[misc]
+            name: self._shift(self.compared, lambda s, name=name: s.controls.get(name))  # type: ignore[misc]
             for name in _names(s.controls for s in self.before)
         }
 
@@ -83,9 +83,7 @@ class Evidence:
     def felt(self) -> list[Shift]:
         """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
         pairs = [pair._replace(concurrent=self._concurrent) for pair in self._beside]
-        return [
-            shift for pair in pairs if self.tells(shift := _shift([pair], lambda s: s.median, self.policy))
-        ]
+        return [shift for pair in pairs if self.tells(shift := self._shift([pair], lambda s: s.median))]
 
     @property
     def _concurrent(self) -> list[Concurrent]:
@@ -121,9 +119,9 @@ class Evidence:
         """
         if not self.is_single:
             return None
-        rest = _shift(self.compared, computing, self.policy)
+        rest = self._shift(self.compared, computing)
         # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
-        whole = _shift(self.compared, lambda s: s.median if computing(s) else None, self.policy)
+        whole = self._shift(self.compared, lambda s: s.median if computing(s) else None)
         return (Shift(whole.log - rest.log, rest.se, rest.df), whole) if math.isfinite(rest.se) else None
 
     @property
@@ -149,7 +147,7 @@ class Evidence:
 
         The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
         """
-        clock = _shift(self.compared, lambda s: s.sm_clock, self.policy)
+        clock = self._shift(self.compared, lambda s: s.sm_clock)
         if not math.isfinite(clock.se):
             return None
         starts = [start for pair in self.compared for start in (*pair.before, *pair.after)]
@@ -197,31 +195,38 @@ class Evidence:
         more = after - before - (then - without)
         return abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
 
+    def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
+        """Of a value of each run, for what restarts do not affect."""
+
+        def points(start: Start) -> Series:
+            return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
+
+        pool, replicas = self.policy.pool, []
+        for pair in compared:
+            beside = [(points(one.before), points(one.during)) for one in pair.concurrent]
+            replicas.append(
+                Replica(
+                    [points(s) for s in pair.before],
+                    [points(s) for s in pair.after],
+                    [
+                        (a, b)
+                        for a, b in beside
+                        if len(a) >= pool.fewest_runs and len(b) >= pool.concurrent_runs
+                    ],
+                    {
+                        at: now
+                        for at, s in pair.stayed.items()
+                        if len(now := points(s)) >= pool.concurrent_runs
+                    },
+                )
+            )
+        return Pooling(pool).shift(replicas, NO_RESTART)
+
 
 def threads(generation: Generation) -> str:
     """How many threads the engine computes with, as it reports them; `1` where no engine reports one."""
     names = COMPUTE_THREADS
     return next((generation.environment[name] for name in names if name in generation.environment), "1")
-
-
-def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
-    """Of a value of each run, for what restarts do not affect."""
-
-    def points(start: Start) -> Series:
-        return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
-
-    pool, replicas = policy.pool, []
-    for pair in compared:
-        beside = [(points(one.before), points(one.during)) for one in pair.concurrent]
-        replicas.append(
-            Replica(
-                [points(s) for s in pair.before],
-                [points(s) for s in pair.after],
-                [(a, b) for a, b in beside if len(a) >= pool.fewest_runs and len(b) >= pool.concurrent_runs],
-                {at: now for at, s in pair.stayed.items() if len(now := points(s)) >= pool.concurrent_runs},
-            )
-        )
-    return Pooling(pool).shift(replicas, NO_RESTART)
 
 
 def _began(start: Start) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 
 from infercanary.contract.measures import SPREAD, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.finding import Finder
 from infercanary.judge.model import Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import FILES, LIVE, Policy
@@ -217,7 +217,7 @@ class _Judge:
         """Whether the host may have made a change, as far as controls and siblings show, or others on the GPU."""
         if self._is_memory:
             return False
-        causes = explain(shift, compared, "", beside=beside, policy=self._rules)
+        causes = Attribution(self._rules).explain(shift, compared, "", beside=beside)
         return (causes.host is not None or GPU_BUSY in causes.tags) and causes.cause != "image"
 
     def _verdict(

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from scipy.special import stdtrit
 
-from infercanary.judge.policy import Policy
 from infercanary.judge.resolution import FINE, Resolution
 
 Verdict = Literal["regressed", "improved", "unconfirmed", "equivalent", "inconclusive"]
@@ -42,9 +41,9 @@ class Shift(NamedTuple):
         half = float(stdtrit(self.df, (1 + level) / 2)) * self.se
         return self.log - max(half, self.resolution.down), self.log + max(half, self.resolution.up)
 
-    def has_moved(self, policy: Policy) -> bool:
-        """Whether it is of the smallest effect or more, and beyond its own noise."""
-        return abs(self.log) >= max(policy.decide.log_effect, policy.attribute.moved_sigmas * self.se)
+    def has_moved(self, effect: float, sigmas: float) -> bool:
+        """Whether it is of that ``effect`` or more, and by so many standard errors beyond its own noise."""
+        return abs(self.log) >= max(effect, sigmas * self.se)
 
     def widened(self, variance: float, df: float) -> Shift:
         """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""

@@ -35,7 +35,7 @@ from infercanary.exporter.sharing import (
     shared_cpus,
     shared_gpus,
 )
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Generation, Pair, Start
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
@@ -428,7 +428,7 @@ def test_the_verdict_names_who_came_onto_the_gpu() -> None:
         )
 
     def sentence_of(before: str | None, after: str | None) -> str:
-        causes = explain(UNKNOWN, [Pair([start(before)], [start(after)])], "canary")
+        causes = Attribution().explain(UNKNOWN, [Pair([start(before)], [start(after)])], "canary")
         return sentence(Result(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
 
     assert "GPU shared with nobody → moderate-1" in sentence_of(NOBODY, "moderate-1")

@@ -9,7 +9,7 @@ import pytest
 
 from infercanary.contract.bottleneck import Limit
 from infercanary.judge.bottleneck import bottlenecks
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Result
@@ -39,7 +39,13 @@ def moved(ratio: float, se: float = 0.002) -> Shift:
 def shares(
     before: list[Sample], after: list[Sample], controls: dict[str, Shift], clock: Shift | None = None
 ) -> dict[Limit, float]:
-    return bottlenecks(before, after, controls, clock, lambda shift: shift.has_moved(LIVE))
+    return bottlenecks(
+        before,
+        after,
+        controls,
+        clock,
+        lambda shift: shift.has_moved(LIVE.decide.log_effect, LIVE.attribute.moved_sigmas),
+    )
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, float], dict[str, float]]] = {
@@ -160,7 +166,7 @@ def start(name: str, at: float, seconds: float, queued: float) -> Start:
 
 def test_causes_and_the_sentence_name_it() -> None:
     pair = Pair([start("old", 0.0, 0.010, 0.0)], [start("new", 1000.0, 0.020, 0.009)])
-    causes = explain(Shift(math.log(2), 0.01, 20.0), [pair], "c")
+    causes = Attribution().explain(Shift(math.log(2), 0.01, 20.0), [pair], "c")
     assert causes.bottlenecks == pytest.approx({"scheduling": 0.9, "compute": 0.1}, abs=0.01)
     assert "; scheduling 90 % of the change; controls flat" in worded(causes)
     assert "phase" not in worded(causes), "the one phase of a CPU says less"

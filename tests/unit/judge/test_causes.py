@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
@@ -85,7 +85,7 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(
     new = waiting(new, min(waited, 0.01 * factor), crowded)
     before, after = (start("s", "x", at, 0.05 * by, 40, service="s") for at, by in ((0.0, 1.0), (HOUR, felt)))
     shift = Shift(math.log(factor), 0.01, 20.0)
-    causes = explain(shift, [Pair([old], [new])], "c", beside=[Pair([before], [after])] * 2)
+    causes = Attribution().explain(shift, [Pair([old], [new])], "c", beside=[Pair([before], [after])] * 2)
     parts = [math.log1p(part.shift) for part in (causes.host, causes.image, causes.load) if part is not None]
     assert not parts or math.fsum(parts) == pytest.approx(shift.log)
     assert all(-1e-9 <= part / shift.log <= 1 + 1e-9 for part in parts)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.crowding import crowding
 from infercanary.judge.model import Generation, Pair, Sample, Start, merge
 from infercanary.judge.result import Result
@@ -188,7 +188,7 @@ def test_two_files_get_the_cause_that_the_live_judge_gives() -> None:
     shift = Shift(0.69, 0.02, 8.0)
     for new, cause in ((BUSY_INSIDE, "image"), (BUSY_OUTSIDE, "host")):
         pair = Pair([start("old", 0.0)], [start("new", HOUR, **new)])  # type: ignore[arg-type]
-        assert explain(shift, [pair], "c").cause == cause
+        assert Attribution().explain(shift, [pair], "c").cause == cause
 
 
 def test_runs_that_are_merged_keep_what_the_container_took() -> None:

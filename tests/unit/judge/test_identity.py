@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judging.findings import NOTHING
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified, image_name, is_named, redrawn
 from infercanary.judge.model import Generation, ImageForm, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
@@ -295,7 +295,7 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
         new = start(f"a:two/1/{settings}", 3 * HOUR, 0.03, {**more, "numpy": "2"})
         assert ": image; numpy none → 2; " in judged([*old_starts, new])[1]
     edited = Pair(before, [start("a:one/1/s2", 4 * HOUR, environment=both)])
-    changes = listed(explain(Shift(0.4, 0.01, 9.0), [edited], "c").changes)
+    changes = listed(Attribution().explain(Shift(0.4, 0.01, 9.0), [edited], "c").changes)
     assert changes.startswith("canary's settings s1 → s2, mode eager → compile, eager, autocast none → ")
     unknown = [start("a:~1/1/s1", i * HOUR, environment=old if i < 3 else both) for i in range(4)]
     assert select(unknown).upgrade is None

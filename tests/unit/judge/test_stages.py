@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from infercanary.judge.causes import explain
+from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.origin import Origin
 from infercanary.judge.result import Result
@@ -597,10 +597,10 @@ def test_the_image_is_not_credited_for_a_neighbour_that_left_the_gpu() -> None:
 
 def test_between_files_and_in_a_drift_others_on_the_gpu_excuse_the_image_too() -> None:
     *old, new = history(*FOUR, "new", seconds=0.041, tags=("gpu_busy",))
-    causes = explain(Shift(math.log(2.05), 0.01, 20.0), [Pair(old, [new])], "")
+    causes = Attribution().explain(Shift(math.log(2.05), 0.01, 20.0), [Pair(old, [new])], "")
     assert (causes.cause, causes.host, causes.image) == ("unknown", None, None)
     quiet = Start(new.generation, [replace(r, tags=()) for r in new.samples])
-    assert explain(Shift(math.log(2.05), 0.01, 20.0), [Pair(old, [quiet])], "").cause == "image"
+    assert Attribution().explain(Shift(math.log(2.05), 0.01, 20.0), [Pair(old, [quiet])], "").cause == "image"
 
 
 def test_a_gpu_that_others_used_before_as_well_is_no_excuse() -> None:
