@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -315,31 +314,12 @@ class Start:
         """When each run began, in Unix seconds."""
         return np.array([s.started_at for s in self.samples])
 
-    @cached_property
-    def logs(self) -> Floats:
-        """Of each run's median in seconds."""
-        return np.log([s.median or math.nan for s in self.samples])
-
     def latest(self, runs: int) -> Start:
-        """With its last ``runs`` only: what it is a baseline by.
-
-        Args:
-            runs: 1 or more.
-
-        Returns:
-            As :meth:`part` does.
-        """
+        """Return the start with its last ``runs`` only: its baseline."""
         return self.part((max(0, len(self.samples) - runs), len(self.samples)))
 
     def first(self, runs: int) -> Start:
-        """With its first ``runs`` only: how it began.
-
-        Args:
-            runs: 1 or more.
-
-        Returns:
-            As :meth:`part` does.
-        """
+        """Return the start with its first ``runs`` only."""
         return self.part((0, min(runs, len(self.samples))))
 
     def part(self, *places: tuple[int, int]) -> Start:

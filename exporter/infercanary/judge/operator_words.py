@@ -7,7 +7,6 @@ from infercanary.judge.operators import NAMED_SHARE, Operators, OperatorShift, s
 
 _NAMED = 2  # operators in a sentence; the others are counted
 _NAME = 40  # characters
-_DETAIL = 80
 
 CHANGES = {
     "grew": "slower",
@@ -101,5 +100,5 @@ def _named(shift: OperatorShift, of: str) -> str:
     share = f"{100 * shift.share:.0f} %{of}"
     if shift.change in ("new", "gone"):
         return f"{name} {shift.change} ({times(max(shift.before, shift.after))}, {share})"
-    detail = f", {shortened(shift.detail, _DETAIL)}" if shift.detail else ""
+    detail = f", {shortened(shift.detail, 80)}" if shift.detail else ""
     return f"{name} {times(shift.before, shift.after)} ({share}{detail})"

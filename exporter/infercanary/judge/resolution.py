@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 
 _EQUAL = 1e-9  # two logarithms that differ by less are one: a conversion from ms to s changes the last bits
-_DIGITS = 12  # significant digits of a value that are not the noise of such a conversion
 
 
 class Resolution(NamedTuple):
@@ -60,7 +59,7 @@ def resolution(
     )
     if not gaps.any():
         step = _last_digit(old)
-        return Resolution(*_reach(step / old, step / old), float(f"{old:.{_DIGITS}g}"))
+        return Resolution(*_reach(step / old, step / old), float(f"{old:.12g}"))
     step = min(float(np.diff(values)[gaps].min()), float(values[0]))
     return Resolution(*_reach(step / old, step / new))
 
@@ -99,7 +98,7 @@ def _fallen(share: float) -> float:
 
 def _last_digit(value: float) -> float:
     """The place of the last digit of a value, 1 at most: 12.0 may have been written as 12."""
-    digits = f"{value:.{_DIGITS - 1}e}"
+    digits = f"{value:.11e}"  # more than 12 digits are the noise of a conversion
     mantissa, _, exponent = digits.partition("e")
     decimals = len(mantissa.partition(".")[2].rstrip("0"))
     return 10.0 ** min(int(exponent) - decimals, 0)
