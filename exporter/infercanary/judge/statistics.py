@@ -31,10 +31,6 @@ from infercanary.judge.shift import UNKNOWN, Comparison, Restarts, Shift, Verdic
 
 Points: TypeAlias = "Sequence[float] | Floats | Series"
 
-_PAIRS = (
-    1 << 16
-)  # up to here all means of two points are formed; beyond, the middle one is found by bisection
-
 
 class Level(NamedTuple):
     """Level of a start (a logarithm), the variance of its error, and the degrees of freedom of that."""
