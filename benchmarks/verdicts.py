@@ -379,7 +379,7 @@ def spread(ratio: float, neighbour: str, rng: Rng) -> bool | None:
 
 def aa(rng: Rng) -> tuple[int, int]:
     """How many of ten restarts were tried, and how many of these called."""
-    found = TRIALS(scene(rng, replicas=2, earlier=5).before, []) if TRIALS else {}
+    found = TRIALS(scene(rng, replicas=2, earlier=5).before, {}) if TRIALS else {}
     return len(found), sum(trial.called for trial in found.values())
 
 

@@ -31,9 +31,8 @@ class Decide:
 
     false_calls: float = 0.002
     """Error of the interval that calls a change, over all looks at one upgrade and both directions. Where the restart
-    variance is known, less than .1 % of restarts of an unchanged image are called: the interval must lie beyond the
-    clear zone, too. Where all that is known is the prior, it is below 1 % for restart SDs up to 3 %, and 2 % at 5 %
-    (``benchmarks/verdicts.py``)."""
+    variance is known from eight earlier starts, about .5 % of restarts of an unchanged image are called. Where all that
+    is known is the prior, it is below 1 % for restart SDs up to 3 %, and 2 % at 5 % (``benchmarks/verdicts.py``)."""
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Runs of a start of the candidate at which the judge looks. The interval holds however often one looks, so they
@@ -282,7 +281,7 @@ LIVE = Policy()
 
 FILES = LIVE.but(confidence=0.995, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
 """Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Of places
-in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/verdicts.py)."""
+in labelled series where people saw no change, .09 % were called at this confidence (benchmarks/verdicts.py)."""
 
 EXPERIMENT = LIVE.but(restart_sd=0.05, cold_starts=1)
 """Decides on pairs of starts, at a look after each pair. The number of starts is what its interval rests on; what is

@@ -8,7 +8,8 @@ The error of a shift has two parts, and they need different care.
 - **A restart** is one event, and is in all looks alike: it may be asked about once, and so its part is the plain
   interval of Student's t, on the degrees of freedom that the restart variance is known on.
 
-Both are independent, so the half-widths add as squares do.
+Both are independent, so the half-widths add as squares do; what single runs of the baseline bound is no chance, and adds
+as it is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Looks:
         cases, of both directions together."""
         of_runs = float(stdtrit(pooled.runs_df, 1 - error / 2 / len(self._decide.looks))) * pooled.runs_se
         of_restarts = float(stdtrit(pooled.restart_df, 1 - error / 2)) * pooled.restart_se
-        return math.hypot(min(of_runs, pooled.bound), of_restarts)
+        return min(math.hypot(of_runs, of_restarts), pooled.bound + of_restarts)
 
     def assess(self, pooled: Pooled) -> Comparison:
         """The verdict of one look of several.
