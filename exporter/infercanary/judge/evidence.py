@@ -97,8 +97,13 @@ class Evidence:
 
     @property
     def awaits_siblings(self) -> bool:
-        """Whether a sibling goes on, with too few runs yet or not."""
-        return any(self.goes_on([*pair.before[0].samples, *pair.after[0].samples]) for pair in self._beside)
+        """Whether a sibling goes on that has too few runs yet, or tells nothing while new starts have few."""
+        few = max(len(start.samples) for start in self.new) < 24
+        return any(
+            self.goes_on([*pair.before[0].samples, *pair.after[0].samples])
+            for pair in self._beside
+            if few or not math.isfinite(self._shift([pair], lambda s: s.median).se)
+        )
 
     def goes_on(self, samples: Sequence[Sample]) -> bool:
         """Whether a start with these runs was still running at the last run that is compared."""

@@ -8,8 +8,8 @@ The error of a shift has two parts, and they need different care.
 - **A restart** is one event, and is in all looks alike: it may be asked about once, and so its part is the plain
   interval of Student's t, on the degrees of freedom that the restart variance is known on.
 
-Both are independent, so the half-widths add as squares do; what single runs of the baseline bound is no chance, and adds
-as it is.
+Both are independent, so the half-widths add as squares do. A bound by single runs of the baseline is no chance, and
+adds as it is.
 """
 
 from __future__ import annotations
