@@ -97,8 +97,9 @@ class Evidence:
 
     @property
     def awaits_siblings(self) -> bool:
-        """Whether a sibling goes on that has too few runs yet, or tells nothing while new starts have few."""
-        few = max(len(start.samples) for start in self.new) < 24
+        """Whether a sibling goes on that has too few runs yet, or tells nothing while new starts have few; one that is
+        alone, for as long as it tells nothing."""
+        few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         return any(
             self.goes_on([*pair.before[0].samples, *pair.after[0].samples])
             for pair in self._beside
