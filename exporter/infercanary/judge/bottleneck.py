@@ -69,8 +69,8 @@ def _split(
     """The reasons of the processor's growth (a logarithm), as shares of it.
 
     The shift of a computing control or of the clock is compute, and what a memory control moved by beyond that is
-    memory. The rest is the program's own computing, but where a memory control moved, or may have moved as far: a
-    program may feel more of that than the control does.
+    memory. The rest is the program's own computing, but where a memory control moved by a quarter of the growth, or may
+    have moved as far as the rest: a program may feel more of that than the control does.
     """
 
     def most(shifts: Iterable[Shift | None]) -> float:
@@ -83,7 +83,7 @@ def _split(
     compute = max(0.0, min(1.0, most([clock, *computing])))
     memory = max(0.0, min(1.0, most(remembering)) - compute)
     rest = 1.0 - compute - memory
-    is_own = not memory and all(moved(s._replace(log=rest * growth)) for s in remembering)
+    is_own = memory < 0.25 and all(moved(s._replace(log=rest * growth)) for s in remembering)
     own, unknown = (rest, 0.0) if is_own and computing and remembering else (0.0, rest)
     return {"compute": compute + own, "memory": memory, "unknown": unknown}
 
