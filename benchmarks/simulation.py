@@ -31,7 +31,7 @@ Noise: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Logarithms of so many runs."""
 
 Fields: TypeAlias = Callable[[np.random.Generator, Floats], dict[str, Any]]
-"""Of the seconds of each run: fields of the samples, and `median` where they change it."""
+"""Fields of samples from the seconds of each run, with `median` where they change it."""
 
 CANARY, LEVEL, EVERY = "canary", 0.010, 10.0  # seconds of a run, and between two
 RUNS, NEW_RUNS, GAP = 60, 48, 700.0  # of an old start, of a new one; seconds between two starts of a replica
@@ -89,7 +89,7 @@ def periodic(runs: int, height: float, *, sawtooth: bool = False) -> Noise:
 
 
 def outliers(rng: np.random.Generator, runs: int) -> Floats:
-    """One run in 20 takes up to five times as long."""
+    """Noise with outliers: every 20th run or so takes up to five times as long."""
     logs: Floats = rng.normal(0, 0.01, runs) + np.log(rng.uniform(1.5, 5, runs)) * (rng.random(runs) < 0.05)
     return logs
 

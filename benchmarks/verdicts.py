@@ -141,7 +141,7 @@ class Figure(NamedTuple):
         return f"{self.value:,.2f} {self.unit} | {self.low:,.2f} to {self.high:,.2f}"
 
     def beside(self, before: Figure | None) -> str:
-        """Of an earlier judge, and whether the intervals lie apart."""
+        """Cells with the figure of an earlier judge, and whether the intervals lie apart."""
         if before is None:
             return " | | |"
         is_above, is_below = bool(self.low > before.high), bool(self.high < before.low)
@@ -169,7 +169,7 @@ Figures: TypeAlias = Callable[[str, Sequence[Any]], Iterator[Figure]]
 
 
 def share(better: int = 1) -> Figures:
-    """Of trials that say whether it was so, or None where the judge cannot say."""
+    """Rate of trials that say yes, without those that say None: there the judge cannot say."""
 
     def figures(row: str, outcomes: Sequence[bool | None]) -> Iterator[Figure]:
         known = [x for x in outcomes if x is not None]
@@ -476,7 +476,7 @@ def rows() -> Iterator[Row]:
             yield Row(f"spread ×2{words}: called", partial(spread, 2.0, neighbour), share())
 
 
-# What is measured once.
+# Rows measured once.
 
 
 def recorded(args: argparse.Namespace) -> Iterator[Figure]:
@@ -578,12 +578,12 @@ ROWS = {row.name: row for row in rows()}
 
 
 def outcome(name: str, seed: int, number: int) -> Any:
-    """One trial of a row, which draws the same numbers each time."""
+    """Result of a row's trial; the same trial draws the same numbers each time."""
     return ROWS[name].trial(np.random.default_rng([seed, crc32(name.encode()), number]))
 
 
 def figures(args: argparse.Namespace) -> Iterator[Figure]:
-    """Of all rows that are asked for."""
+    """Figures of all rows that are asked for."""
     asked, pools = re.compile(args.rows), defaultdict[str, list[tuple[Row, list[Any]]]](list)
     for name, whole in WHOLE.items():
         if asked.search(name):

@@ -119,7 +119,7 @@ class Evidence:
 
     @cached_property
     def waiting(self) -> tuple[Shift, Shift] | None:
-        """The part of the shift that is waiting for CPUs that others had, and the shift of the same runs.
+        """The part of the shift that is CPU wait, and the shift of the same runs.
 
         None where it is unknown. No control shows it: a control is over before the scheduler takes its CPU away.
         """
@@ -137,7 +137,7 @@ class Evidence:
 
     @cached_property
     def crowding(self) -> Crowding | None:
-        """Who had these CPUs."""
+        """Processes that caused the CPU wait: in the container, or on the host."""
         pool, attribute = self.policy.pool, self.policy.attribute
         return crowding(self.before, self.after, pool.fewest_new_runs, attribute.more_requests)
 
@@ -202,7 +202,7 @@ class Evidence:
         return abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
 
     def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
-        """Of a value of each run, for what restarts do not affect."""
+        """Shift of a value of each run that restarts do not affect."""
 
         def points(start: Start) -> Series:
             return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
@@ -230,7 +230,7 @@ class Evidence:
 
 
 def threads(generation: Generation) -> str:
-    """How many threads the engine computes with, as it reports them; `1` where no engine reports one."""
+    """Number of threads the engine computes with, as it reports them; `1` where no engine reports one."""
     names = COMPUTE_THREADS
     return next((generation.environment[name] for name in names if name in generation.environment), "1")
 

@@ -31,9 +31,9 @@ class Look(NamedTuple):
     """The same with all starts, where those of the same period alone were compared."""
     restarts: Restarts
     confirmed_at: int | None = None
-    """Of a change that is not called yet: the look that would call it if it stays as it is; None if none would."""
+    """Look that would call an unconfirmed change if it stays as it is; None if none would."""
     starts_needed: int | None = None
-    """Of a change that no look would call: how many more starts would; None where that is not known."""
+    """Starts that an unconfirmed change still needs where no look calls it; None where that is not known."""
     moved: float | None = None
     """Shift of replicas that stayed on the old image (a logarithm), which is taken off; None where nothing is."""
 

@@ -22,7 +22,7 @@ from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
 from infercanary.judge.statistics import Level, Points, Series, between
 
 NO_RESTART = Restarts(0.0, math.inf)
-"""Of what did not start anew between, or is not affected: a sibling, a control."""
+"""Restart variance of a sibling or a control: nothing was restarted between, or a restart does not affect it."""
 
 
 class Replica(NamedTuple):
@@ -189,14 +189,11 @@ class Pooling:
             stayed = {(places[0].index(i), places[1].index(j)): s for (i, j), s in known.items()}
             return counted, self._same_period(old, new, stayed, restarts.sd**2), None
         sides = [s.known for s in old], [self._level(s, old) for s in new]
-        runs = between(*map(_mean, sides))
+        before, after = map(_mean, sides)
+        runs = between(before, after)
         starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
         is_long = sum(map(len, old)) >= 200  # of fewer runs, none may have been as far off as a new start
-        reach = (
-            math.hypot(max(s.reach for s in old), 3 * math.sqrt(_mean(sides[0]).variance))
-            if is_long
-            else math.inf
-        )
+        reach = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance)) if is_long else math.inf
         part = _Part(runs.log, runs.se**2, starting, runs.df, bound=reach)
         beside = self.beside(replica.beside)
         if beside is not None:
@@ -215,7 +212,7 @@ class Pooling:
         stayed: Mapping[tuple[int, int], Series],
         square: float,
     ) -> _Part:
-        """Of starts that are compared with what others did over the same period.
+        """Shift of new starts compared with other replicas over the same period.
 
         Each new start is compared with the others' middle: any of these may have changed by itself. The noise of that
         period counts, where it is known. How long noise lasts is known from what the others did before, too: in a few
@@ -274,7 +271,7 @@ def shift_of_starts(
 
 
 def middle_of(shifts: Sequence[Shift]) -> Shift:
-    """How far several moved that should move alike: the one in the middle, as surely as they agree.
+    """Middle one of several shifts that should be alike, as surely as they agree.
 
     The error is that of a median, by their spread (1.4826 median absolute deviations are an SD of normal values, and a
     median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
@@ -291,7 +288,7 @@ def middle_of(shifts: Sequence[Shift]) -> Shift:
 
 
 def _mean(levels: Sequence[Level]) -> Level:
-    """Of independent starts. The middle variance counts: one start that was throttled for a while has a large one."""
+    """Mean level of independent starts. The middle variance counts: a start throttled for a while has a large one."""
     return Level(
         sum(level.log for level in levels) / len(levels),
         median(level.variance for level in levels) / len(levels),
@@ -300,8 +297,8 @@ def _mean(levels: Sequence[Level]) -> Level:
 
 
 def _apart(sides: Iterable[Sequence[Level]], square: float) -> tuple[float, int]:
-    """How much the starts of a side differ over what runs and the restart variance ``square`` explain: the excess of a
-    sum of squares, and its degrees of freedom.
+    """Excess of the sum of squares between the starts of a side over what runs and the restart variance ``square``
+    explain, and its degrees of freedom.
 
     Pods that come back under new names are compared at once: one that is throttled moves the mean of all. Replicas that
     keep their names are compared one by one.
@@ -316,7 +313,7 @@ def _apart(sides: Iterable[Sequence[Level]], square: float) -> tuple[float, int]
 
 
 def _df(variances: Floats, dfs: Floats) -> float:
-    """Of a sum of independent estimates of variances (Welch and Satterthwaite)."""
+    """Degrees of freedom of a sum of independent estimates of variances (Welch and Satterthwaite)."""
     if dfs.size == 1 or not variances.any():
         return float(dfs.min())
     shares = variances / variances.sum()

@@ -32,7 +32,7 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     sd: float = LIVE.pool.restart_sd
     services: int = 0
-    """That it was learned from."""
+    """Number of services that taught it."""
 
     @property
     def changes(self) -> dict[str, float]:

@@ -103,7 +103,7 @@ def spread(values: Iterable[float]) -> float:
 
 
 def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
-    """Of the latency or of a control, of each pair that has some on either side."""
+    """Spreads of the latency or of a control, for each pair with some on either side."""
     both = [
         Spreads(*([x for start in side if (x := _stretches(start, control))] for side in pair[:2]))
         for pair in pairs

@@ -95,7 +95,7 @@ class Series:
 
     @property
     def reach(self) -> float:
-        """How far its points lie from its level at most."""
+        """Largest distance of a point from the level."""
         return float(max(self.ordered[-1] - self.level, self.level - self.ordered[0]))
 
     @cached_property
