@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
+from operator import attrgetter
 
 import numpy as np
 
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
+from infercanary.judge.pooling import Replica
+from infercanary.judge.statistics import Series
 
 
 class Alignment:
@@ -89,101 +94,70 @@ class Alignment:
 
         Runs of the same period are compared first: None while there are too few of them yet.
         """
-        near = self._longest_beside(before, after)
-        found = {
-            start.boot: ran
-            for start in (*near, *baseline)
-            if (ran := self._concurrent(start, after)) is not None
-        }
+        ran_on = {s.boot: ran for s in before if (ran := self._concurrent(s, after)) is not None}
         enough = {
-            boot for boot, ran in found.items() if len(ran.during.samples) >= self._pool.concurrent_runs
+            boot for boot, ran in ran_on.items() if len(ran.during.samples) >= self._pool.concurrent_runs
         }
-        beside = [found[start.boot] for start in near if start.boot in enough]
-        if not beside and any(
-            self._is_awaited(start, found[start.boot], after) for start in near if start.boot in found
+        # Those that ran on for longest. What comes after the last run of ``after`` does not count, so a look stays as
+        # it was.
+        longest = sorted(ran_on, key=lambda boot: len(ran_on[boot].during.samples), reverse=True)
+        near = [s for s in before if s.boot in longest[: self._pool.concurrent_starts]]
+        stays = [s for s in near if s.boot in enough]
+        until = max(s.times[-1] for s in after)
+        if not stays and any(
+            # One that runs more seldom than every 30 s is not waited for.
+            _every(ran_on[s.boot].before) <= 30 and self._ends(s, ran_on[s.boot]) >= until
+            for s in near
         ):
             return None
-        left = [found[start.boot].before if start.boot in enough else start for start in baseline]
-        same = self._same_period({start.boot for start in baseline}, after, beside)
-        return Pair([start.latest(self._pool.baseline_runs) for start in left], after, beside, meanwhile=same)
-
-    def _same_period(
-        self, baseline: Collection[tuple[str, str]], after: Sequence[Start], beside: Sequence[Concurrent]
-    ) -> Pair | None:
-        """Those of ``baseline`` that are ``beside``, and the first starts of ``after`` while one of them goes on.
-
-        A start that ended long before a new one did is not of its period. None where no new start has enough runs on
-        both sides, or less than half of them. The first ones stay the same when others begin.
-        """
-        stays = [ran for ran in beside if ran.during.boot in baseline]
-        if not stays:
-            return None
-        # Until its next run would be late, a start goes on.
-        ends = [ran.during.times[-1] + self._pool.gone_runs * _every(ran.before) for ran in stays]
-        found: dict[tuple[int, int], Start] = {}
-        new: list[Start] = []
-        for start in after:
-            cut = start.first(int(np.searchsorted(start.times, max(ends), "right")))
-            if len(cut.samples) < self._pool.fewest_new_runs:
-                continue
-            began, until = cut.times[0], cut.times[-1]
-            same = {}
-            for row, ran in enumerate(stays):
-                first = int(np.searchsorted(ran.during.times, began))
-                end = int(np.searchsorted(ran.during.times, until, "right"))
-                is_there = min(ends[row], until) - began >= 0.75 * (until - began)
-                if is_there and end - first >= self._pool.concurrent_runs:
-                    same[row, len(new)] = ran.during.part((first, end))
-            if same:
-                found |= same
-                new.append(cut)
-            if len(new) == self._pool.concurrent_starts:
-                break
-        if 2 * len(new) < len(after) or not new:
-            return None
-        rows = sorted({row for row, _ in found})
-        stayed = {(rows.index(row), column): during for (row, column), during in found.items()}
-        there = [stays[row] for row in rows]
-        return Pair([ran.before for ran in there], new, there, stayed)
-
-    def _is_awaited(self, start: Start, ran: Concurrent, after: Sequence[Start]) -> bool:
-        """Whether ``start`` goes on beside ``after``, and will soon have enough runs."""
-        every = _every(ran.before)
-        goes_on = start.times[-1] + self._pool.gone_runs * every >= max(
-            s.samples[-1].started_at for s in after
-        )
-        return bool(goes_on) and every <= 30  # seconds: one that runs more seldom is not waited for
-
-    def _longest_beside(self, before: Sequence[Start], after: Sequence[Start]) -> Sequence[Start]:
-        """Those of ``before`` that ran on beside ``after`` for longest, in the order that they have.
-
-        What comes after the last run of ``after`` does not count, so a look stays as it was.
-        """
-        most = self._pool.concurrent_starts
-        if len(before) <= most:
-            return before
-        began, until = (
-            min(s.samples[0].started_at for s in after),
-            max(s.samples[-1].started_at for s in after),
+        own = {s.boot for s in baseline}
+        left = [ran_on[s.boot].before if s.boot in enough else s for s in baseline]
+        return Pair(
+            [s.latest(self._pool.baseline_runs) for s in left],
+            after,
+            [ran_on[s.boot] for s in stays],
+            self._same_period([s for s in stays if s.boot in own], after),
         )
 
-        def meanwhile(place: int) -> tuple[bool, int]:
-            first, end = np.searchsorted(before[place].times, [began, np.nextafter(until, np.inf)])
-            return bool(first >= self._pool.fewest_runs), int(end - first)
+    def _same_period(self, stays: Sequence[Start], after: Sequence[Start]) -> Pair | None:
+        """Those of the baseline that ran on, and the first starts of ``after`` while one of them goes on.
 
-        chosen = sorted(range(len(before)), key=meanwhile, reverse=True)[:most]
-        return [before[place] for place in sorted(chosen)]
+        A start that ended long before the new ones did is not of their period. None where less than half of the new
+        starts have enough runs in it. The first ones stay the same when others begin.
+        """
+        ran_on = [(s, ran) for s in stays if (ran := self._concurrent(s, after)) is not None]
+        last = max((self._ends(*each) for each in ran_on), default=-math.inf)
+        cut = (s.first(int(np.searchsorted(s.times, last, "right"))) for s in after)
+        new = [s for s in cut if len(s.samples) >= self._pool.fewest_new_runs]
+        new = new[: self._pool.concurrent_starts]
+        if not new or 2 * len(new) < len(after):
+            return None
+        began, until = min(s.times[0] for s in new), max(s.times[-1] for s in new)
+        there = [
+            ran
+            for s, _ in ran_on
+            if (ran := self._concurrent(s, new)) is not None
+            and len(ran.during.samples) >= self._pool.concurrent_runs
+            and self._ends(s, ran) >= began + 0.75 * (until - began)
+        ]
+        return Pair([ran.during for ran in there], new, there, is_same_period=True) if there else None
+
+    def _ends(self, start: Start, ran: Concurrent) -> float:
+        """Until when it is known to go on: until its next run would be late."""
+        return float(start.times[-1]) + self._pool.gone_runs * _every(ran.before)
 
     def _concurrent(self, start: Start, after: Sequence[Start]) -> Concurrent | None:
         """The runs of ``start`` before ``after`` and meanwhile; None where too few are before, or it did not go on."""
-        times, began = start.times, min(s.samples[0].started_at for s in after)
-        first = int(np.searchsorted(times, began))
-        if not max(self._pool.fewest_runs, 2) <= first < times.size:
+        firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
+        first = int(np.searchsorted(start.times, firsts.min()))
+        if not max(self._pool.fewest_runs, 2) <= first < start.times.size:
             return None
-        ran = [(s.samples[0].started_at, s.samples[-1].started_at) for s in after]
-        firsts, lasts = np.searchsorted(times, ran)[:, 0], np.searchsorted(times, ran, "right")[:, 1]
-        during = _merged(zip(firsts.tolist(), lasts.tolist(), strict=True))
-        return Concurrent(start.part((max(0, first - self._pool.baseline_runs), first)), start.part(*during))
+        times = start.times[:, None]
+        meanwhile = ((firsts <= times) & (times <= lasts)).any(axis=1)
+        return Concurrent(
+            start.part((max(0, first - self._pool.baseline_runs), first)),
+            Start(start.generation, [*compress(start.samples, meanwhile)]),
+        )
 
     def teaching(self, starts: Sequence[Start], upgrade: Upgrade | None) -> list[Start]:
         """The starts that show the restart variance.
@@ -213,34 +187,33 @@ class Alignment:
             until: The last run that is judged (Unix seconds): what siblings feel days later is no part of the shift.
         """
         hosts, at = {start.generation.host for start in upgrade.after}, upgrade.at
-        return [
-            Pair(
-                [
-                    Start(
-                        s.generation, [x for x in s.samples if x.started_at < at][-self._pool.baseline_runs :]
-                    )
-                ],
-                [Start(s.generation, [x for x in s.samples if at <= x.started_at <= until])],
-            )
-            for s in siblings
-            if s.generation.host in hosts and s.samples and s.samples[0].started_at < at
-        ]
+        found = []
+        for start in siblings:
+            first, end = np.searchsorted(start.times, [at, np.nextafter(until, math.inf)]).tolist()
+            if start.generation.host in hosts and first:
+                before = start.part((max(0, first - self._pool.baseline_runs), first))
+                found.append(Pair([before], [start.part((first, max(first, end)))]))
+        return found
+
+
+def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("series")) -> Replica:
+    """The values of a pair's starts.
+
+    Args:
+        pair: That is compared.
+        points: The values of a start, one a run; its latencies without it.
+    """
+    return Replica(
+        [*map(points, pair.before)],
+        [*map(points, pair.after)],
+        [(points(each.before), points(each.during)) for each in pair.concurrent],
+        pair.is_same_period,
+    )
 
 
 def _every(start: Start) -> float:
     """Seconds between its runs, on average."""
     return float(np.ptp(start.times)) / (start.times.size - 1)
-
-
-def _merged(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In order, and each place in one of them."""
-    found: list[tuple[int, int]] = []
-    for low, high in sorted(stretches):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(high, found[-1][1]))
-        else:
-            found.append((low, high))
-    return found
 
 
 def _by_container(starts: Iterable[Start], fewest: int) -> dict[str, list[Start]]:

@@ -14,10 +14,11 @@ from infercanary.contract.vocabulary import (
     CPU_WAIT_INSIDE,
     GPU_BUSY,
 )
+from infercanary.judge.align import replica_of
 from infercanary.judge.crowding import Crowding, computing, crowding, level
 from infercanary.judge.model import Concurrent, Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
+from infercanary.judge.pooling import NO_RESTART, Pooling, middle_of
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
@@ -42,7 +43,7 @@ class Evidence:
         self.shift, self.compared, self.policy = shift, [*compared], policy
         self.old, self.new = (
             sorted((start for pair in self.compared for start in getattr(pair, side)), key=_began)
-            for side in ("old", "after")
+            for side in ("before", "after")
         )
         """Starts of both sides, in order of time."""
         self.before, self.after = (
@@ -50,7 +51,9 @@ class Evidence:
         )
         # A sibling that its own container holds back more than before, such as by a lower quota, tells nothing. Where
         # both images are compared in the same minutes, a host that has both is no part of the shift.
-        same = {start.generation.host for pair in self.compared if pair.stayed for start in pair.old}
+        same = {
+            start.generation.host for pair in self.compared if pair.is_same_period for start in pair.before
+        }
         self._beside = [
             pair
             for pair in beside
@@ -88,7 +91,7 @@ class Evidence:
     @property
     def _concurrent(self) -> list[Concurrent]:
         """Replicas on the old image whose shift is taken off."""
-        return [each for pair in self.compared if not pair.stayed for each in pair.concurrent]
+        return [each for pair in self.compared if not pair.is_same_period for each in pair.concurrent]
 
     @property
     def siblings(self) -> Shift | None:
@@ -207,26 +210,7 @@ class Evidence:
         def points(start: Start) -> Series:
             return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
 
-        pool, replicas = self.policy.pool, []
-        for pair in compared:
-            beside = [(points(one.before), points(one.during)) for one in pair.concurrent]
-            replicas.append(
-                Replica(
-                    [points(s) for s in pair.before],
-                    [points(s) for s in pair.after],
-                    [
-                        (a, b)
-                        for a, b in beside
-                        if len(a) >= pool.fewest_runs and len(b) >= pool.concurrent_runs
-                    ],
-                    {
-                        at: now
-                        for at, s in pair.stayed.items()
-                        if len(now := points(s)) >= pool.concurrent_runs
-                    },
-                )
-            )
-        return Pooling(pool).shift(replicas, NO_RESTART)
+        return Pooling(self.policy.pool).shift([replica_of(pair, points) for pair in compared], NO_RESTART)
 
 
 def threads(generation: Generation) -> str:

@@ -183,7 +183,7 @@ class _Judge:
         state, pairs = finding.state, look.pairs
         if state in CHANGED and self._is_hosts(look.shift, pairs, finder.beside(finding, siblings)):
             state = "inconclusive"
-        sides = [s for pair in pairs for s in pair.old], [s for pair in pairs for s in pair.after]
+        sides = [s for pair in pairs for s in pair.before], [s for pair in pairs for s in pair.after]
         return self._verdict(state, look.seen, sides)
 
     def compared(self, before: Sequence[Start], after: Sequence[Start]) -> MeasureVerdict:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, median_low
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
@@ -353,17 +352,11 @@ class Pair(NamedTuple):
     after: Sequence[Start]
     concurrent: Sequence[Concurrent] = ()
     """Replicas that stayed on the old image."""
-    stayed: Mapping[tuple[int, int], Start] = MappingProxyType({})
-    """By the place of a start before and of one after: the former's runs in the minutes of the latter. Where there are
-    any, these are compared, and ``concurrent`` are those before; else what ``concurrent`` moved by is taken off."""
     meanwhile: Pair | None = None
-    """The same by runs of the same minutes alone, where some starts before ran on: it has fewer starts, and nothing of
-    what the host did before."""
-
-    @property
-    def old(self) -> Sequence[Start]:
-        """The runs of the old image that those after are compared with."""
-        return [each.during for each in self.concurrent] if self.stayed else self.before
+    """The same over the same period, where starts before ran on: it has fewer starts, and nothing of what the host did
+    before."""
+    is_same_period: bool = False
+    """Whether ``before`` are the runs of ``concurrent`` meanwhile; else what these moved by is taken off."""
 
 
 Changed = Literal["image", "model", "both"]

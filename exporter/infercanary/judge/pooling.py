@@ -9,9 +9,8 @@ may be compared over the same period instead: then nothing is taken off, and noi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -32,23 +31,8 @@ class Replica(NamedTuple):
     new: Sequence[Series]
     beside: Sequence[tuple[Series, Series]] = ()
     """Replicas that stayed on the old image: their runs before, and meanwhile."""
-    stayed: Mapping[tuple[int, int], Series] = MappingProxyType({})
-    """By the place of a start of ``old`` and of one of ``new``: runs of the former in the minutes of the latter. Where
-    there are any, these are compared; else what ``beside`` moved by is taken off."""
-
-
-class Beside(NamedTuple):
-    """Shift of replicas in which nothing changed."""
-
-    shift: Shift
-    """With the error that their runs leave."""
-    excess: float = 0.0
-    """Variance between them beyond that: one changed by itself, and no number of runs shows which."""
-
-    @property
-    def whole(self) -> Shift:
-        """The shift with all of its error."""
-        return self.shift._replace(se=math.sqrt(self.shift.se**2 + self.excess))
+    is_same_period: bool = False
+    """Whether ``old`` are the runs of these meanwhile; else what they moved by is taken off."""
 
 
 class _Part(NamedTuple):
@@ -56,18 +40,20 @@ class _Part(NamedTuple):
 
     log: float
     sampling: float
-    starting: float
     df: float
-    """Degrees of freedom of ``sampling``."""
-    shared: float = 0.0
+    """Degrees of freedom of ``sampling``, and of ``shared``."""
+    starting: float
+    shared: float
     """By the runs of replicas beside it, which may be the same for all."""
-    bound: float = math.inf
+    bound: float
     """As :attr:`~infercanary.judge.shift.Pooled.bound`."""
-    excess: float = 0.0
+    excess: float
     """By how much its starts of one image differ beyond what runs and restarts explain: a sum of squares over its
     expectation, less ``free``."""
-    free: int = 0
+    free: int
     """Degrees of freedom of that."""
+    moved: float
+    """What replicas beside it moved by, which is taken off; NaN where nothing is."""
 
 
 class Pooling:
@@ -96,25 +82,29 @@ class Pooling:
         Returns:
             None where nothing can be compared.
         """
-        each = [part for replica in replicas if (part := self._compared(replica, restarts)) is not None]
-        if not each:
+        counted = [each for replica in replicas if all((each := self._counted(replica))[:2])]
+        if not counted:
             return None
-        old = [start.ordered for replica, _, _ in each for start in replica.old]
-        new = [start.ordered for replica, _, _ in each for start in replica.new]
-        logs, sampling, starting, dfs, shared, bounds, apart, free = np.array([part for _, part, _ in each]).T
-        moved = [beside.shift.log for _, _, beside in each if beside is not None]
-        if moved:  # a replica without any beside it may have moved by as much as those beside others
-            alone = [beside is None and not replica.stayed for replica, _, beside in each]
-            starting = starting + np.where(alone, np.mean(np.square(moved)), 0.0)
+        parts = np.array([self._compared(replica, restarts.sd**2) for replica in counted])
+        logs, sampling, dfs, starting, shared, bounds, apart, free, moved = parts.T
+        taken_off = moved[~np.isnan(moved)]
+        if taken_off.size:  # a replica without any beside it may have moved by as much as those beside others
+            starting = starting + np.where(np.isnan(moved), np.mean(taken_off**2), 0.0)
         total = sampling + shared + starting
-        weights = 1 / total if total.all() else np.ones(len(each))
+        weights = 1 / total if total.all() else np.ones(len(total))
         weights /= weights.sum()
         log = float(weights @ logs)
-        df = restarts.df + len(each) - 1
-        excess = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
+        free_between = len(counted) - 1
+        excess = float(((logs - log) ** 2 / total).sum()) - free_between if total.all() else 0.0
+        df = restarts.df + free_between
         wider = 1 + max(excess + apart.sum(), 0.0) / (df + free.sum())
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
         of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
+        coarse = FINE
+        if self._pool.reads_clock:
+            coarse = resolution(
+                *([start.ordered for replica in counted for start in replica[side]] for side in (0, 1))
+            )
         return Pooled(
             log,
             math.sqrt(runs_variance),
@@ -122,8 +112,8 @@ class Pooling:
             math.sqrt(max(of_starts, 0.0)),
             df,
             bound=float(weights @ bounds),
-            moved=median(moved) if moved else None,
-            resolution=resolution(old, new) if self._pool.reads_clock else FINE,
+            moved=float(np.median(taken_off)) if taken_off.size else None,
+            resolution=coarse,
         )
 
     def shift(self, replicas: Sequence[Replica], restarts: Restarts) -> Shift:
@@ -131,7 +121,46 @@ class Pooling:
         found = self.pooled(replicas, restarts)
         return UNKNOWN if found is None else found.shift
 
-    def beside(self, pairs: Sequence[tuple[Series, Series]]) -> Beside | None:
+    def _counted(self, replica: Replica) -> Replica:
+        """Without starts, and replicas beside it, that have too few runs."""
+        fewest, least = self._pool.fewest_runs, self._pool.concurrent_runs
+        return replica._replace(
+            old=[start for start in replica.old if len(start) >= fewest],
+            new=[start for start in replica.new if len(start) >= self._pool.fewest_new_runs],
+            beside=[each for each in replica.beside if len(each[0]) >= fewest and len(each[1]) >= least],
+        )
+
+    def _compared(self, replica: Replica, square: float) -> _Part:
+        """Shift of one replica, whose starts differ by the restart variance ``square``."""
+        old, new, beside, is_same = replica
+        # In a few minutes a level that wanders looks like one that stands: how long noise lasts is known from before.
+        lasting = [before for before, _ in beside] if is_same else old
+        levels = (
+            [self._level(s, [s], lasting) if is_same else s.known for s in old],
+            [self._level(s, old, lasting) for s in new],
+        )
+        before, after = map(_mean, levels)
+        starting = square * (1 / len(old) + 1 / len(new))
+        shared, bound, moved = 0.0, math.inf, math.nan
+        if not is_same and not beside and sum(map(len, old)) >= 200:
+            # Of fewer runs, none may have been as far off as a new start.
+            bound = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance))
+        runs = between(before, after)
+        log, df = runs.log, runs.df
+        if beside:
+            others, excess = self._beside(beside)
+            starting += excess
+            if is_same:  # any of them may have changed by itself
+                log = after.log - median(level.log for level in levels[0])
+            else:
+                moved, shared = others.log, others.se**2
+                df = _df(np.array([runs.se**2, shared]), np.array([df, others.df]))
+                log -= moved
+        # How much those of the old image differ by themselves is learned, as restarts.
+        apart, free = _apart(levels, square) if len(new) > 1 else (0.0, 0)
+        return _Part(log, runs.se**2, df, starting, shared, bound, apart, free, moved)
+
+    def _beside(self, pairs: Sequence[tuple[Series, Series]]) -> tuple[Shift, float]:
         """Shift of replicas in which nothing changed: the middle one's, as surely as they agree.
 
         Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do
@@ -141,18 +170,15 @@ class Pooling:
             pairs: Of each its runs before, and meanwhile: in one start, so that nothing was restarted between.
 
         Returns:
-            None where there is none.
+            The shift with the error that runs leave, and the variance between them beyond that, which no number of runs
+            makes smaller.
         """
-        shifts = [self.moved(*pair) for pair in pairs]
-        if len(shifts) < 2:
-            return Beside(shifts[0]) if shifts else None
+        shifts = [between(before.known, self._level(during, [before])) for before, during in pairs]
         middle = middle_of(shifts)
+        if len(shifts) == 1:
+            return middle, 0.0
         own = math.sqrt(math.pi / 2 / len(shifts)) * median(each.se for each in shifts)
-        return Beside(middle._replace(se=own), max(middle.se**2 - own**2, 0.0))
-
-    def moved(self, before: Series, during: Series) -> Shift:
-        """Shift of a start that ran on, without any restart in its error."""
-        return between(before.known, self._level(during, [before]))
+        return middle._replace(se=own), max(middle.se**2 - own**2, 0.0)
 
     def _level(self, start: Series, usual: Sequence[Series], lasting: Sequence[Series] = ()) -> Level:
         """Level of a start that may have few runs: they hardly show their own noise.
@@ -171,88 +197,6 @@ class Pooling:
         if len(start) >= 24:  # with fewer, an autocorrelation is a guess
             alike = max(alike, start.alike)
         return start.level_by(max(own, square), alike, df)
-
-    def _compared(self, replica: Replica, restarts: Restarts) -> tuple[Replica, _Part, Beside | None] | None:
-        fewest = self._pool.fewest_runs, self._pool.fewest_new_runs
-        places = [
-            [place for place, start in enumerate(side) if len(start) >= least]
-            for side, least in zip(replica[:2], fewest, strict=True)
-        ]
-        known = {(i, j): s for (i, j), s in replica.stayed.items() if i in places[0] and j in places[1]}
-        if known:  # the others are compared with nothing
-            places = [sorted({place[side] for place in known}) for side in (0, 1)]
-        old, new = ([side[i] for i in of_side] for side, of_side in zip(replica[:2], places, strict=True))
-        if not (old and new):
-            return None
-        counted = replica._replace(old=old, new=new, stayed=known)
-        if known:
-            stayed = {(places[0].index(i), places[1].index(j)): s for (i, j), s in known.items()}
-            return counted, self._same_period(old, new, stayed, restarts.sd**2), None
-        sides = [s.known for s in old], [self._level(s, old) for s in new]
-        before, after = map(_mean, sides)
-        runs = between(before, after)
-        starting = restarts.sd**2 * (1 / len(old) + 1 / len(new))
-        is_long = sum(map(len, old)) >= 200  # of fewer runs, none may have been as far off as a new start
-        reach = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance)) if is_long else math.inf
-        part = _Part(runs.log, runs.se**2, starting, runs.df, bound=reach)
-        beside = self.beside(replica.beside)
-        if beside is not None:
-            shared = beside.shift.se**2
-            df = _df(np.array([part.sampling, shared]), np.array([part.df, beside.shift.df]))
-            part = _Part(part.log - beside.shift.log, part.sampling, starting + beside.excess, df, shared)
-        if len(new) > 1:  # how much those of the old image differ by themselves is learned, as restarts
-            excess, free = _apart(sides, restarts.sd**2)
-            part = part._replace(excess=excess, free=free)
-        return counted, part, beside
-
-    def _same_period(
-        self,
-        old: Sequence[Series],
-        new: Sequence[Series],
-        stayed: Mapping[tuple[int, int], Series],
-        square: float,
-    ) -> _Part:
-        """Shift of new starts compared with other replicas over the same period.
-
-        Each new start is compared with the others' middle: any of these may have changed by itself. The noise of that
-        period counts, where it is known. How long noise lasts is known from what the others did before, too: in a few
-        minutes a level that wanders looks like one that stands.
-
-        Args:
-            square: The restart variance.
-        """
-        logs, variances = np.full((2, len(old), len(new)), math.nan)
-        after, dfs = [], []
-        for column, start in enumerate(new):
-            beside = {row: stayed[row, column] for row in range(len(old)) if (row, column) in stayed}
-            usual = [ran for ran in beside.values() if len(ran) >= self._pool.fewest_runs]
-            after.append(
-                self._level(start, usual or [old[row] for row in beside], [old[row] for row in beside])
-            )
-            for row, ran in beside.items():
-                level = self._level(ran, [ran] if ran in usual else [old[row]], [old[row]])
-                logs[row, column] = after[-1].log - level.log
-                variances[row, column] = level.variance
-                dfs.append(level.df)
-        middle = np.nanmedian(logs, axis=0)
-        counts = (~np.isnan(logs)).sum(axis=0)
-        several = (logs - middle)[:, counts > 1]  # of one alone nobody knows by how much it differs
-        beyond = (
-            np.nanmean(several[(~np.isnan(several)).any(axis=1)], axis=1) if several.size else np.zeros(0)
-        )
-        noise = float(np.nanmedian(variances))
-        excess = max(float(beyond.var(ddof=1)) - noise - square, 0.0) if beyond.size > 1 else 0.0
-        fewest = int(counts.min())
-        of_middle = (math.pi / 2 if fewest > 2 else 1.0) / fewest  # a median's variance over a single one's
-        mean = _mean(after)
-        starting = square * (of_middle + 1 / len(new)) + excess * of_middle
-        shared = noise * of_middle
-        shifts = [
-            Level(x, level.variance + shared, 0.0) for x, level in zip(middle.tolist(), after, strict=True)
-        ]
-        apart, free = _apart([shifts], square)
-        df = min(*dfs, mean.df)
-        return _Part(float(middle.mean()), mean.variance, starting, df, shared, excess=apart, free=free)
 
 
 def shift_of_starts(
@@ -296,7 +240,7 @@ def _mean(levels: Sequence[Level]) -> Level:
     )
 
 
-def _apart(sides: Iterable[Sequence[Level]], square: float) -> tuple[float, int]:
+def _apart(sides: Sequence[Sequence[Level]], square: float) -> tuple[float, int]:
     """Excess of the sum of squares between the starts of a side over what runs and the restart variance ``square``
     explain, and its degrees of freedom.
 

@@ -143,9 +143,9 @@ class Judge:
         if finding.look is None or look is None:
             return result
         # People are shown the runs as they are.
-        old = _samples(start for pair in finding.look.pairs for start in pair.old)
+        old = _samples(start for pair in finding.look.pairs for start in pair.before)
         new = _samples(start for pair in finding.look.pairs for start in pair.after)
-        is_same_period = any(pair.stayed for pair in finding.look.pairs)
+        is_same_period = any(pair.is_same_period for pair in finding.look.pairs)
         own = finding.own
         return replace(
             result,
@@ -156,10 +156,10 @@ class Judge:
             if own is not None and math.isfinite(own.se)
             else None,
             levels=Levels(_level(old), _level(new), _controls(old), look.shift.resolution.only),
-            looks=Looks(look.runs, looks.next, look.confirmed_at, look.starts_needed),
+            looks=Looks(look.runs, looks.next, look.confirmed_at),
             concurrent=ConcurrentBaseline(
                 len({start.generation.container for start in stayed}),
-                None if look.moved is None else ratio(look.moved),
+                None if look.pooled.moved is None else ratio(look.pooled.moved),
             )
             if stayed
             else None,
