@@ -65,27 +65,21 @@ class Alignment:
         There is one pair for each container that both images ran in, and at most one more; none where either image has
         no start that counts, or while replicas on the old image have too few runs of the same period.
         """
-        old, new = (
-            _by_container(before, self._pool.fewest_runs),
-            _by_container(after, self._pool.fewest_new_runs),
-        )
+        old = _by_container(before, self._pool.fewest_runs)
+        new = _by_container(after, self._pool.fewest_new_runs)
         baseline = {name: group[-self._pool.history :] for name, group in old.items()}
-        orphans = [start for name, group in baseline.items() if name not in new for start in group]
-        every = [start for group in baseline.values() for start in group]
-        found = [
-            pair
-            for name, group in new.items()
-            if name in baseline and (pair := self._pair(baseline[name], group, before)) is not None
-        ]
+        groups = [(baseline[name], group) for name, group in new.items() if name in baseline]
         # Those with new names are one pair: a baseline that several share is one measurement, not several. So where
         # they have it to share with those of old names, all are one.
+        orphans = [start for name, group in baseline.items() if name not in new for start in group]
         renamed = [start for name, group in new.items() if name not in old for start in group]
-        if not renamed or not every:
-            return found
-        if not orphans:
-            found, renamed = [], [start for group in new.values() for start in group]
-        shared = self._pair(orphans or every, renamed, before)
-        return found if shared is None else [*found, shared]
+        if baseline and renamed and orphans:
+            groups.append((orphans, renamed))
+        elif baseline and renamed:
+            groups = [
+                tuple([start for group in side.values() for start in group] for side in (baseline, new))
+            ]
+        return [pair for group in groups if (pair := self._pair(*group, before)) is not None]
 
     def _pair(
         self, baseline: Sequence[Start], after: Sequence[Start], before: Sequence[Start]
@@ -94,70 +88,55 @@ class Alignment:
 
         Runs of the same period are compared first: None while there are too few of them yet.
         """
-        ran_on = {s.boot: ran for s in before if (ran := self._concurrent(s, after)) is not None}
-        enough = {
-            boot for boot, ran in ran_on.items() if len(ran.during.samples) >= self._pool.concurrent_runs
-        }
+        ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
         # Those that ran on for longest. What comes after the last run of ``after`` does not count, so a look stays as
         # it was.
-        longest = sorted(ran_on, key=lambda boot: len(ran_on[boot].during.samples), reverse=True)
-        near = [s for s in before if s.boot in longest[: self._pool.concurrent_starts]]
-        stays = [s for s in near if s.boot in enough]
-        until = max(s.times[-1] for s in after)
-        if not stays and any(
-            # One that runs more seldom than every 30 s is not waited for.
-            _every(ran_on[s.boot].before) <= 30 and self._ends(s, ran_on[s.boot]) >= until
-            for s in near
-        ):
+        ran_on.sort(key=lambda ran: len(ran.during.samples), reverse=True)
+        near = ran_on[: self._pool.concurrent_starts]
+        stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
+        until = max(start.times[-1] for start in after)
+        # One that runs more seldom than every 30 s is not waited for.
+        if not stays and any(ran.ends >= until and _every(ran.before) <= 30 for ran in near):
             return None
-        own = {s.boot for s in baseline}
-        left = [ran_on[s.boot].before if s.boot in enough else s for s in baseline]
+        own = {start.boot for start in baseline}
+        earlier = {ran.before.boot: ran.before for ran in ran_on}
         return Pair(
-            [s.latest(self._pool.baseline_runs) for s in left],
+            [earlier.get(start.boot, start).latest(self._pool.baseline_runs) for start in baseline],
             after,
-            [ran_on[s.boot] for s in stays],
-            self._same_period([s for s in stays if s.boot in own], after),
+            stays,
+            self._same_period([ran for ran in stays if ran.before.boot in own], after),
         )
 
-    def _same_period(self, stays: Sequence[Start], after: Sequence[Start]) -> Pair | None:
+    def _same_period(self, stays: Sequence[Concurrent], after: Sequence[Start]) -> Pair | None:
         """Those of the baseline that ran on, and the first starts of ``after`` while one of them goes on.
 
         A start that ended long before the new ones did is not of their period. None where less than half of the new
         starts have enough runs in it. The first ones stay the same when others begin.
         """
-        ran_on = [(s, ran) for s in stays if (ran := self._concurrent(s, after)) is not None]
-        last = max((self._ends(*each) for each in ran_on), default=-math.inf)
-        cut = (s.first(int(np.searchsorted(s.times, last, "right"))) for s in after)
-        new = [s for s in cut if len(s.samples) >= self._pool.fewest_new_runs]
+        last = max((ran.ends for ran in stays), default=-math.inf)
+        cut = (start.first(int(np.searchsorted(start.times, last, "right"))) for start in after)
+        new = [start for start in cut if len(start.samples) >= self._pool.fewest_new_runs]
         new = new[: self._pool.concurrent_starts]
         if not new or 2 * len(new) < len(after):
             return None
-        began, until = min(s.times[0] for s in new), max(s.times[-1] for s in new)
+        began, until = min(start.times[0] for start in new), max(start.times[-1] for start in new)
         there = [
-            ran
-            for s, _ in ran_on
-            if (ran := self._concurrent(s, new)) is not None
-            and len(ran.during.samples) >= self._pool.concurrent_runs
-            and self._ends(s, ran) >= began + 0.75 * (until - began)
+            ran._replace(during=during)
+            for ran in stays
+            if ran.ends >= began + 0.75 * (until - began)
+            and len((during := _meanwhile(ran.during, new)).samples) >= self._pool.concurrent_runs
         ]
         return Pair([ran.during for ran in there], new, there, is_same_period=True) if there else None
 
-    def _ends(self, start: Start, ran: Concurrent) -> float:
-        """Until when it is known to go on: until its next run would be late."""
-        return float(start.times[-1]) + self._pool.gone_runs * _every(ran.before)
-
     def _concurrent(self, start: Start, after: Sequence[Start]) -> Concurrent | None:
         """The runs of ``start`` before ``after`` and meanwhile; None where too few are before, or it did not go on."""
-        firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
-        first = int(np.searchsorted(start.times, firsts.min()))
+        first = int(np.searchsorted(start.times, min(s.times[0] for s in after)))
         if not max(self._pool.fewest_runs, 2) <= first < start.times.size:
             return None
-        times = start.times[:, None]
-        meanwhile = ((firsts <= times) & (times <= lasts)).any(axis=1)
-        return Concurrent(
-            start.part((max(0, first - self._pool.baseline_runs), first)),
-            Start(start.generation, [*compress(start.samples, meanwhile)]),
-        )
+        before = start.part((max(0, first - self._pool.baseline_runs), first))
+        # Until its next run would be late, it goes on.
+        ends = float(start.times[-1]) + self._pool.gone_runs * _every(before)
+        return Concurrent(before, _meanwhile(start, after), ends)
 
     def teaching(self, starts: Sequence[Start], upgrade: Upgrade | None) -> list[Start]:
         """The starts that show the restart variance.
@@ -214,6 +193,14 @@ def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("serie
 def _every(start: Start) -> float:
     """Seconds between its runs, on average."""
     return float(np.ptp(start.times)) / (start.times.size - 1)
+
+
+def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
+    """With the runs alone that began while one of ``after`` ran."""
+    firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
+    times = start.times[:, None]
+    ran = ((firsts <= times) & (times <= lasts)).any(axis=1)
+    return Start(start.generation, [*compress(start.samples, ran)])
 
 
 def _by_container(starts: Iterable[Start], fewest: int) -> dict[str, list[Start]]:

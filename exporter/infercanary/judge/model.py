@@ -343,6 +343,8 @@ class Concurrent(NamedTuple):
 
     before: Start
     during: Start
+    ends: float
+    """Until when it is known to go on (Unix seconds)."""
 
 
 class Pair(NamedTuple):

@@ -100,11 +100,8 @@ class Pooling:
         wider = 1 + max(excess + apart.sum(), 0.0) / (df + free.sum())
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
         of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
-        coarse = FINE
-        if self._pool.reads_clock:
-            coarse = resolution(
-                *([start.ordered for replica in counted for start in replica[side]] for side in (0, 1))
-            )
+        old = [start.ordered for replica in counted for start in replica.old]
+        new = [start.ordered for replica in counted for start in replica.new]
         return Pooled(
             log,
             math.sqrt(runs_variance),
@@ -113,7 +110,7 @@ class Pooling:
             df,
             bound=float(weights @ bounds),
             moved=float(np.median(taken_off)) if taken_off.size else None,
-            resolution=coarse,
+            resolution=resolution(old, new) if self._pool.reads_clock else FINE,
         )
 
     def shift(self, replicas: Sequence[Replica], restarts: Restarts) -> Shift:

@@ -75,7 +75,7 @@ def compare_spread(
         names = {name for pair in pairs for start in pair.after for s in start.samples for name in s.controls}
         until = max(s.started_at for pair in pairs for start in pair.after for s in start.samples)
         beside = alignment.beside(siblings, upgrade, until)
-        stayed = [Pair([old], [new]) for pair in pairs for old, new in pair.concurrent]
+        stayed = [Pair([ran.before], [ran.during]) for pair in pairs for ran in pair.concurrent]
         for others in (
             [each.grown for name in names for each in _spreads(pairs, name)],
             [each.grown for each in _spreads([*beside, *stayed])],
