@@ -76,9 +76,8 @@ class Alignment:
         if baseline and renamed and orphans:
             groups.append((orphans, renamed))
         elif baseline and renamed:
-            groups = [
-                tuple([start for group in side.values() for start in group] for side in (baseline, new))
-            ]
+            every = [start for group in baseline.values() for start in group]
+            groups = [(every, [start for group in new.values() for start in group])]
         return [pair for group in groups if (pair := self._pair(*group, before)) is not None]
 
     def _pair(

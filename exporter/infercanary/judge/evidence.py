@@ -197,7 +197,8 @@ class Evidence:
         """Whether others on the GPU may have made the shift: more runs than before met others there and took longer, or
         fewer did and took less, beyond what replicas on the old image met."""
 
-        earlier, during = ([s for each in self._concurrent for s in each[i].samples] for i in (0, 1))
+        earlier = [s for ran in self._concurrent for s in ran.before.samples]
+        during = [s for ran in self._concurrent for s in ran.during.samples]
         before, after, without, then = (
             _share_of(runs, GPU_BUSY) for runs in (self.before, self.after, earlier, during)
         )
