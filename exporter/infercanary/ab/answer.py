@@ -267,7 +267,7 @@ def _compared(
             causes=why,
             levels=Levels(only=look.shift.resolution.only),
         )
-        text = sentence(found, policy, _own(*arms))
+        text = sentence(found, policy.decide, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
     sd = estimate.restart_sd(of.shifts)
     unknown = decision.verdict in ("inconclusive", "unconfirmed")

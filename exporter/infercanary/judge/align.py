@@ -10,7 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import Pool
 from infercanary.judge.pooling import Replica
 from infercanary.judge.statistics import Series
 
@@ -19,12 +19,13 @@ class Alignment:
     """Finds the starts that are compared.
 
     Args:
-        policy: The looks, and which starts count.
+        pool: Which starts and runs count.
+        looks: Runs of a start at which the judge looks.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._pool = policy.pool
-        self._looks = policy.decide.looks
+    def __init__(self, pool: Pool, looks: Sequence[int] = ()) -> None:
+        self._pool = pool
+        self._looks = looks
 
     def looks(self, upgrade: Upgrade) -> Iterator[tuple[int, list[Pair]]]:
         """The looks that the new image's starts have reached, the last one first: its first runs, against the baseline.

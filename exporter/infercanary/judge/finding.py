@@ -69,7 +69,7 @@ class Finder:
     def __init__(self, policy: Policy) -> None:
         self._pool, self._effect = policy.pool, policy.decide.log_effect
         self._last_look = policy.decide.looks[-1]
-        self._alignment = Alignment(policy)
+        self._alignment = Alignment(policy.pool, policy.decide.looks)
         self._pooling = Pooling(policy.pool)
         self._looks = Looks(policy.decide)
 

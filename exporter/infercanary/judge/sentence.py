@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise, takewhile
 from infercanary.contract.vocabulary import known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.model import Changed
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE, Decide
 from infercanary.judge.result import Causes, Change, ConcurrentBaseline, Part, Result
 from infercanary.judge.shift import CHANGED
 
@@ -30,14 +30,14 @@ _SINCE: dict[Changed, str] = {
 }
 
 
-def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> str:
+def sentence(result: Result, decide: Decide = LIVE.decide, subject: str = "image") -> str:
     """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``.
 
     It changes with the finding alone: how far the judge has come is :func:`progress`.
 
     Args:
         result: Of an upgrade, of two files or of an experiment.
-        policy: From which shift on siblings and the clock are mentioned.
+        decide: From which shift on siblings and the clock are mentioned.
         subject: What the two sides differ in, besides the host.
 
     Returns:
@@ -58,7 +58,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
     if result.state == "unconfirmed":
         found = [_unconfirmed(result), *found]
     if result.state in CHANGED:
-        found = [_share(result.causes, subject), *found, *_explanations(result.causes, policy)]
+        found = [_share(result.causes, subject), *found, *_explanations(result.causes, decide)]
     elif result.causes.changes:
         found.append(listed(result.causes.changes))
     if result.restart.is_assumed and result.state in ("inconclusive", "unconfirmed"):
@@ -80,7 +80,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
         starts = "start" if result.contended == 1 else "starts"
         found.append(f"{result.contended} contended {starts} excluded")
     if result.concurrent is not None:
-        found.append(_beside(result.concurrent, result.changed, policy))
+        found.append(_beside(result.concurrent, result.changed, decide.log_effect))
     if result.is_unwaited:
         found.append("without what each run waited for CPUs that others had")
     if result.rollback:
@@ -147,11 +147,11 @@ def _origin(result: Result, taken: int) -> str:
     return whole if taken + len(whole.encode()) <= SENTENCE_BYTES else f"; {words}"
 
 
-def _beside(concurrent: ConcurrentBaseline, changed: Changed, policy: Policy) -> str:
+def _beside(concurrent: ConcurrentBaseline, changed: Changed, effect: float) -> str:
     """What it was compared with, and by how much that moved."""
     moved = concurrent.shift or 0.0
     against = "a replica" if concurrent.count == 1 else f"{concurrent.count} replicas"
-    how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= policy.decide.log_effect else ""
+    how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= effect else ""
     old = "model" if changed == "model" else "image"
     return f"against {against} on the old {old} in the same minutes{how}"
 
@@ -242,10 +242,10 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
+def _explanations(causes: Causes, decide: Decide) -> Iterator[str]:
     if causes.changes:
         yield listed(causes.changes)
-    what, where = _bottlenecks(causes, policy), _phases(causes)
+    what, where = _bottlenecks(causes), _phases(causes)
     if what and where:
         # The one phase of a CPU says less than the resource.
         yield what if [*causes.phases] == ["compute"] else f"{what} ({where})"
@@ -260,18 +260,18 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield "controls " + ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     elif causes.has_controls:
         yield "controls flat"
-    if causes.siblings is not None and abs(causes.siblings.shift) >= policy.decide.smallest_effect:
+    if causes.siblings is not None and abs(causes.siblings.shift) >= decide.smallest_effect:
         yield f"siblings {percent(causes.siblings.shift)}"
-    if causes.clock is not None and abs(causes.clock.shift) >= policy.decide.clear_zone:
+    if causes.clock is not None and abs(causes.clock.shift) >= decide.clear_zone:
         yield f"the SM clock explains {percent(causes.clock.shift)}"
     for tag, (before, after) in causes.tags.items():
         yield f"{tag} in {100 * before:.0f} → {100 * after:.0f} % of runs"
 
 
-def _bottlenecks(causes: Causes, policy: Policy) -> str:
+def _bottlenecks(causes: Causes) -> str:
     """Such as ``compute 92 % of the change``; empty where no resource can be named."""
     named = {
-        limit: share for limit, share in causes.bottlenecks.items() if share >= policy.attribute.phase_share
+        limit: share for limit, share in causes.bottlenecks.items() if share >= LIVE.attribute.phase_share
     }
     if not named.keys() - {"unknown"}:
         return ""

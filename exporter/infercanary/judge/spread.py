@@ -64,7 +64,7 @@ def compare_spread(
         smallest_effect=max(decide.smallest_effect, 5 * policy.pool.measure_effect),
         looks=tuple(runs for runs in decide.looks if runs >= 48) or decide.looks[-1:],
     )
-    alignment = Alignment(rules)
+    alignment = Alignment(rules.pool, rules.decide.looks)
     _, pairs = next(alignment.looks(upgrade), (0, []))
     replicas = _spreads(pairs)
     if not replicas:

@@ -21,7 +21,7 @@ from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
-pairs = Alignment(LIVE).pairs
+pairs = Alignment(LIVE.pool).pairs
 
 UPGRADE = 10_000.0
 
@@ -276,7 +276,7 @@ def test_memory_is_compared_with_nobodys_same_minutes() -> None:
     assert LIVE.for_measures(loads=True).pool.concurrent_starts == LIVE.pool.concurrent_starts
     host = Host()
     stays = [host.start(f"r{i}", "old", 9000.0, 200) for i in range(2)]
-    (pair,) = Alignment(LIVE.for_measures()).pairs(stays, [host.start("n0", "new", UPGRADE, 48)])
+    (pair,) = Alignment(LIVE.for_measures().pool).pairs(stays, [host.start("n0", "new", UPGRADE, 48)])
     assert not pair.concurrent and pair.meanwhile is None
 
 
