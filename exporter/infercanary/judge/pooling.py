@@ -149,6 +149,7 @@ class Pooling:
             starting += excess
             if is_same:  # any of them may have changed by itself
                 log = after.log - median(level.log for level in levels[0])
+                df = min(level.df for side in levels for level in side)
             else:
                 moved, shared = others.log, others.se**2
                 df = _df(np.array([runs.se**2, shared]), np.array([df, others.df]))
