@@ -145,11 +145,15 @@ class Pooling:
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            others, excess = self._beside(beside)
-            starting += excess
-            if is_same:  # any of them may have changed by itself
+            # Any of these may have changed by itself. So none is weighted by how quiet it is, and those that do not agree
+            # tell little.
+            shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
+            others = middle_of(shifts)
+            if is_same:
                 log = after.log - median(level.log for level in levels[0])
                 df = min(level.df for side in levels for level in side)
+                by_runs = math.pi / 2 / len(shifts) * median(each.se for each in shifts) ** 2
+                starting += max(others.se**2 - by_runs, 0.0)
             else:
                 moved, shared = others.log, others.se**2
                 df = _df(np.array([runs.se**2, shared]), np.array([df, others.df]))
@@ -157,26 +161,6 @@ class Pooling:
         # How much those of the old image differ by themselves is learned, as restarts.
         apart, free = _apart(levels, square) if len(new) > 1 else (0.0, 0)
         return _Part(log, runs.se**2, df, starting, shared, bound, apart, free, moved)
-
-    def _beside(self, pairs: Sequence[tuple[Series, Series]]) -> tuple[Shift, float]:
-        """Shift of replicas in which nothing changed: the middle one's, as surely as they agree.
-
-        Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do
-        not agree tell little.
-
-        Args:
-            pairs: Of each its runs before, and meanwhile: in one start, so that nothing was restarted between.
-
-        Returns:
-            The shift with the error that runs leave, and the variance between them beyond that, which no number of runs
-            makes smaller.
-        """
-        shifts = [between(before.known, self._level(during, [before])) for before, during in pairs]
-        middle = middle_of(shifts)
-        if len(shifts) == 1:
-            return middle, 0.0
-        own = math.sqrt(math.pi / 2 / len(shifts)) * median(each.se for each in shifts)
-        return middle._replace(se=own), max(middle.se**2 - own**2, 0.0)
 
     def _level(self, start: Series, usual: Sequence[Series], lasting: Sequence[Series] = ()) -> Level:
         """Level of a start that may have few runs: they hardly show their own noise.
