@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter
@@ -68,18 +69,21 @@ class Alignment:
         """
         old = _by_container(before, self._pool.fewest_runs)
         new = _by_container(after, self._pool.fewest_new_runs)
-        baseline = {name: group[-self._pool.history :] for name, group in old.items()}
-        groups = [(baseline[name], group) for name, group in new.items() if name in baseline]
-        # Those with new names are one pair: a baseline that several share is one measurement, not several. So where
-        # they have it to share with those of old names, all are one.
-        orphans = [start for name, group in baseline.items() if name not in new for start in group]
-        renamed = [start for name, group in new.items() if name not in old for start in group]
-        if baseline and renamed and orphans:
-            groups.append((orphans, renamed))
-        elif baseline and renamed:
-            every = [start for group in baseline.values() for start in group]
-            groups = [(every, [start for group in new.values() for start in group])]
-        return [pair for group in groups if (pair := self._pair(*group, before)) is not None]
+        own = old.keys() & new.keys()
+        if len(own) == len(old) < len(new):
+            # Those with new names are one pair: a baseline that several share is one measurement, not several. So where
+            # they have it to share with those of old names, all are one.
+            own = set()
+        groups: dict[str, tuple[list[Start], list[Start]]] = defaultdict(lambda: ([], []))
+        for name, group in old.items():
+            groups[name if name in own else ""][0].extend(group[-self._pool.history :])
+        for name, group in new.items():
+            groups[name if name in own else ""][1].extend(group)
+        return [
+            pair
+            for baseline, group in groups.values()
+            if baseline and group and (pair := self._pair(baseline, group, before)) is not None
+        ]
 
     def _pair(
         self, baseline: Sequence[Start], after: Sequence[Start], before: Sequence[Start]

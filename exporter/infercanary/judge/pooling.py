@@ -145,8 +145,8 @@ class Pooling:
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # Any of these may have changed by itself. So none is weighted by how quiet it is, and those that do not agree
-            # tell little.
+            # Any of these may have changed by itself. So none is weighted by how quiet it is, and those that do not
+            # agree tell little.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:
