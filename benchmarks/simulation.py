@@ -271,6 +271,66 @@ def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received
     return fields
 
 
+def bursts(share: float, of_starts: bool = False) -> Fields:
+    """A neighbour in that share of the runs, or of the starts; a run then waits as long as it computes."""
+
+    def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
+        busy, quiet = shared(1.0)(rng, seconds), shared()(rng, seconds)
+        is_busy = np.full(seconds.size, rng.random()) if of_starts else rng.random(seconds.size)
+        return {
+            name: [a if x < share else b for a, b, x in zip(busy[name], quiet[name], is_busy, strict=True)]
+            for name in busy
+        }
+
+    return fields
+
+
+def slowed(
+    starts: Sequence[Start], name: str, ratio: float, since: float, until: float = math.inf
+) -> list[Start]:
+    """``starts``, of which the container's runs took so many times as long at these times."""
+    return [
+        Start(
+            s.generation,
+            [
+                msgspec.structs.replace(x, median=x.median * ratio)
+                if x.median and s.generation.container == name and since <= x.started_at < until
+                else x
+                for x in s.samples
+            ],
+        )
+        for s in starts
+    ]
+
+
+def one_slower(rng: np.random.Generator) -> Scene:
+    """The one replica that stays on the old image becomes slower by itself; the new image is as fast."""
+    made = scene(rng, stay=1)
+    at = made.after[0].generation.started_at
+    return made._replace(before=slowed(made.before, "stays0", 1.15, at))
+
+
+def renamed(rng: np.random.Generator, image: float = 0.0, throttled: float = 1.0) -> Scene:
+    """Three pods come back under new names, of which one is throttled."""
+    made = scene(rng, replicas=3, earlier=8, image=image)
+    after = [
+        Start(msgspec.structs.replace(s.generation, container=f"new{i}"), s.samples)
+        for i, s in enumerate(made.after)
+    ]
+    return made._replace(after=slowed(after, "new0", throttled, 0.0))
+
+
+def beside(image: float, rng: np.random.Generator) -> Scene:
+    """A new pod beside two that stay, which a neighbour made restless until the upgrade."""
+    made = scene(rng, stay=2, image=image)
+    new = [Start(msgspec.structs.replace(s.generation, container="new"), s.samples) for s in made.after]
+    at, before = new[0].generation.started_at, made.before
+    for begin in np.arange(at - GAP, at, 120.0):
+        for name in ("stays0", "stays1"):
+            before = slowed(before, name, rng.uniform(1.0, 1.6), begin, min(begin + 120.0, at))
+    return made._replace(before=before, after=new)
+
+
 def environments(name: str, **both: Any) -> list[dict[str, Any]]:
     """The generations of two images of which a component differs."""
     return [{"environment": {**THREADS, name: value}, **both} for value in ("file:1", "file:2")]

@@ -54,12 +54,16 @@ from simulation import (
     RUNS,
     Floats,
     Scene,
+    beside,
+    bursts,
     cold,
     environments,
     hardware,
     lasting,
     measured,
     noisy,
+    one_slower,
+    renamed,
     scene,
     shared,
     start,
@@ -429,6 +433,22 @@ def rows() -> Iterator[Row]:
         yield Row(
             f"noise, {name}: +10 %", partial(life, partial(noisy, name, 0.1), looks=LOOKS[:4]), power(24)
         )
+    often = partial(scene, old=bursts(0.5), new=bursts(0.5))
+    contended = partial(scene, old=bursts(0.5, of_starts=True), new=shared())
+    around: tuple[tuple[str, Build, Figures], ...] = (
+        ("the replica that stays becomes slower", one_slower, false_calls),
+        ("pods under new names", renamed, false_calls),
+        ("pods under new names, one throttled", partial(renamed, throttled=1.5), false_calls),
+        ("pods under new names, +30 %", partial(renamed, image=0.3), power(24)),
+        ("a new pod beside two restless ones", partial(beside, 0.0), false_calls),
+        ("a new pod beside two restless ones, +30 %", partial(beside, 0.3), power(24)),
+        ("half of the old starts contended", contended, false_calls),
+        ("half of the old starts contended, +30 %", partial(contended, image=0.3), power(24)),
+        ("a neighbour in half of the runs", often, false_calls),
+        ("a neighbour in half of the runs, +30 %", partial(often, image=0.3), power(24)),
+    )
+    for name, made, figures in around:
+        yield Row(f"around it, {name}", partial(life, made), figures)
     for name, shown, right, reason in CAUSES:
         waits = "siblings" in shown or "stay" in shown
         paced = partial(scene, **shown, pace=BURST if waits else 1.0)

@@ -47,11 +47,6 @@ class _Part(NamedTuple):
     """By the runs of replicas beside it, which may be the same for all."""
     bound: float
     """As :attr:`~infercanary.judge.shift.Pooled.bound`."""
-    excess: float
-    """By how much its starts of one image differ beyond what runs and restarts explain: a sum of squares over its
-    expectation, less ``free``."""
-    free: int
-    """Degrees of freedom of that."""
     moved: float
     """What replicas beside it moved by, which is taken off; NaN where nothing is."""
 
@@ -86,7 +81,7 @@ class Pooling:
         if not counted:
             return None
         parts = np.array([self._compared(replica, restarts.sd**2) for replica in counted])
-        logs, sampling, dfs, starting, shared, bounds, apart, free, moved = parts.T
+        logs, sampling, dfs, starting, shared, bounds, moved = parts.T
         taken_off = moved[~np.isnan(moved)]
         if taken_off.size:  # a replica without any beside it may have moved by as much as those beside others
             starting = starting + np.where(np.isnan(moved), np.mean(taken_off**2), 0.0)
@@ -97,7 +92,7 @@ class Pooling:
         free_between = len(counted) - 1
         excess = float(((logs - log) ** 2 / total).sum()) - free_between if total.all() else 0.0
         df = restarts.df + free_between
-        wider = 1 + max(excess + apart.sum(), 0.0) / (df + free.sum())
+        wider = 1 + max(excess, 0.0) / df
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
         of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
         old = [start.ordered for replica in counted for start in replica.old]
@@ -137,7 +132,10 @@ class Pooling:
             [self._level(s, old, lasting) for s in new],
         )
         before, after = map(_mean, levels)
-        starting = square * (1 / len(old) + 1 / len(new))
+        # How much starts of the old image differ is learned, as restarts. New ones may differ by more: pods under new
+        # names are compared at once, and one that is throttled moves the mean of all.
+        apart = float(np.var([level.log for level in levels[1]], ddof=1)) if len(new) > 1 else 0.0
+        starting = square / len(old) + max(square, apart - after.variance * len(new)) / len(new)
         shared, bound, moved = 0.0, math.inf, math.nan
         if not is_same and not beside and sum(map(len, old)) >= 200:
             # Of fewer runs, none may have been as far off as a new start.
@@ -158,9 +156,7 @@ class Pooling:
                 moved, shared = others.log, others.se**2
                 df = _df(np.array([runs.se**2, shared]), np.array([df, others.df]))
                 log -= moved
-        # How much those of the old image differ by themselves is learned, as restarts.
-        apart, free = _apart(levels, square) if len(new) > 1 else (0.0, 0)
-        return _Part(log, runs.se**2, df, starting, shared, bound, apart, free, moved)
+        return _Part(log, runs.se**2, df, starting, shared, bound, moved)
 
     def _level(self, start: Series, usual: Sequence[Series], lasting: Sequence[Series] = ()) -> Level:
         """Level of a start that may have few runs: they hardly show their own noise.
@@ -220,22 +216,6 @@ def _mean(levels: Sequence[Level]) -> Level:
         median(level.variance for level in levels) / len(levels),
         sum(level.df for level in levels),
     )
-
-
-def _apart(sides: Sequence[Sequence[Level]], square: float) -> tuple[float, int]:
-    """Excess of the sum of squares between the starts of a side over what runs and the restart variance ``square``
-    explain, and its degrees of freedom.
-
-    Pods that come back under new names are compared at once: one that is throttled moves the mean of all. Replicas that
-    keep their names are compared one by one.
-    """
-    excess, free = 0.0, 0
-    for side in sides:
-        expected = median(level.variance for level in side) + square
-        if expected and len(side) > 1:
-            free += len(side) - 1
-            excess += (len(side) - 1) * (float(np.var([level.log for level in side], ddof=1)) / expected - 1)
-    return excess, free
 
 
 def _df(variances: Floats, dfs: Floats) -> float:
