@@ -32,8 +32,6 @@ class Look(NamedTuple):
     restarts: Restarts
     confirmed_at: int | None = None
     """Look that would call an unconfirmed change if it stays as it is; None if none would."""
-    starts_needed: int | None = None
-    """Starts that an unconfirmed change still needs where no look calls it; None where that is not known."""
     moved: float | None = None
     """Shift of replicas that stayed on the old image (a logarithm), which is taken off; None where nothing is."""
 
@@ -164,17 +162,13 @@ class Finder:
         return Look(pooled.shift, seen, runs, compared, reached, restarts, moved=pooled.moved)
 
     def _with_outlook(self, look: Look) -> Look:
-        """With how many more runs or starts would call its change. This takes time, so only the last look has it."""
+        """With how many runs would call its change. This takes time, so only the last look has it."""
         pooled = self._pooled(look.pairs, look.restarts)
         assert pooled is not None
         called = look.seen._replace(verdict="regressed")  # or improved: what either waits for is the same
         if not self._is_seen_as_it_is(called, pooled, look.pairs, look.restarts):
             return look  # a second replica would confirm it, and no number of runs
-        confirmed = self._looks.confirmed_at(pooled, look.runs)
-        if confirmed is not None:
-            return look._replace(confirmed_at=confirmed)
-        old, new = (sum(len(getattr(pair, side)) for pair in look.pairs) for side in ("old", "after"))
-        return look._replace(starts_needed=self._looks.starts_needed(pooled, look.runs, old, new))
+        return look._replace(confirmed_at=self._looks.confirmed_at(pooled, look.runs))
 
     def _is_seen_as_it_is(
         self, seen: Comparison, pooled: Pooled, compared: Sequence[Pair], restarts: Restarts

@@ -156,7 +156,7 @@ class Judge:
             if own is not None and math.isfinite(own.se)
             else None,
             levels=Levels(_level(old), _level(new), _controls(old), look.shift.resolution.only),
-            looks=Looks(look.runs, looks.next, look.confirmed_at, look.starts_needed),
+            looks=Looks(look.runs, looks.next, look.confirmed_at),
             concurrent=ConcurrentBaseline(
                 len({start.generation.container for start in stayed}),
                 None if look.moved is None else ratio(look.moved),
