@@ -1,8 +1,7 @@
 """Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name.
 
-``python tests/tools/operator_trials.py TRIAL JOURNAL…`` records what needs a process of its own: ``vectors_off`` one
-side, since torch chooses vector instructions when it is imported; ``provider`` both, with a build of ONNX Runtime of
-its own.
+``python tests/tools/operator_trials.py TRIAL JOURNAL…`` records in a process of its own: both sides, of ``vectors_off``
+one, since torch chooses vector instructions when it is imported.
 """
 
 from __future__ import annotations
@@ -191,36 +190,6 @@ def trials(folder: Path) -> Mapping[str, Trial]:
     }
 
 
-def of_provider(folder: Path) -> Trial:
-    """OpenVINO, which makes one node of all, gives way to ONNX Runtime's own provider.
-
-    Args:
-        folder: Where the model is written.
-    """
-    path = folder / "chain.onnx"
-    if not path.exists():
-        onnx.save(_chain("Tanh", "Sigmoid", "Exp", "Erf", "Softplus", "Sqrt"), path)
-
-    def side(provider: str) -> Side:
-        return Side(lambda: OnnxTarget(str(path), providers=[provider], intra_op_threads=1))
-
-    return Trial(
-        side("OpenVINOExecutionProvider"),
-        side("cpu"),
-        "Tanh, Sigmoid, Exp, Erf, Softplus, Sqrt",
-        "moved",
-        detail="OpenVINO → cpu",
-    )
-
-
-def _chain(*operators: str) -> onnx.ModelProto:
-    names = ["x", *(f"x{i}" for i in range(1, len(operators))), "y"]
-    nodes = [
-        onnx.helper.make_node(operator, [names[i]], [names[i + 1]]) for i, operator in enumerate(operators)
-    ]
-    return _model(nodes)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Record one side of the trial of vector instructions, or both of another one."""
     trial, *paths = arguments
@@ -229,8 +198,7 @@ def main(arguments: Sequence[str]) -> None:
     if trial == "vectors_off":
         record(journals, [Trial.of_vectors().before])
     else:
-        folder = journals[0].parent
-        record(journals, (of_provider(folder) if trial == "provider" else trials(folder)[trial])[:2])
+        record(journals, trials(journals[0].parent)[trial][:2])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.judge.policy import EXPERIMENT, Policy
-from infercanary.judge.resolution import typical
 from infercanary.judge.sequential import verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
 from infercanary.judge.statistics import assess
@@ -112,7 +111,8 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
 def _shift(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shift:
     """Return a shift whose error is not below what the runs within the starts leave."""
     within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
-    return Shift(log, max(between, within), df, typical([pair.resolution for pair in pairs]))
+    middle = sorted(pairs, key=lambda pair: pair.resolution.down)[len(pairs) // 2]
+    return Shift(log, max(between, within), df, middle.resolution)
 
 
 def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:

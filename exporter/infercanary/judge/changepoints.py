@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from infercanary.judge.policy import LIVE
 from infercanary.judge.resolution import Floats, resolution
 from infercanary.judge.shift import ratio
-from infercanary.judge.statistics import Points, Series, shift
+from infercanary.judge.statistics import Points, Series, between
 
 FEWEST = 24
 """Points without which a series is too short."""
@@ -65,7 +65,16 @@ def scan(values: Points) -> list[ChangePoint]:
         ValueError: A value is no latency.
     """
     logs = Series.of(values, "values").logs
-    return _described(logs, [at for at, strength in strengths(logs) if strength >= STRENGTH])
+    edges = [0, *(at for at, strength in strengths(logs) if strength >= STRENGTH), logs.size]
+    found = []
+    for begin, at, end in zip(edges, edges[1:], edges[2:], strict=False):
+        before, after = Series(logs[max(begin, at - 30) : at]), Series(logs[at : min(end, at + 30)])
+        coarse = resolution([before.ordered], [after.ordered], [logs])
+        step = between(before.known, after.known)._replace(resolution=coarse)
+        if max(step.log - coarse.down, -step.log - coarse.up) > LIVE.decide.log_clear:
+            low, high = step.interval(LIVE.attribute.history_confidence)
+            found.append(ChangePoint(at, ratio(step.log), ratio(low), ratio(high)))
+    return found
 
 
 def strengths(logs: Floats) -> list[tuple[int, float]]:
@@ -191,18 +200,3 @@ def _doubt(logs: Floats, places: Sequence[int]) -> float:
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
     alike = float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-12))
     return max(1.0, (1 + alike) / (1 - alike) / 3) ** 2  # 1 up to an autocorrelation of .5
-
-
-def _described(logs: Floats, places: Sequence[int]) -> list[ChangePoint]:
-    """Add shift and interval by up to 30 points on either side; leave out what a coarse clock may have made."""
-    points = []
-    fewest = LIVE.pool.fewest_runs  # also where the next change is nearer: without them an error is not known
-    for begin, at, end in zip([0, *places], places, [*places[1:], logs.size], strict=False):
-        before = Series(logs[max(0, at - 30, min(begin, at - fewest)) : at])
-        after = Series(logs[at : min(at + 30, max(end, at + fewest))])
-        coarse = resolution([before.ordered], [after.ordered], logs)
-        between = shift(before, after)._replace(resolution=coarse)
-        if abs(between.log) - (coarse.down if between.log > 0 else coarse.up) > LIVE.decide.log_clear:
-            low, high = between.interval(LIVE.attribute.history_confidence)
-            points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
-    return points

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from infercanary.contract.text import shortened
-from infercanary.judge.operators import NAMED_SHARE, Operators, OperatorShift, short_name
+from infercanary.judge.operators import Operators, OperatorShift, short_name
 
-_NAMED = 2  # operators in a sentence; the others are counted
+_NAMED = 2  # operators in a sentence; others that are new or gone are counted
+_NAMED_SHARE = 0.1  # of a change, from which on an operator is named
 _NAME = 40  # characters
 
 CHANGES = {
@@ -28,23 +29,17 @@ def part(found: Operators) -> str:
         found: What profiled repeats say of a shift.
 
     Returns:
-        Part of a sentence; empty where there are not enough repeats yet.
+        Part of a sentence.
     """
-    if found.state == "too_few":
-        return ""
     if found.state == "outside":
         share = f"{100 * (1 - found.share):.0f} % of the change is outside of them"
         return f"no operator explains it: {share} ({times(*found.outside)})"
     if found.state == "unexplained":
         return "the profile does not explain it"
-    named = [shift for shift in found.shifts if shift.share >= NAMED_SHARE][:_NAMED]
+    named = [shift for shift in found.shifts if shift.share >= _NAMED_SHARE][:_NAMED]
     words = [_named(shift, " of the change" if not i else "") for i, shift in enumerate(named)]
-    others = {"new": found.new, "gone": found.gone}
-    for shift in named:
-        if shift.change in others:
-            others[shift.change] -= 1
-    counted = [f"{count} more {what}" for what, count in others.items() if count > 0]
-    return ", ".join([*words, *counted])
+    others = [shift.change for shift in found.shifts if shift not in named]
+    return ", ".join([*words, *(f"{others.count(x)} more {x}" for x in ("new", "gone") if x in others)])
 
 
 def summary(found: Operators) -> str:
@@ -57,10 +52,7 @@ def summary(found: Operators) -> str:
         One line.
     """
     before, after = found.repeats
-    rests = f"{before} and {after} profiled repeats"
-    if found.state == "too_few":
-        return f"not enough profiles yet: {rests}"
-    wall = f"{times(*found.wall)} in {rests}"
+    wall = f"{times(*found.wall)} in {before} and {after} profiled repeats"
     if found.state == "unexplained":
         return f"the profile does not explain it: {wall}"
     return f"{100 * found.share:.0f} % of the change is in operators, {100 * (1 - found.share):.0f} % outside; {wall}"

@@ -10,28 +10,25 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from statistics import median
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from infercanary.contract.profile import OUTSIDE, Profile, ProfileRow, bounded
+from infercanary.contract.profile import Profile, ProfileRow
 
 Kind = Literal["grew", "shrank", "new", "gone", "moved", "kernel", "type", "calls"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """``moved`` is to another device, ``kernel`` is other work for the same operator (another library, instruction set or
 algorithm), ``type`` is other numbers (float64), ``calls`` is more calls or launches, as where fusion was lost."""
 
-State = Literal["explained", "outside", "unexplained", "too_few"]
-STATES: tuple[State, ...] = get_args(State)
+State = Literal["explained", "outside", "unexplained"]
 """``outside``: the change lies outside of operators. ``unexplained``: neither, or the profiled repeats did not change
-as the timed ones did. ``too_few``: not enough profiled repeats yet."""
+as the timed ones did."""
 
 MOST = 10
-NAMED_SHARE = 0.1
-"""Share of a change from which on a sentence names an operator."""
 
 _WORK = (
     "attention|flash|fmha",
@@ -52,14 +49,11 @@ class OperatorShift(msgspec.Struct, frozen=True):
     """One operator's part of a change. Times are seconds of one inference, in profiled repeats."""
 
     operator: str
-    change: Kind
     before: float
     after: float
-    low: float
-    """The interval of ``after - before``, from the scatter of the repeats."""
-    high: float
     share: float
     """Of the change of the profiled wall time; below 0 where it went the other way."""
+    change: Kind
     detail: str = ""
     """What changed with it: ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``5 → 9 calls``."""
     shapes: str = ""
@@ -85,22 +79,6 @@ class Operators(msgspec.Struct, frozen=True):
     """Seconds outside of operators, before and after."""
     wall: tuple[float, float] = (0.0, 0.0)
     """Profiled seconds of an inference, before and after."""
-    new: int = 0
-    """Operators that only the new side has."""
-    gone: int = 0
-
-
-_WALL = ""
-"""Beside the names of operators, which are never empty."""
-
-
-class _Side(NamedTuple):
-    repeats: Sequence[Mapping[str, float]]
-    """Seconds of each operator, of :data:`_WALL` and of :data:`OUTSIDE`."""
-    rows: Sequence[ProfileRow]
-    """Of the last profile: they say which operators there are, and what does their work."""
-    hidden: float
-    """Seconds that an operator may have had without a row: of more operators than rows the short ones are summed."""
 
 
 def compare_operators(
@@ -114,113 +92,99 @@ def compare_operators(
         timed: Medians of the timed runs of both sides, in seconds.
 
     Returns:
-        None where a side has no profile, or the timed runs show no change.
+        None where a side has too few profiled repeats to show how much they scatter, or the timed runs are the same.
     """
     # A profiler that sees something else, as kernels that it is refused, would find operators gone.
     before = [p for p in before if after and (p.engine, p.state) == (after[-1].engine, after[-1].state)]
-    timed_before, timed_after = timed
-    if not before or timed_before == timed_after:
+    if not before or timed[0] == timed[1]:
         return None
-    renamed = common_names(before[-1], after[-1])
-    old, new = _side(before, timed_before, renamed), _side(after, timed_after, renamed)
-    repeats = len(old.repeats), len(new.repeats)
-    if min(repeats) < 3:  # nothing shows how much they scatter
-        return Operators("too_few", repeats)
-    wall, outside = _span(old, new, _WALL), _span(old, new, OUTSIDE)
-    found = Operators("unexplained", repeats, outside=outside[:2], wall=wall[:2])
+    old, new = before[-6:], after[-6:]
+    repeats = sum(profile.repeats for profile in old), sum(profile.repeats for profile in new)
+    if min(repeats) < 3:
+        return None
+    wall = _median(old, "wall"), _median(new, "wall")
+    outside = _median(old, "outside"), _median(new, "outside")
     whole = wall[1] - wall[0]
     # Otherwise the profiler saw something else than users feel.
-    if not 0.5 <= whole / (timed_after - timed_before) <= 2:
-        return found
-    names = dict.fromkeys(row.kind for row in (*old.rows, *new.rows))
-    shifts = [_shift(name, old, new, whole) for name in names]
-    clear = [shift for shift in shifts if shift.low * shift.high > 0 and abs(shift.share) >= 0.01]
+    if not 0.5 <= whole / (timed[1] - timed[0]) <= 2:
+        return Operators("unexplained", repeats, outside=outside, wall=wall)
+    names = old_names(old[-1], new[-1])
+    rows = [row for row in (*new[-1].rows, *old[-1].rows) if row.kind not in names.values()]
+    kinds = {row.kind: names.get(row.kind, row.kind) for row in rows}
+    shifts = [shift for now, was in kinds.items() if (shift := _shift(was, now, old, new, whole)) is not None]
     share = 1 - (outside[1] - outside[0]) / whole
-    explained = sum(shift.share for shift in clear)
-    changes = [shift.change for shift in shifts]
-    return msgspec.structs.replace(
-        found,
-        state="explained" if explained >= 0.5 else "outside" if share <= 0.5 else "unexplained",
-        share=share,
-        shifts=tuple(sorted(clear, key=attrgetter("share"), reverse=True)[:MOST]),
-        new=changes.count("new"),
-        gone=changes.count("gone"),
-    )
+    is_explained = sum(shift.share for shift in shifts) >= 0.5
+    state: State = "explained" if is_explained else "outside" if share <= 0.5 else "unexplained"
+    shifts.sort(key=attrgetter("share"), reverse=True)
+    return Operators(state, repeats, tuple(shifts[:MOST]), share, outside, wall)
 
 
-def _side(profiles: Sequence[Profile], timed: float, renamed: Mapping[str, str]) -> _Side:
-    """The latest profiles, with those repeats alone that took about as long as the timed ones: a profiler can make the
-    C library give memory back at each call. With all repeats if too few are left: it may slow each of them.
+def _median(profiles: Sequence[Profile], field: str) -> float:
+    return float(median(x for profile in profiles for x in getattr(profile, field)))
+
+
+def _shift(
+    was: str, now: str, old: Sequence[Profile], new: Sequence[Profile], whole: float
+) -> OperatorShift | None:
+    """An operator's part of the change ``whole``; None if it is not clear.
+
+    It is clear beyond 3.5 standard errors, since each of many operators is a claim. Of more operators than rows the
+    short ones are summed: one without a row may have had as much time as that rest.
     """
-    repeats = []
-    for profile in profiles[-6:]:
-        rows = [msgspec.structs.replace(row, kind=renamed.get(row.kind, row.kind)) for row in profile.rows]
-        for i, wall in enumerate(profile.wall):
-            seconds = defaultdict(float, {_WALL: wall, OUTSIDE: profile.outside[i]})
-            for row in rows:
-                seconds[row.kind] += row.seconds[i]
-            repeats.append(seconds)
-    like = [seconds for seconds in repeats if timed / 2 <= seconds[_WALL] <= timed * 2]
-    hidden = 2 * min(map(median, (profile.rest, *(row.seconds for row in rows))))
-    return _Side(like if len(like) >= 3 else repeats, rows, hidden)
+    (before, error), (after, other) = _seconds(old, was), _seconds(new, now)
+    rows = [row for row in old[-1].rows if row.kind == was], [row for row in new[-1].rows if row.kind == now]
+    rest = 0.0 if all(rows) else max(_median(old, "rest"), _median(new, "rest"))
+    if abs(after - before) <= max(3.5 * math.hypot(error, other), 0.01 * abs(whole), rest):
+        return None
+    change = _change(*rows, after / before if before else math.inf)
+    return OperatorShift(now, before, after, (after - before) / whole, *change)
 
 
-def _span(old: _Side, new: _Side, name: str) -> tuple[float, float, float, float]:
-    """Medians of both sides, and an interval of their difference.
+def _seconds(profiles: Sequence[Profile], kind: str) -> tuple[float, float]:
+    """Median of an operator's seconds, and its standard error.
 
-    3.5 standard errors wide, since each of many operators is a claim. The standard error of a median is 1.86 median
-    absolute deviations over the root of the number; that is less by two, since of few repeats some are equal by chance.
+    That is 1.86 median absolute deviations over the root of the number; less by two, since of few repeats some are
+    equal by chance.
     """
-    medians, variance = [], 0.0
-    for side in (old, new):
-        values = [seconds.get(name, 0.0) for seconds in side.repeats]
-        medians.append(median(values))
-        variance += median(abs(value - medians[-1]) for value in values) ** 2 / (len(values) - 2)
-    gained = medians[1] - medians[0]
-    half = 6.5 * math.sqrt(variance)
-    return medians[0], medians[1], gained - half, gained + half
+    seconds: list[float] = []
+    for profile in profiles:
+        rows = [row.seconds for row in profile.rows if row.kind == kind]
+        seconds += map(sum, zip(*rows, profile.repeats * [0.0], strict=True))
+    middle = median(seconds)
+    return middle, 1.86 * median(abs(x - middle) for x in seconds) / math.sqrt(len(seconds) - 2)
 
 
-def _shift(name: str, old: _Side, new: _Side, whole: float) -> OperatorShift:
-    span = before, after, *_ = _span(old, new, name)
-    rows = [[row for row in side.rows if row.kind == name] for side in (old, new)]
-    old_calls, new_calls = (sum(row.calls for row in side) for side in rows)
-    change: Kind = "grew" if after >= before else "shrank"
-    detail = ""
-    if not rows[0] and after > old.hidden:
-        change = "new"
-    elif not rows[1] and before > new.hidden:
-        change = "gone"
-    elif detail := _exchanged(rows, attrgetter("device")):
-        change = "moved"
-    elif detail := _exchanged(rows, lambda row: row.shapes.partition(",")[0].partition(" ")[2]):
-        change = "type"  # of its first input
-    elif detail := _exchanged(rows, attrgetter("name")):
-        change = "kernel"
+def _change(old: Sequence[ProfileRow], new: Sequence[ProfileRow], factor: float) -> tuple[Kind, str, str]:
+    """What changed in the rows of one operator that takes ``factor`` times as long: kind, detail and shapes.
+
+    It is exchanged if the work that gained most is one that the old side lacks, and differs from what gained least.
+    """
+    gains: dict[tuple[str, ...], float] = defaultdict(float)
+    for row in old:
+        gains[_work_of(row)] -= median(row.seconds)
+    known = [*gains]
+    for row in new:
+        gains[_work_of(row)] += median(row.seconds)
+    least, most = min(known or gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)
+    shapes = (most if factor > 1 else least)[-1]
+    if not (old and new):
+        return "gone" if old else "new", "", shapes
+    for change, was, now in zip(_EXCHANGED, least, most, strict=False):
+        if most not in known and was and now and was != now:
+            return change, f"{short_name(was)} → {short_name(now)}", shapes
+    old_calls, new_calls = (sum(row.calls for row in side) for side in (old, new))
     # More calls are what changed if each of them grew by less.
-    elif old_calls and before < after and after * old_calls**2 < before * new_calls**2:
-        change, detail = "calls", f"{old_calls:g} → {new_calls:g} calls"
-    gains = _gains(rows, attrgetter("shapes"))
-    shapes = max(gains, key=lambda each: abs(gains[each]))
-    return OperatorShift(name, change, *span, (after - before) / whole, detail, shapes)
+    if old_calls and 1 < factor < (new_calls / old_calls) ** 2:
+        return "calls", f"{old_calls:g} → {new_calls:g} calls", shapes
+    return "grew" if factor > 1 else "shrank", "", shapes
 
 
-def _gains(rows: Sequence[Sequence[ProfileRow]], word: Callable[[ProfileRow], str]) -> dict[str, float]:
-    """Seconds that rows with the same word gained."""
-    gains: dict[str, float] = defaultdict(float)
-    for sign, side in zip((-1, 1), rows, strict=True):
-        for row in side:
-            gains[word(row)] += sign * median(row.seconds)
-    return gains
+_EXCHANGED: tuple[Kind, ...] = ("moved", "type", "kernel")
 
 
-def _exchanged(rows: Sequence[Sequence[ProfileRow]], word: Callable[[ProfileRow], str]) -> str:
-    """``old word → new word`` if the one that gained most is one that the old side lacks; else empty."""
-    gains = _gains(rows, word)
-    old = {word(row) for row in rows[0]}
-    least, most = (choose(gains, key=lambda each: gains[each]) for choose in (min, max))
-    is_known = least in old and most not in old and least and most
-    return f"{short_name(least)} → {short_name(most)}" if is_known else ""
+def _work_of(row: ProfileRow) -> tuple[str, ...]:
+    """What an operator works on and with: device, type of the first input, kernel; and its shapes."""
+    return row.device, row.shapes.partition(",")[0].partition(" ")[2], row.name, row.shapes
 
 
 def short_name(name: str) -> str:
@@ -232,7 +196,7 @@ def short_name(name: str) -> str:
     return name.removeprefix("aten::").removesuffix("ExecutionProvider")
 
 
-def common_names(old: Profile, new: Profile) -> dict[str, str]:
+def old_names(old: Profile, new: Profile) -> dict[str, str]:
     """Match operators whose names differ, since another engine, compiler or graph calls the same work by another name.
 
     Args:
@@ -240,22 +204,13 @@ def common_names(old: Profile, new: Profile) -> dict[str, str]:
         new: One of the new side.
 
     Returns:
-        Name → the one by which both sides are compared; by kind of work and order of calls, then by device.
+        Name → the one that it had on the old side; by kind of work and order of calls.
     """
-    names = [dict.fromkeys(row.kind for row in sorted(p.rows, key=attrgetter("order"))) for p in (old, new)]
+    names = [dict.fromkeys(row.kind for row in sorted(p.rows, key=attrgetter("order"))) for p in (new, old)]
     left = [[name for name in own if name not in other] for own, other in (names, names[::-1])]
-    found = {}
-    for name in [*left[0]]:
-        alike = [other for other in left[1] if _work(other) == _work(name)]
-        if alike:
-            found[name] = alike[0]
-            left[0].remove(name)
-            left[1].remove(alike[0])
-    rows = *old.rows, *new.rows
-    if all(left) and not set.intersection(*({row.device for row in rows if row.kind in own} for own in left)):
-        # All of it runs elsewhere now, such as in another provider, which makes one of many: the many are named.
-        many = max(left[::-1], key=len)
-        found.update(dict.fromkeys(left[0] + left[1], bounded(", ".join(many))))
+    found: dict[str, str] = {}
+    for work in map(_work, left[0]):
+        found.update(zip(*([name for name in side if _work(name) == work] for side in left), strict=False))
     return found
 
 

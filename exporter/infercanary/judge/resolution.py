@@ -26,13 +26,17 @@ class Resolution(NamedTuple):
     only: float | None = None
     """The value that all are; None where there are several."""
 
+    def around(self, log: float, half: float) -> tuple[float, float]:
+        """The ends of an interval around ``log`` that is ``half`` wide to either side, or as wide as the reach."""
+        return log - max(half, self.down), log + max(half, self.up)
+
 
 FINE = Resolution()
 """Values that scatter over several steps."""
 
 
 def resolution(
-    baseline: Sequence[Floats], candidate: Sequence[Floats], series: Floats | None = None
+    baseline: Sequence[Floats], candidate: Sequence[Floats], more: Sequence[Floats] = ()
 ) -> Resolution:
     """Resolution of the values of two sides.
 
@@ -43,62 +47,32 @@ def resolution(
     Args:
         baseline: Of each start its values, as logarithms and from the smallest on; at least one start with a value.
         candidate: The same of the other side.
-        series: More values of the same clock, in any order.
+        more: Other values of the same clock.
 
     Returns:
         A step of both sides in the direction that is less favourable, whether values were rounded, cut off or rounded
         up: (candidate ± step) over baseline, and candidate over (baseline ± step).
     """
-    if not (_is_still(baseline) or _is_still(candidate)):
+    if min(map(_middle_half, (baseline, candidate))) > _EQUAL:
         return FINE
-    values = np.unique(np.concatenate((*baseline, *candidate, *([] if series is None else [series]))))
-    gaps = np.diff(values) > _EQUAL
-    values = np.exp(values)
-    old, new = (
-        math.exp(float(np.median([np.median(start) for start in side]))) for side in (baseline, candidate)
-    )
-    if not gaps.any():
-        step = _last_digit(old)
-        return Resolution(*_reach(step / old, step / old), float(f"{old:.12g}"))
-    step = min(float(np.diff(values)[gaps].min()), float(values[0]))
-    return Resolution(*_reach(step / old, step / new))
+    logs = np.unique(np.concatenate((*baseline, *candidate, *more)))
+    values = np.exp(logs)
+    steps = np.diff(values)[np.diff(logs) > _EQUAL]
+    old, new = (math.exp(float(np.median([*map(np.median, side)]))) for side in (baseline, candidate))
+    written = f"{old:.12g}"  # more digits are the noise of a conversion
+    digits = len(written.partition(".")[2])
+    step = float(min([*steps, values[0]] if steps.size else [10.0**-digits, old]))
+    only = None if steps.size else float(written)
+    return Resolution(_reach(step, old, new), _reach(step, new, old), only)
 
 
-def typical(several: Sequence[Resolution]) -> Resolution:
-    """The resolution of a shift that is taken of several, each with its own.
-
-    Args:
-        several: At least one.
-    """
-    values = {each.only for each in several}
-    return Resolution(
-        float(np.median([each.down for each in several])),
-        float(np.median([each.up for each in several])),
-        values.pop() if len(values) == 1 else None,
-    )
+def _middle_half(starts: Sequence[Floats]) -> float:
+    """Range of the middle half of a start's values, in the middle of several starts."""
+    quarters = ((ordered, (ordered.size + 2) // 4) for ordered in starts)
+    return float(np.median([ordered[-1 - quarter] - ordered[quarter] for ordered, quarter in quarters]))
 
 
-def _is_still(starts: Sequence[Floats]) -> bool:
-    """Whether the middle half of most starts is one value."""
-    still = 0
-    for ordered in starts:
-        outer = -(-(ordered.size - 1) // 4)
-        still += bool(ordered[-1 - outer] - ordered[outer] <= _EQUAL)
-    return 2 * still > len(starts)
-
-
-def _reach(of_old: float, of_new: float) -> tuple[float, float]:
-    """Reach of a step down and up, as a share of either side."""
-    return max(math.log1p(of_old), _fallen(of_new)), max(math.log1p(of_new), _fallen(of_old))
-
-
-def _fallen(share: float) -> float:
-    return -math.log1p(-share) if share < 1 - _EQUAL else math.inf
-
-
-def _last_digit(value: float) -> float:
-    """The place of the last digit of a value, 1 at most: 12.0 may have been written as 12."""
-    digits = f"{value:.11e}"  # more than 12 digits are the noise of a conversion
-    mantissa, _, exponent = digits.partition("e")
-    decimals = len(mantissa.partition(".")[2].rstrip("0"))
-    return 10.0 ** min(int(exponent) - decimals, 0)
+def _reach(step: float, side: float, other: float) -> float:
+    """Larger of the changes (a logarithm) by a step more on one side and by a step less on the other."""
+    fallen = -math.log1p(-step / other) if step < other * (1 - _EQUAL) else math.inf
+    return max(math.log1p(step / side), fallen)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Comparison, Restarts, Shift
-from infercanary.judge.statistics import Points, Series, assess, counting, learn, shift
+from infercanary.judge.statistics import Points, assess, counting, learn, shift
+
+Latencies: TypeAlias = "Sequence[float] | Floats"
 
 
 def compare(
-    baseline: Points | Sequence[Points],
-    candidate: Points | Sequence[Points],
+    baseline: Latencies | Sequence[Latencies],
+    candidate: Latencies | Sequence[Latencies],
     *,
     restart_sd: float | None = None,
-    level: float | None = None,
-    policy: Policy = FILES,
 ) -> Comparison:
     """Is ``candidate`` slower than ``baseline``? Use it on the medians of runs before and after an event.
 
@@ -35,27 +36,22 @@ def compare(
             Or a list of such samples, one for each start.
         candidate: The same, after the event.
         restart_sd: SD of logarithms by which two starts of one image differ (0.01 is 1 %), where it is known.
-        level: Confidence of the interval, between 0 and 1; the policy's without it.
-        policy: What counts as a change.
 
     Returns:
         The verdict, the shift and its confidence interval as ratios.
 
     Raises:
-        ValueError: A point is no latency, one side alone is a list of starts, or ``restart_sd`` or ``level`` is out of
-            range.
+        ValueError: A point is no latency, one side alone is a list of starts, or ``restart_sd`` is out of range.
     """
     if restart_sd is not None and not 0 <= restart_sd < math.inf:
         raise ValueError(f"restart_sd is {restart_sd}: it is finite and not below zero")
-    are_starts = _are_starts(baseline)
-    if are_starts != _are_starts(candidate):
+    are_starts, others = (len(side) > 0 and np.ndim(side[0]) > 0 for side in (baseline, candidate))
+    if are_starts != others:
         raise ValueError("baseline and candidate: two samples, or two lists of starts; here is one of each")
-    if are_starts:
-        sides = cast("Sequence[Points]", baseline), cast("Sequence[Points]", candidate)
-    else:
-        sides = [cast("Points", baseline)], [cast("Points", candidate)]
-        restart_sd = restart_sd or 0.0
-    return compare_starts(*sides, restart_sd=restart_sd, level=level, policy=policy).seen
+    sides: Any = baseline, candidate
+    if not are_starts:
+        sides, restart_sd = ([baseline], [candidate]), restart_sd or 0.0
+    return compare_starts(*sides, restart_sd=restart_sd).seen
 
 
 class Compared(NamedTuple):
@@ -71,7 +67,6 @@ def compare_starts(
     candidate: Sequence[Points],
     *,
     restart_sd: float | None = None,
-    level: float | None = None,
     policy: Policy = FILES,
 ) -> Compared:
     """Are the starts of ``candidate`` slower than those of ``baseline``? The one path of ``compare``, here and in
@@ -82,25 +77,17 @@ def compare_starts(
             ``policy.pool.history`` of a side: the latest count.
         candidate: The same, after the event.
         restart_sd: SD of logarithms by which two starts of one image differ; learned from these starts without it.
-        level: Confidence of the interval, between 0 and 1; the policy's without it.
         policy: What counts as a change.
 
     Returns:
         The comparison (ratios), its shift (a logarithm), the restart variance. Where a side has no start that counts,
         the comparison is inconclusive, of a shift that is NaN unless each side is one start with points.
     """
-    pool = policy.pool
-    old = counting(baseline, "baseline", pool.fewest_runs)[-pool.history :]
-    new = counting(candidate, "candidate", pool.fewest_runs)[-pool.history :]
+    pool, decide = policy.pool, policy.decide
+    old = counting(baseline, pool.fewest_runs, "baseline")[-pool.history :]
+    new = counting(candidate, pool.fewest_runs, "candidate")[-pool.history :]
     restarts = learn((old, new), pool) if restart_sd is None else Restarts(restart_sd, math.inf)
-    between = shift_of_starts(old, new, restarts, pool)
+    found = shift_of_starts(old, new, restarts, pool)
     if not (old and new) and len(baseline) == len(candidate) == 1:
-        between = shift(baseline[0], candidate[0], pool)  # of infinite error, but its middle is known
-    seen = assess(between, policy.decide.confidence if level is None else level, policy.decide)
-    return Compared(seen, between, restarts)
-
-
-def _are_starts(points: Points | Sequence[Points]) -> bool:
-    if isinstance(points, Series) or len(points) == 0:
-        return False
-    return not isinstance(points[0], (int, float, np.number))
+        found = shift(baseline[0], candidate[0], pool)  # of infinite error, but its middle is known
+    return Compared(assess(found, decide.confidence, decide), found, restarts)

@@ -186,11 +186,7 @@ def _unconfirmed(result: Result) -> str:
         return f"{how}, unconfirmed ({result.looks.last} of {result.looks.confirmed_at} runs)"
     if not result.looks.last:
         return f"{how}, unconfirmed"
-    more = result.looks.starts_needed
-    starts = "another restart or replica" if more == 1 else "more restarts or replicas"
-    if more is not None and more > 1:
-        starts = f"about {more} {starts}"
-    return f"{how}, unconfirmed: needs {starts}"
+    return f"{how}, unconfirmed: needs more restarts or replicas"
 
 
 def _share(causes: Causes, subject: str) -> str:

@@ -30,16 +30,10 @@ class Shift(NamedTuple):
         Returns:
             The lower and the upper one, as far apart as the resolution leaves them at least; -inf and inf where the
             standard error is not finite.
-
-        Raises:
-            ValueError: The level is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level}: it lies between 0 and 1")
         if not math.isfinite(self.se):
             return -math.inf, math.inf
-        half = float(stdtrit(self.df, (1 + level) / 2)) * self.se
-        return self.log - max(half, self.resolution.down), self.log + max(half, self.resolution.up)
+        return self.resolution.around(self.log, quantile(1 - level, self.df) * self.se)
 
     def has_moved(self, effect: float, sigmas: float) -> bool:
         """Whether it is of that ``effect`` or more, and by so many standard errors beyond its own noise."""
@@ -99,6 +93,16 @@ class Restarts(NamedTuple):
 
     sd: float
     df: float
+
+
+def quantile(error: float, df: float) -> float:
+    """Half the width of a two-sided interval of Student's t, in standard errors.
+
+    Args:
+        error: Share of cases outside of it.
+        df: Degrees of freedom.
+    """
+    return float(stdtrit(df, 1 - error / 2))
 
 
 def ratio(log: float) -> float:

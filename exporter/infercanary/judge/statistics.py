@@ -27,7 +27,7 @@ import numpy as np
 
 from infercanary.judge.policy import LIVE, Decide, Pool
 from infercanary.judge.resolution import Floats, resolution
-from infercanary.judge.shift import UNKNOWN, Comparison, Restarts, Shift, Verdict, ratio
+from infercanary.judge.shift import UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict, ratio
 
 Points: TypeAlias = "Sequence[float] | Floats | Series"
 
@@ -84,8 +84,11 @@ class Series:
 
     @cached_property
     def level(self) -> float:
-        """Hodges and Lehmann's of one sample."""
-        return hodges_lehmann(self.ordered)
+        """Hodges and Lehmann's of one sample: the median of all means of two points, each with itself included."""
+        ordered = self.ordered
+        if len(self) > 256:  # more would take a matrix of their square
+            ordered = np.quantile(ordered, (np.arange(256) + 0.5) / 256, method="hazen")
+        return float(np.median(np.add.outer(ordered, ordered))) / 2
 
     @cached_property
     def scatter(self) -> float:
@@ -131,37 +134,9 @@ class Series:
         return max(1, len(self) // 15)
 
 
-def hodges_lehmann(ordered: Floats) -> float:
-    """The median of all means of two points, each with itself included.
-
-    Args:
-        ordered: At least one point, from the smallest on.
-    """
-    pairs = ordered.size**2
-    middle = (pairs - 1) // 2, pairs // 2
-    if pairs <= 1 << 16:  # all means are formed; beyond, the middle one is found by bisection
-        sums = np.add.outer(ordered, ordered).ravel()
-        sums.partition(middle)
-        return float(sums[middle[0]] + sums[middle[1]]) / 4
-    return sum(_sum_of_rank(ordered, rank) for rank in middle) / 4
-
-
-def _sum_of_rank(ordered: Floats, rank: int) -> float:
-    low, high = 2 * float(ordered[0]), 2 * float(ordered[-1])
-    for _ in range(48):
-        middle = (low + high) / 2
-        if int(np.searchsorted(ordered, middle - ordered, "right").sum()) <= rank:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
 def between(old: Level, new: Level) -> Shift:
-    """The shift from one level to another (Welch and Satterthwaite)."""
-    variance = old.variance + new.variance
-    parts = old.variance**2 / old.df + new.variance**2 / new.df if variance else 0.0
-    return Shift(new.log - old.log, math.sqrt(variance), variance**2 / parts if parts else old.df + new.df)
+    """The shift from one level to another."""
+    return Shift(new.log - old.log, math.sqrt(old.variance), old.df).widened(new.variance, new.df)
 
 
 def shift(baseline: Points, candidate: Points, pool: Pool = LIVE.pool) -> Shift:
@@ -188,29 +163,46 @@ def shift(baseline: Points, candidate: Points, pool: Pool = LIVE.pool) -> Shift:
 
 
 def assess(of: Shift, level: float, decide: Decide = LIVE.decide) -> Comparison:
-    """The verdict of one look at a shift, be it of one pair or pooled.
-
-    `equivalent` is two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
-    Approach for Assessing the Equivalence of Average Bioavailability", 1987): the whole interval lies within the
-    smallest effect. A change takes an estimate of the smallest effect, and an interval beyond the clear zone. Assumes
-    that the estimate is about normal, or t with the shift's degrees of freedom.
+    """The verdict of the only look at a shift, be it of one pair or pooled: the interval that is shown also calls.
 
     Args:
-        of: The shift.
+        of: The shift, whose error is about t with its degrees of freedom.
         level: Confidence of the interval, between 0 and 1.
         decide: What counts as a change.
 
     Returns:
-        Ratios, and the verdict, which is never `unconfirmed`; `inconclusive` where the error is infinite, or all values
-        are the same.
+        Ratios, and the verdict, which is never `unconfirmed`.
     """
-    low, high = of.interval(level)
+    return decided(of, of.interval(level), decide, abs(of.log) >= decide.log_effect)
+
+
+def decided(
+    of: Shift | Pooled,
+    ends: tuple[float, float],
+    decide: Decide,
+    is_called: bool,
+    otherwise: Verdict = "inconclusive",
+) -> Comparison:
+    """The one rule of a verdict, by a shift and the ends of its interval (logarithms).
+
+    `equivalent` is two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
+    Approach for Assessing the Equivalence of Average Bioavailability", 1987): the whole interval lies within the
+    smallest effect, and not all values are the same. A change takes an interval beyond the clear zone.
+
+    Args:
+        of: The shift.
+        ends: The interval that is shown.
+        decide: The smallest effect and the clear zone.
+        is_called: Whether an interval beyond the clear zone is a change; it is ``otherwise`` if not.
+        otherwise: The verdict on a change that is not called.
+    """
+    low, high = ends
     verdict: Verdict = "inconclusive"
-    if abs(of.log) >= decide.log_effect and (low > decide.log_clear or high < -decide.log_clear):
-        verdict = "regressed" if of.log > 0 else "improved"
-    elif low > -decide.log_effect and high < decide.log_effect and of.resolution.only is None:
-        verdict = "equivalent"
-    return Comparison(verdict, ratio(of.log), ratio(low), ratio(high))
+    if max(-low, high) < decide.log_effect:
+        verdict = "equivalent" if of.resolution.only is None else "inconclusive"
+    elif max(low, -high) > decide.log_clear:
+        verdict = otherwise if not is_called else "regressed" if of.log > 0 else "improved"
+    return Comparison(verdict, *map(ratio, (of.log, low, high)))
 
 
 def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restarts:
@@ -231,22 +223,20 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
     """
     squares, df = pool.restart_sd**2 * pool.restart_df, pool.restart_df
     for image in images:
-        levels = [start.known for start in counting(image, "start", pool.fewest_runs)]
+        levels = [start.known for start in counting(image, pool.fewest_runs)]
         if len(levels) > 1:
-            noise = math.fsum(level.variance for level in levels) / len(levels)
-            spread = float(np.var([level.log for level in levels], ddof=1))
-            squares += (len(levels) - 1) * max(spread - noise, 0.0)
-            df += len(levels) - 1
+            logs, variances, _ = np.array(levels).T
+            squares += (logs.size - 1) * max(float(logs.var(ddof=1) - variances.mean()), 0.0)
+            df += logs.size - 1
     return Restarts(math.sqrt(squares / df), df)
 
 
-def counting(starts: Iterable[Points], what: str, fewest: int) -> list[Series]:
+def counting(starts: Iterable[Points], fewest: int, what: str = "start") -> list[Series]:
     """Leave out the starts that have fewer points than ``fewest``.
 
     Args:
         starts: The latencies of each.
-        what: Their name in an error.
         fewest: Points of a start that counts.
+        what: Their name in an error.
     """
-    each = (Series.of(start, what) for start in starts)
-    return [series for series in each if len(series) >= fewest]
+    return [series for start in starts if len(series := Series.of(start, what)) >= fewest]

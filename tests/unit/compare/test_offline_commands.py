@@ -20,6 +20,7 @@ from infercanary.compare.read import read
 from infercanary.compare.text import pieces
 from infercanary.judge import compare
 from infercanary.judge.policy import FILES
+from infercanary.judge.samples import compare_starts
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
@@ -219,7 +220,10 @@ def test_the_command_answers_as_the_judge_does(run, write, numbers, journal, lev
     a, b, c, d = points
     assert said("a", "b") == compare(a, b)
     assert said("a", "b", "--restart-sd", "1") == compare(a, b, restart_sd=0.01)
-    assert said("a", "b", "--confidence", "0.95") == compare(a, b, level=0.95)
+    assert (
+        said("a", "b", "--confidence", "0.95")
+        == compare_starts([a], [b], restart_sd=0.0, policy=FILES.but(confidence=0.95)).seen
+    )
     more = ("--more-baseline", "c", "--more-candidate", "d")
     assert said("a", "b", *more) == compare([a, c], [b, d])
     journal("old", [0.02, 0.0201])

@@ -87,7 +87,7 @@ def test_a_profile_that_comes_after_the_verdict_is_named_when_it_comes() -> None
 
 
 def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
-    shift = OperatorShift("aten::conv2d", "grew", 0.01, 0.02, 0.009, 0.011, 1.0)
+    shift = OperatorShift("aten::conv2d", 0.01, 0.02, 1.0, "grew")
 
     def points(state: State, of: Operators | None) -> int:
         result = upgraded(state, causes=Causes(operators=of))
@@ -108,7 +108,7 @@ def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
 def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
     def result(canary: str) -> Result:
         shifts = tuple(
-            OperatorShift(f"aten::{canary}{i}" + "x" * 200, "grew", 0.0, 0.001 * (i + 1), 0.0, 0.1, 0.1)
+            OperatorShift(f"aten::{canary}{i}" + "x" * 200, 0.0, 0.001 * (i + 1), 0.1, "grew")
             for i in range(MOST)
         )
         causes = Causes(operators=Operators("explained", (5, 5), shifts))
@@ -137,7 +137,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
 
 
 def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
-    shift = OperatorShift("aten::conv2d", "grew", 0.01, 0.02, 0.009, 0.011, 1.0)
+    shift = OperatorShift("aten::conv2d", 0.01, 0.02, 1.0, "grew")
     drift = Drift(shift=0.5, low=0.4, high=0.6, onset=1.0, operators=Operators("explained", (5, 5), (shift,)))
     [family] = [
         each

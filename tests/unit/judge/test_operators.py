@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
 from infercanary.judge.operator_words import line, part, summary
-from infercanary.judge.operators import MOST, Operators, common_names, compare_operators
+from infercanary.judge.operators import MOST, Operators, compare_operators, old_names
 
 REPEATS = 5
-OPENVINO = "OpenVINOExecutionProvider"
 
 
 def row(
@@ -70,9 +69,7 @@ RELU = row("aten::relu", 0.002)
 LINEAR = row("aten::linear", 0.004, "aten::addmm", shapes="8x256 float")
 NORM = row("aten::batch_norm", 0.005)
 BIG = replace(LINEAR, shapes="8x1024 float")
-SUBGRAPH = row("subgraph", 0.004, device=OPENVINO)
-PARTS = [row("Tanh", 0.003), row("Softplus", 0.009), row("Erf", 0.003)]
-WHOLE = "Tanh, Softplus, Erf"
+CUDA, CPU = (row("Erf", 0.002, device=f"{name}ExecutionProvider") for name in ("CUDA", "CPU"))
 UNKNOWN = replace(CONV, shapes="")
 
 
@@ -103,8 +100,7 @@ UNKNOWN = replace(CONV, shapes="")
         ([CONV], [slower(CONV, 0.03), slower(CONV, 0.004, name="helper", calls=0)], [("aten::conv2d", "grew", "")]),
         ([row("sm80_fprop", 0.001)], [row("scudnn_conv", 0.003)],
          [("scudnn_conv", "kernel", "sm80_fprop → scudnn_conv")]),
-        ([SUBGRAPH], PARTS, [(WHOLE, "moved", "OpenVINO → cpu")]),
-        (PARTS, [SUBGRAPH], [(WHOLE, "moved", "cpu → OpenVINO")]),
+        ([CUDA], [slower(CPU, 0.009)], [("Erf", "moved", "CUDA → CPU")]),
         ([row("Gelu", 0.001), RELU], [row("Mul", 0.006), RELU], [("Mul", "new", ""), ("Gelu", "gone", "")]),
     ],
 )  # fmt: skip
@@ -115,13 +111,9 @@ def test_the_operator_that_changed_is_named_with_its_kind_of_change(
     found = compared(old, new)
     assert found.state == "explained" and found.repeats == (REPEATS, REPEATS)
     assert [(shift.operator, shift.change, shift.detail) for shift in found.shifts] == expected
-    first = found.shifts[0]
-    assert first.low < first.gained < first.high and first.low * first.high > 0
     assert found.share == pytest.approx(1.0, abs=0.05)
     assert sum(shift.share for shift in found.shifts) == pytest.approx(1.0, abs=0.1)
     assert found.wall == (median(old.wall), median(new.wall))
-    counts = {"new": found.new, "gone": found.gone}
-    assert counts == {change: [each[1] for each in expected].count(change) for change in counts}
 
 
 @pytest.mark.parametrize(
@@ -129,9 +121,9 @@ def test_the_operator_that_changed_is_named_with_its_kind_of_change(
     [
         ("conv relu", "conv relu", {}),
         ("fprop_a fprop_b relu conv linear", "winograd conv scudnn_conv addmm gelu",
-         {"fprop_a": "winograd", "fprop_b": "scudnn_conv", "linear": "addmm"}),
+         {"winograd": "fprop_a", "scudnn_conv": "fprop_b", "addmm": "linear"}),
         ("sigmoid add", "tanh add", {}),
-        ("cutlass_fprop", "gemm conv", {"cutlass_fprop": "conv"}),
+        ("cutlass_fprop", "gemm conv", {"conv": "cutlass_fprop"}),
         ("norm", "softmax", {}),
     ],
 )  # fmt: skip
@@ -142,7 +134,7 @@ def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(
         profile(*(row(name, 0.001 * (i + 1)) for i, name in enumerate(side.split())))
         for side in (names, others)
     )
-    assert common_names(old, new) == expected
+    assert old_names(old, new) == expected
 
 
 SLOWER = slower(CONV, 0.0312)
@@ -158,7 +150,6 @@ FEW = replace(
     ("before", "after", "timed", "state", "repeats"),
     [
         (ONE, OTHER, (0.0108, 0.0322), "explained", (5, 5)),
-        (ONE, FEW, (0.01, 0.02), "too_few", (5, 2)),
         (ONE, profile(CONV, outside=0.009), (0.0108, 0.0188), "outside", (5, 5)),
         # Profiled repeats that changed otherwise than the timed ones.
         (ONE, OTHER, (0.01, 0.0102), "unexplained", (5, 5)),
@@ -167,11 +158,9 @@ FEW = replace(
         (ONE, OTHER, (0.001, 0.3), "unexplained", (5, 5)),
         # The last six profiles of a side.
         ([ONE] * 8, [OTHER] * 2, (0.0108, 0.0322), "explained", (30, 10)),
-        # Repeats that took three times as long as the timed ones are left out, where three others are there.
-        (profile(CONV, slowed=(3, 1, 1, 1, 3)), OTHER, (0.0108, 0.0322), "explained", (3, 5)),
-        (profile(CONV, slowed=(0.3, 1, 1, 1, 0.3)), OTHER, (0.0108, 0.0322), "explained", (3, 5)),
+        # The profiler disturbed some repeats, or most of them.
+        (profile(CONV, slowed=(3, 1, 1, 1, 0.3)), OTHER, (0.0108, 0.0322), "explained", (5, 5)),
         (profile(CONV, slowed=(3, 3, 1, 1, 3)), OTHER, (0.0108, 0.0322), "unexplained", (5, 5)),
-        (ONE, OTHER, (0.005, 0.0159), "explained", (5, 5)),
     ],
 )  # fmt: skip
 def test_the_state_says_what_profiles_explain(
@@ -188,6 +177,7 @@ def test_the_state_says_what_profiles_explain(
         ([], [ONE], (0.01, 0.02)),
         ([ONE], [], (0.01, 0.02)),
         ([ONE], [OTHER], (0.01, 0.01)),
+        ([ONE], [FEW], (0.01, 0.02)),
         ([ONE], [replace(OTHER, state="no_cupti")], (0.01, 0.03)),
         ([replace(ONE, engine="onnxruntime")], [OTHER], (0.01, 0.03)),
     ],
@@ -214,20 +204,14 @@ def test_scatter_alone_names_no_operator() -> None:
     assert named <= 15 and states.count("unexplained") >= 8
 
 
-def test_an_operator_that_may_have_been_in_the_rest_is_neither_new_nor_gone() -> None:
+def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed() -> None:
     """Of more operators than rows the short ones are summed: one that grew a little may come up out of them."""
     full = profile(*MANY, rest=0.01)
     grown = [slower(each, 0.004) for each in MANY[1:]]
-    late = profile(*grown, row("late", 0.0015), rest=0.01)
-    surely = profile(*grown, row("late", 0.003), rest=0.01)
-    found = compared(full, late)
-    assert (found.new, found.gone) == (0, 0) and len(found.shifts) == MOST
-    assert (compared(full, surely).new, compared(surely, full).gone) == (1, 1)
-    exchanged = compared(full, profile(*MANY[1:], row("late", 0.0019), rest=0.01, seed=1)).shifts
-    assert {each.operator: each.change for each in exchanged}.items() >= {
-        "late": "grew",
-        "op00": "shrank",
-    }.items()
+    late, surely = (profile(*grown, row("late", seconds), rest=0.01) for seconds in (0.009, 0.02))
+    found = compared(full, late).shifts
+    assert len(found) == MOST and {each.change for each in found} == {"grew"}
+    assert [each.operator for each in compared(full, surely).shifts if each.change == "new"] == ["late"]
 
 
 def test_words_name_the_operator_its_share_and_what_else_changed() -> None:
@@ -238,8 +222,8 @@ def test_words_name_the_operator_its_share_and_what_else_changed() -> None:
     new = [row(f"aten::op{i}", 0.002 - i * 1e-4) for i in range(5)]
     added = compared(profile(CONV), profile(CONV, *new))
     assert part(added).startswith("op0 new (") and part(added).endswith(", 3 more new")
-    few, unlike = compared(ONE, FEW, (0.01, 0.02)), compared(ONE, OTHER, (0.02, 0.01))
-    assert part(few) == "" and "5 and 2 profiled repeats" in summary(few)
+    unlike = compared(ONE, OTHER, (0.02, 0.01))
     assert part(unlike) in summary(unlike) and "does not explain it" in part(unlike)
+    assert "5 and 5 profiled repeats" in summary(unlike)
     [linear] = compared(profile(LINEAR, BIG), profile(LINEAR, slower(BIG, 0.012))).shifts
     assert line(linear).endswith("; 8x1024 float"), "the layer that changed, of several"
