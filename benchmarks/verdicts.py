@@ -45,6 +45,7 @@ from infercanary.contract.measures import HOST_MEMORY, throughput_of
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.vocabulary import GPU_BUSY, THROTTLED
 from infercanary.judge import compare, scan
+from infercanary.judge.measures import Measures
 from infercanary.judge.model import Sample, Start
 from simulation import (
     CANARY,
@@ -90,7 +91,7 @@ def entry(method: str, module: str, function: str) -> Callable[..., Any] | None:
 
 
 VERDICT = entry("verdict", "stages", "judge")
-MEASURES = entry("measures", "measures", "judge_measures")
+MEASURES = Measures().judge
 TRIALS = entry("trials", "trials", "trials")
 PACK = entry("pack", "profiles", "pack")
 
@@ -342,8 +343,6 @@ def rolled_back(rng: Rng) -> bool:
 
 def called_measures(shown: Scene) -> set[str] | None:
     """The measures that any look calls, each with its state; None where the judge has none to judge."""
-    if MEASURES is None:
-        return None
     verdicts = [each for runs in LOOKS for each in MEASURES(*shown.at(runs)).items()]
     return {f"{name} {v.state}" for name, v in verdicts if v.state in CALLED} if verdicts else None
 

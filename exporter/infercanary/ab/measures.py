@@ -45,7 +45,7 @@ def decide(pairs: Sequence[tuple[Start, Start]], most: int, policy: Policy) -> l
     """
     rules = policy.for_measures()
     found = []
-    for measure in measured([a for a, _ in pairs], [b for _, b in pairs]).values():
+    for measure in measured([a for a, _ in pairs], [b for _, b in pairs]):
         both = [(of_measure(a, measure), of_measure(b, measure)) for a, b in pairs]
         both = [(a, b) for a, b in both if a.samples and b.samples]
         shifts = [_shift(a, b) for a, b in both]
@@ -66,7 +66,7 @@ def verdict(of: MeasureDecision) -> MeasureVerdict:
     """
     state, looks = of.decision.verdict, of.decision.looks
     if not looks:
-        return MeasureVerdict(state=state)
+        return MeasureVerdict(state)
     sign = -1.0 if of.measure.more_is_better else 1.0
     look = looks[-1]
     low, high = sorted(ratio(sign * end) for end in look.shift.interval(look.level))

@@ -24,7 +24,7 @@ from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified
-from infercanary.judge.measures import MeasureVerdict, compare_measures
+from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
@@ -171,7 +171,7 @@ def compare_runs(
         else _too_few(observed, baseline, candidate)
     )
     following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
-    verdicts = compare_measures(old.starts, new.starts, policy)
+    verdicts = Measures(policy).compare(old.starts, new.starts)
     shown_shift, low, high = map(finite, (seen.shift, seen.low, seen.high) if known else (None,) * 3)
     result = ComparisonResult(
         canary=shown(canary) or None,

@@ -10,8 +10,9 @@ import msgspec
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.compare.units import finite
 from infercanary.contract.measures import measure_of
-from infercanary.judge.measures import MeasureVerdict, measure_words
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.result import State
+from infercanary.judge.sentence import measure_words
 
 Gate = Literal["all", "latency"]
 GATES: tuple[Gate, ...] = get_args(Gate)

@@ -11,13 +11,13 @@ from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.markup import duration, escaped
 from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
-from infercanary.judge.measures import MeasureVerdict, measure_words
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import ENVIRONMENT
 from infercanary.judge.operators import Operators
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.policy import Policy
 from infercanary.judge.result import Result
-from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
+from infercanary.judge.sentence import SENTENCE_BYTES, listed, measure_words, percent, progress
 from infercanary.judge.shift import CHANGED
 
 _MAX_EARLIER = 8  # upgrades

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, TypeVar, cast
 
@@ -29,21 +30,31 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The section ``judge:``: the numbers of :class:`~infercanary.judge.policy.Policy` that a user may set."""
 
-    smallest_effect: float = LIVE.decide.smallest_effect
-    clear_zone: float = LIVE.decide.clear_zone
-    confidence: float = LIVE.decide.confidence
-    false_calls: float = LIVE.decide.false_calls
-    looks: tuple[int, ...] = LIVE.decide.looks
-    history: int = LIVE.pool.history
+    smallest_effect: Annotated[float, msgspec.Meta(gt=0, lt=1)] = LIVE.decide.smallest_effect
+    clear_zone: Annotated[float, msgspec.Meta(ge=0)] = LIVE.decide.clear_zone
+    confidence: Annotated[float, msgspec.Meta(ge=0.5, lt=1)] = LIVE.decide.confidence
+    false_calls: Annotated[float, msgspec.Meta(gt=0, le=0.05)] = LIVE.decide.false_calls
+    looks: Annotated[tuple[Annotated[int, msgspec.Meta(ge=5)], ...], msgspec.Meta(min_length=1)] = (
+        LIVE.decide.looks
+    )
+    history: Annotated[int, msgspec.Meta(ge=1)] = LIVE.pool.history
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that contradict each other.
+
+        Raises:
+            ValueError: With the field's name and what it must be.
+        """
+        if self.clear_zone >= self.smallest_effect:
+            raise ValueError(f"clear_zone {self.clear_zone:g}: must be below smallest_effect")
+        if any(after <= before for before, after in pairwise(self.looks)):
+            raise ValueError(f"looks {[*self.looks]}: must rise, such as [6, 12, 24, 48]")
 
     def policy(self) -> Policy:
         """The policy with these numbers.
 
         Returns:
             A policy; what users may not set is that of ``LIVE``.
-
-        Raises:
-            ValueError: With the field's name and what it must be.
         """
         return LIVE.but(**msgspec.structs.asdict(self))
 
@@ -139,10 +150,6 @@ def check(
     config = msgspec.structs.replace(config, **given)
     place = {key: f"--{key}" if key in given else f"{path}: {key}" for key in ("listen", "store")}
     listen_address(config.listen, place["listen"])
-    try:
-        config.judge.policy()
-    except ValueError as error:
-        raise UsageError(f"{path}: judge.{error}") from None
     for name, url in msgspec.structs.asdict(config.links).items():
         if url and (mistake := url_mistake(url, schemes=("http", "https"))):
             raise UsageError(f"{path}: links.{name}: {mistake}")

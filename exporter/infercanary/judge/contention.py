@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.judge.model import Start
+from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import Pool
 
 
@@ -30,14 +30,13 @@ def left_waiting(starts: Sequence[Start], pool: Pool) -> list[Start]:
         samples = [
             msgspec.structs.replace(
                 s,
-                median=s.median - s.waited,
+                median=rest,
                 waited=0.0,
-                off_cpu={why: max(0.0, t - s.waited) if why == QUEUED else t for why, t in s.off_cpu.items()},
+                off_cpu={why: max(0.0, t - waited) if why == QUEUED else t for why, t in s.off_cpu.items()},
             )
-            for s in start.samples
-            if s.median and s.waited is not None and s.waited < s.median
+            for s, waited, rest in _known(start, pool)
         ]
-        if samples and len(samples) >= pool.waiting_known * len(start.samples):
+        if samples:
             left.append(Start(start.generation, samples))
     return left
 
@@ -56,30 +55,34 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     Returns:
         At least one of each container and image; those of which the waiting is not known are all among them.
     """
-    now = {start.boot: waiting for start in new if (waiting := _waiting(start, pool)) is not None}
+    waits = {
+        start.boot: math.log(median(1 + waited / rest for _, waited, rest in known))
+        for start in (*starts, *new)
+        if (known := _known(start, pool))
+    }
+    candidates = [start for start in new if start.boot in waits]
     images = {start.work for start in new}
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, Start]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]] = {}
     for start in starts:
-        if len(start.samples) >= pool.fewest_runs and (waited := _waiting(start, pool)) is not None:
-            groups.setdefault((start.generation.container, start.work), []).append((waited, start))
-    most = math.log1p(pool.contended)
-    out: set[tuple[str, str]] = set()
+        if len(start.samples) >= pool.fewest_runs and start.boot in waits:
+            groups.setdefault((start.generation.container, start.work), []).append(start.boot)
+    out = set()
     for (container, image), group in groups.items():
-        own = [waited for (name, _), waited in now.items() if name == container] or [*now.values()]
-        usual = min(waited for waited, _ in group)
-        if own and image not in images:
-            usual = median(own) if median(own) - usual > most else usual
-        far = {start.boot for waited, start in group if abs(waited - usual) > most}
-        out |= far if len(far) < len(group) else set()
+        usual = min(waits[boot] for boot in group)
+        same = [s for s in candidates if s.generation.container == container] or candidates
+        if same and image not in images:
+            usual = max(usual, median(waits[start.boot] for start in same))
+        far = {boot for boot in group if abs(waits[boot] - usual) > math.log1p(pool.contended)}
+        if len(far) < len(group):
+            out |= far
     return [start for start in starts if start.boot not in out]
 
 
-def _waiting(start: Start, pool: Pool) -> float | None:
-    """How much longer its runs took for CPU wait caused by others on the host: a logarithm, if it is known."""
-    longer = [
-        s.median / (s.median - s.waited)
+def _known(start: Start, pool: Pool) -> list[tuple[Sample, float, float]]:
+    """Runs whose CPU wait caused by others on the host is known, with it and the rest; none if those are too few."""
+    known = [
+        (s, s.waited, s.median - s.waited)
         for s in start.samples
         if s.median and s.waited is not None and s.waited < s.median
     ]
-    enough = longer and len(longer) >= pool.waiting_known * len(start.samples)
-    return math.log(median(longer)) if enough else None
+    return known if len(known) >= pool.waiting_known * len(start.samples) else []

@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise, takewhile
 
+from infercanary.contract.measures import SPREAD, measure_of
 from infercanary.contract.vocabulary import known_component
 from infercanary.judge import operator_words, origin
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
 from infercanary.judge.policy import LIVE, Decide
 from infercanary.judge.result import Causes, Change, ConcurrentBaseline, Part, Result
@@ -130,6 +132,28 @@ def interval(shift: float, low: float, high: float) -> str:
     """
     write = percent if max(shift, low, high) < _FACTORS else _factor
     return f"{write(shift)} [{write(low).removesuffix(' %')}, {write(high).removesuffix(' %')}]"
+
+
+def measure_words(name: str, verdict: MeasureVerdict) -> str:
+    """Such as ``host memory regressed +31.0 % [+28.0, +34.0]`` or ``run-to-run spread regressed ×2.1 [1.7, 2.6]``.
+
+    Args:
+        name: The measure's.
+        verdict: The one on it.
+
+    Returns:
+        One line without a full stop.
+    """
+    measure = measure_of(name)
+    start = f"{measure.words if measure is not None else name} {verdict.state}"
+    shift, low, high = verdict.shift, verdict.low, verdict.high
+    if shift is None or low is None or high is None:
+        return start
+    if not (low > -1 and high < math.inf):  # the noise of few values may have no bound
+        return start
+    if measure == SPREAD:
+        return f"{start} ×{1 + shift:.2g} [{1 + low:.2g}, {1 + high:.2g}]"
+    return f"{start} {interval(shift, low, high)}"
 
 
 def _factor(ratio: float) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from infercanary.judge.align import Alignment
 from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
-from infercanary.judge.shift import CHANGED, Comparison, Shift
+from infercanary.judge.shift import CHANGED, Shift, Verdict
 from infercanary.judge.statistics import assess
 
 
@@ -44,7 +44,7 @@ class Spreads(NamedTuple):
 
 def compare_spread(
     upgrade: Upgrade, siblings: Sequence[Start], policy: Policy
-) -> tuple[Comparison, float, float] | None:
+) -> tuple[Verdict, float, float, float, float, float] | None:
     """Did the spread of runs change with the upgrade.
 
     A change is five times as large as one that counts of other measures. The interval that is shown (98 %) calls it,
@@ -57,7 +57,8 @@ def compare_spread(
         policy: The numbers that decide about latency.
 
     Returns:
-        The verdict of the last look, and the spreads before and after as ratios; None where there is no look yet.
+        The verdict of the last look, the shift and its interval, and the spreads before and after as ratios; None where
+        there is no look yet.
     """
     decide = policy.decide
     rules = policy.but(
@@ -83,7 +84,7 @@ def compare_spread(
             if others and median(others) / shift.log >= 0.5:  # the host may have done it
                 seen = seen._replace(verdict="inconclusive")
     before, after = np.exp(np.mean([each.levels for each in replicas], axis=0)).tolist()
-    return seen, before, after
+    return *seen, before, after
 
 
 def spread(values: Iterable[float]) -> float:

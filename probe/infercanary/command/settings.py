@@ -170,6 +170,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
 
 _FORMS = {
     "expected a number, got text": "; leave its unit out: 10 for 10 s, 0.05 for 5 %",
+    "expected a number < 1.0": "; 0.03 is 3 %",
     "expected a mapping, got a list": "; leave the `-` out, and write `name: value`",
     "expected a list, got text": "; write it in brackets, as in [a, b]",
     "expected a list, got a whole number": "; write it in brackets, as in [1, 2]",

@@ -34,10 +34,10 @@ class Measure:
     """Base unit, empty for a ratio."""
     more_is_better: bool = False
     is_judged: bool = False
-    """Whether it gets a verdict of its own. What moves as the latency does, or with the neighbours, does not."""
+    """Whether values of runs get a verdict. What moves as the latency does, or with the neighbours, does not."""
 
 
-SPREAD: Final = Measure("spread", "run-to-run spread", "", is_judged=True)
+SPREAD: Final = Measure("spread", "run-to-run spread", "")
 """Mean difference of neighbouring runs, as a share of the latency: no run has it, the judge takes it from many."""
 
 MEASURES: Mapping[str, Measure] = MappingProxyType(

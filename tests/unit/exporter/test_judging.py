@@ -222,7 +222,6 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     found = judging.findings[S]
     assert found.judgements["c"].state == "no_baseline"
     assert "settings changed at 1970-01-01 00:50 UTC" in found.sentences["c"]
-    assert found.drifts["a", "c"].blocks == 1, "of other settings nothing has drifted"
     judging._store.close()  # type: ignore[union-attr]
 
 

@@ -138,7 +138,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
 
 def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
     shift = OperatorShift("aten::conv2d", 0.01, 0.02, 1.0, "grew")
-    drift = Drift(shift=0.5, low=0.4, high=0.6, onset=1.0, operators=Operators("explained", (5, 5), (shift,)))
+    drift = Drift(shift=0.5, onset=1.0, operators=Operators("explained", (5, 5), (shift,)))
     [family] = [
         each
         for each in metrics.families(Findings(drifts={("a", "c"): drift}), "a")

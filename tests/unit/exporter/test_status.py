@@ -189,7 +189,7 @@ def found(**findings: Any) -> Findings:
 
 
 def drifts(shift: float, replica: str) -> Findings:
-    return found(drifts={(replica, "resnet"): Drift(shift=shift, low=shift, high=shift, onset=1.0)})
+    return found(drifts={(replica, "resnet"): Drift(shift=shift, onset=1.0)})
 
 
 def failed(outcome: Outcome) -> History:

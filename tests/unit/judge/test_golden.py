@@ -22,6 +22,7 @@ from infercanary.ab import estimate
 from infercanary.judge import drift, statistics
 from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.samples import compare
 from infercanary.judge.trials import trials
@@ -168,11 +169,8 @@ def drifts() -> Iterator[tuple[str, Said]]:
         siblings = [world.start("s", "same", HOUR, 13_000, service="s")]
         for name, starts in (("one", [one]), ("two", [one, later])):
             found = drift.detect(starts, siblings, CANARY, restarts_of(starts))
-            interval = [] if found.low is None else [[found.shift, found.low, found.high]]
-            yield (
-                f"drift {name} {trend}",
-                Said("drifted" if found.shift else "no drift", interval, [found.blocks]),
-            )
+            count = sum(len(drift.blocks(start.samples, LIVE.drift.block_runs)) for start in starts)
+            yield f"drift {name} {trend}", Said("drifted" if found.shift else "no drift", facts=[count])
 
 
 def series() -> Iterator[tuple[str, Said]]:

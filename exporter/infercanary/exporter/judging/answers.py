@@ -8,9 +8,10 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from infercanary.judge.measures import MeasureVerdict, measure_words
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
+from infercanary.judge.sentence import measure_words
 from infercanary.judge.shift import CHANGED
 from infercanary.store.base import Store
 
@@ -96,8 +97,7 @@ def record(
     new = {"": (judgement.state, sentence)} | {
         name: (verdict.state, measure_words(name, verdict))
         for name, verdict in measures.items()
-        if verdict.upgraded_at == judgement.upgraded_at
-        and (verdict.state in CHANGED or (verdict.upgraded_at, name) in answers)
+        if verdict.state in CHANGED or (judgement.upgraded_at, name) in answers
     }
     for measure, (state, words) in new.items():
         known = answers.get((judgement.upgraded_at, measure))
@@ -144,8 +144,8 @@ def changed_calls(before: Mapping[str, MeasureVerdict], after: Mapping[str, Meas
         Their names.
     """
 
-    def called(known: Mapping[str, MeasureVerdict]) -> dict[str, tuple[State, float | None]]:
-        return {name: (v.state, v.upgraded_at) for name, v in known.items() if v.state in CHANGED}
+    def called(known: Mapping[str, MeasureVerdict]) -> dict[str, State]:
+        return {name: v.state for name, v in known.items() if v.state in CHANGED}
 
     old, new = called(before), called(after)
     return [name for name in after if old.get(name) != new.get(name)]

@@ -11,12 +11,12 @@ from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.sides import Sides, sides
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
-from infercanary.judge.measures import MeasureVerdict, judge_measures, measure_words
+from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.result import Result
-from infercanary.judge.sentence import sentence
+from infercanary.judge.sentence import measure_words, sentence
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.statistics import learn
 from infercanary.judge.trials import Trials, trials
@@ -80,7 +80,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             )
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
-        measures = judge_measures(starts, siblings, policy)
+        measures = Measures(policy).judge(starts, siblings)
         words, spread = sentence(known, policy.decide), measures.get(SPREAD.name)
         if spread is not None and spread.state in CHANGED:
             words = f"{words}; {measure_words(SPREAD.name, spread)}"

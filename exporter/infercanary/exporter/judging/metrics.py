@@ -16,11 +16,11 @@ from infercanary.contract.vocabulary import CAUSES
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
-from infercanary.judge.measures import MeasureVerdict, measure_words
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import MOST
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES, Result
-from infercanary.judge.sentence import SENTENCE_BYTES, distinct, listed
+from infercanary.judge.sentence import SENTENCE_BYTES, distinct, listed, measure_words
 from infercanary.judge.shift import CHANGED
 
 LATENCY = "latency"

@@ -43,10 +43,10 @@ from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.identity import identified
-from infercanary.judge.measures import measure_words
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import taught_by
+from infercanary.judge.sentence import measure_words
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import select
 from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
@@ -428,13 +428,14 @@ class Judging:
             )
             if is_new or is_moved:
                 log.info("verdict", service=str(service), canary=canary, verdict=words)
-            changed = changed_calls(before.measures.get(canary, {}), measures)
+            is_same = known is not None and known.upgraded_at == judgement.upgraded_at
+            changed = changed_calls(before.measures.get(canary, {}) if is_same else {}, measures)
             for name in changed:
                 said = measure_words(name, measures[name])
                 log.info("verdict on a measure", service=str(service), canary=canary, verdict=said)
             if is_new or changed or canary not in before.measures:  # then one may take back what is recorded
                 over = None
-                if known is not None and known.upgraded_at != judgement.upgraded_at:
+                if known is not None and not is_same:
                     over = known, before.sentences[canary]
                 answers = record(store, service, canary, judgement, words, time.time(), measures, over)
                 after = after.answered(canary, answers)
