@@ -11,7 +11,7 @@ from infercanary.contract.vocabulary import known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.model import Changed
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.result import Causes, Change, ConcurrentBaseline, Part, Result
+from infercanary.judge.result import Causes, Change, Part, Result
 from infercanary.judge.shift import CHANGED
 
 SENTENCE_BYTES = 400
@@ -51,8 +51,8 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
         start = f"settling: the {what} {'have' if result.changed == 'both' else 'has'} too few runs yet"
         return "; ".join([start, *_alarming(result)])
     start = f"{result.state} {interval(result.shift, result.low, result.high)}"
-    if result.levels.only is not None:
-        start = f"{result.state}: all values are {1e3 * result.levels.only:.12g} ms"
+    if result.only is not None:
+        start = f"{result.state}: all values are {1e3 * result.only:.12g} ms"
     start += _SINCE[result.changed]
     found = [*_alarming(result)]
     if result.state == "unconfirmed":
@@ -61,16 +61,17 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
         found = [_share(result.causes, subject), *found, *_explanations(result.causes, policy)]
     elif result.causes.changes:
         found.append(listed(result.causes.changes))
-    if result.restart.is_assumed and result.state in ("inconclusive", "unconfirmed"):
+    is_assumed = result.restart.df <= policy.pool.restart_df
+    if is_assumed and result.state in ("inconclusive", "unconfirmed"):
         found.append(
             "how much starts differ is known from other services alone"
-            if result.restart.prior
+            if policy.pool.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
-    if result.doubts.by_reference:
+    if result.is_by_reference:
         found.append("the images differ by reference: their digests are of different content")
-    if result.doubts.redrawn:
-        found.append(f"each of {result.doubts.redrawn} starts has other weights, as if drawn without a seed")
+    if result.redrawn:
+        found.append(f"each of {result.redrawn} starts has other weights, as if drawn without a seed")
     if result.hosts:
         hosts = "a host" if result.hosts == 1 else f"{result.hosts} hosts"
         classes = f" ({', '.join(result.hardware)})" if result.hardware else ""
@@ -79,8 +80,8 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
     if result.contended:
         starts = "start" if result.contended == 1 else "starts"
         found.append(f"{result.contended} contended {starts} excluded")
-    if result.concurrent is not None:
-        found.append(_beside(result.concurrent, result.changed, policy))
+    if result.concurrent:
+        found.append(_beside(result, policy))
     if result.is_unwaited:
         found.append("without what each run waited for CPUs that others had")
     if result.rollback:
@@ -98,11 +99,11 @@ def progress(result: Result) -> str:
     Args:
         result: Of an upgrade.
     """
-    if result.looks.next is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
+    if result.next_look is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
         return ""
     if result.shift is None:
-        return f"collecting: {result.runs} of {result.looks.next} runs"
-    return f"next look at {result.looks.next} runs"
+        return f"collecting: {result.runs} of {result.next_look} runs"
+    return f"next look at {result.next_look} runs"
 
 
 def percent(ratio: float) -> str:
@@ -147,12 +148,12 @@ def _origin(result: Result, taken: int) -> str:
     return whole if taken + len(whole.encode()) <= SENTENCE_BYTES else f"; {words}"
 
 
-def _beside(concurrent: ConcurrentBaseline, changed: Changed, policy: Policy) -> str:
+def _beside(result: Result, policy: Policy) -> str:
     """What it was compared with, and by how much that moved."""
-    moved = concurrent.shift or 0.0
-    against = "a replica" if concurrent.count == 1 else f"{concurrent.count} replicas"
+    moved = result.concurrent_shift or 0.0
+    against = "a replica" if result.concurrent == 1 else f"{result.concurrent} replicas"
     how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= policy.decide.log_effect else ""
-    old = "model" if changed == "model" else "image"
+    old = "model" if result.changed == "model" else "image"
     return f"against {against} on the old {old} in the same minutes{how}"
 
 
@@ -182,15 +183,11 @@ def _utc(at: float) -> str:
 def _unconfirmed(result: Result) -> str:
     """Direction of a change that is clear of the dead band, and the evidence that it still needs."""
     how = "slower" if (result.shift or 0.0) > 0 else "faster"
-    if result.looks.confirmed_at is not None:
-        return f"{how}, unconfirmed ({result.looks.last} of {result.looks.confirmed_at} runs)"
-    if not result.looks.last:
+    if result.confirmed_at is not None:
+        return f"{how}, unconfirmed ({result.last_look} of {result.confirmed_at} runs)"
+    if not result.last_look:
         return f"{how}, unconfirmed"
-    more = result.looks.starts_needed
-    starts = "another restart or replica" if more == 1 else "more restarts or replicas"
-    if more is not None and more > 1:
-        starts = f"about {more} {starts}"
-    return f"{how}, unconfirmed: needs {starts}"
+    return f"{how}, unconfirmed: needs more restarts or replicas"
 
 
 def _share(causes: Causes, subject: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.judge.identity import comparable, identified
-from infercanary.judge.model import Start, Upgrade
+from infercanary.judge.model import Generation, Start, Upgrade
 from infercanary.judge.policy import LIVE, Pool
 
 
@@ -24,7 +24,7 @@ class Selection(NamedTuple):
     upgrade: Upgrade | None
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
-    rolled_back: Start | None = None
+    rolled_back: Generation | None = None
     """A start of the last new image, if that was rolled back."""
     settings_changed_at: float | None = None
     """When the canary's settings became those of today (Unix seconds); None where it had no others."""
@@ -53,7 +53,7 @@ def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
     places = [*replaced]
     rolled_back = None
     while places and judged[places[-1]].identity not in left:
-        rolled_back = rolled_back or judged[places[-1]]
+        rolled_back = rolled_back or judged[places[-1]].generation
         places.pop()
     if not places:
         return Selection(starts, None, live, rolled_back, settings_changed_at)
