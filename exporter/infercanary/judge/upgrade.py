@@ -63,7 +63,7 @@ def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
     containers = Counter(replaced[place] for place in places)
     old = max(
         containers,
-        key=lambda name: (containers[name], sum(len(s.samples) for s in judged if s.identity == name)),
+        key=lambda image: (containers[image], sum(len(s.samples) for s in judged if s.identity == image)),
     )
     first = places[-1]
     upgrade = Upgrade(
@@ -106,7 +106,7 @@ def _replaced(starts: Sequence[Start], pool: Pool) -> dict[int, str]:
         running = [name for name, end in until.items() if end >= start.generation.started_at]
         if container not in newest and until and image not in running:
             # Another name for a replica: new only where no start that runs has its image.
-            replaced = running[-1] if running else max(until, key=lambda name: until[name])
+            replaced = (running or sorted(until, key=until.__getitem__))[-1]
         if replaced != image:
             found[place] = replaced
         newest[container] = image

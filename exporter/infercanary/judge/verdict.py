@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from infercanary.contract.vocabulary import CONTROLS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.finding import Finder, Finding
-from infercanary.judge.identity import by_reference, image_name, redrawn
+from infercanary.judge.identity import image_name, redrawn
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Causes, Part, Result
@@ -114,7 +114,7 @@ class Judge:
             baseline_image=image_name(replaced),
             candidate_image=image_name(running),
             origins=(replaced.origin, running.origin),
-            is_by_reference=by_reference(replaced, running),
+            is_by_reference="" != replaced.image_form != running.image_form != "",
             redrawn=redrawn(selection.starts),
             controls=_controls(old),
             next_look=next((runs for runs in self._policy.decide.looks if runs > reached), None),
