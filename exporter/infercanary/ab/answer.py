@@ -27,7 +27,6 @@ from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
-from infercanary.judge.result import Levels
 from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
@@ -265,9 +264,9 @@ def _compared(
             low=look.seen.low,
             high=look.seen.high,
             causes=why,
-            levels=Levels(only=look.shift.resolution.only),
+            only=look.shift.resolution.only,
         )
-        text = sentence(found, policy.decide, _own(*arms))
+        text = sentence(found, policy, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
     sd = estimate.restart_sd(of.shifts)
     unknown = decision.verdict in ("inconclusive", "unconfirmed")

@@ -28,7 +28,7 @@ from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
-from infercanary.judge.result import Causes, Levels, Result
+from infercanary.judge.result import Causes, Result
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval, sentence
 from infercanary.judge.shift import Comparison, Verdict
@@ -321,7 +321,7 @@ def _sentence(seen: Comparison, only: float | None, causes: Causes | None, subje
             low=seen.low,
             high=seen.high,
             causes=causes,
-            levels=Levels(only=only),
+            only=only,
         )
         edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
         return sentence(result, subject=f"{subject} or settings" if edited else subject)

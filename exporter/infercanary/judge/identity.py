@@ -7,12 +7,8 @@ form are compared; images of different forms are the same where their reference 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import compress
-
-import msgspec
+from itertools import compress, product
 
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
@@ -34,10 +30,15 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
     Returns:
         As many, in the same order.
     """
-    starts = _of_one_image(starts)
-    for component in (MODEL, SETTINGS):
-        starts = _filled(starts, component)
-    return _of_one_drawing(starts)
+    found = _of_one_image(starts)
+    for component, order in product((MODEL, SETTINGS), (1, -1)):
+        near: dict[str, str] = {}
+        for place in range(len(found))[::order]:
+            start = found[place]
+            image = start.generation.image_key if component == MODEL else ""
+            near[image] = start.reported(component) or near.get(image, "")
+            found[place] = _with(start, component, near[image])
+    return _of_one_drawing(found)
 
 
 def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence[Start], float | None]:
@@ -48,21 +49,16 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
         live: The newest start of each container that still runs: each has settings of its own.
 
     Returns:
-        The others, and when the settings were edited (Unix seconds): None where no start is left out, or where some
-        container's runs from before the edit are comparable.
+        The others, and when the settings were edited (Unix seconds): None where runs from before that are comparable.
     """
-    own = {start.generation.container: start.settings for start in live if start.settings}
+    own = {start.generation.container: start.settings for start in live}
     chosen = [
-        not (own and start.settings)
-        or own.get(start.generation.container, start.settings) == start.settings in own.values()
+        start.settings == own.get(start.generation.container, start.settings) in own.values()
         for start in starts
     ]
-    if all(chosen):
-        return starts, None
-    end = len(chosen) - chosen[::-1].index(False)
-    before = {start.generation.container for start in compress(starts[:end], chosen)}
-    edited = (s.generation.started_at for s in starts[end:] if s.generation.container not in before)
-    return [*compress(starts, chosen)], next(edited, None)
+    left = [*compress(starts, chosen)]
+    is_edited = chosen == sorted(chosen) and not all(chosen)
+    return left, left[0].generation.started_at if is_edited else None
 
 
 def redrawn(starts: Sequence[Start]) -> int:
@@ -74,17 +70,6 @@ def redrawn(starts: Sequence[Start]) -> int:
     fewest = 4  # three images with other weights each are a week's work
     models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
     return len(models) if len({*models}) == len(models) >= fewest else 0
-
-
-def by_reference(old: Generation, new: Generation) -> bool:
-    """Whether two images differ by reference alone: their digests are of different content.
-
-    Args:
-        old: The last start of the old image.
-        new: The last start of the new one.
-    """
-    forms = {old.image_form, new.image_form}
-    return len(forms) == 2 and "" not in forms
 
 
 def is_named(generation: Generation, image: str) -> bool:
@@ -131,7 +116,7 @@ def image_name(generation: Generation | None) -> str:
     return f"{generation.image} ({digest})" if named else digest
 
 
-def _of_one_image(starts: Sequence[Start]) -> Sequence[Start]:
+def _of_one_image(starts: Sequence[Start]) -> list[Start]:
     """The starts with one id for each image; the form stays what the node said.
 
     Docker's starts have both digests and no form, and stay as they are.
@@ -140,36 +125,18 @@ def _of_one_image(starts: Sequence[Start]) -> Sequence[Start]:
     forms: set[tuple[str, str]] = set()
     found = []
     for start in starts:
-        generation = start.generation
-        if form := generation.image_form:
-            digest, reference = generation.image_key, reference_of(generation.image)
-            image = images.get(digest)
-            if image is None:
-                image = images.get(reference, digest)
-                if (image, form) in forms:  # the tag moved on
-                    image = digest
+        form, digest = start.generation.image_form, start.generation.image_key
+        if form:
+            reference = reference_of(start.generation.image)
+            image = images.get(digest) or images.get(reference, digest)
+            if digest not in images and (image, form) in forms:  # the tag moved on
+                image = digest
             images[digest] = images[reference] = image
             forms.add((image, form))
             if image != digest:
-                start = replace(
-                    start, generation=msgspec.structs.replace(generation, image_id=image, image_digest="")
-                )
+                start = start.reporting(image_id=image, image_digest="")
         found.append(start)
     return found
-
-
-def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:
-    """The starts, each with what it reports or, without it, what the last one before it or the next one does."""
-    values = [start.reported(component) for start in starts]
-    if all(values) or not any(values):
-        return starts
-    images = ["" if component == SETTINGS else start.generation.image_key for start in starts]
-    places = range(len(starts))
-    for order in (places, reversed(places)):
-        near: dict[str, str] = {}
-        for place in order:
-            near[images[place]] = values[place] = values[place] or near.get(images[place], "")
-    return [_with(start, component, value) for start, value in zip(starts, values, strict=True)]
 
 
 def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
@@ -180,27 +147,27 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
     1e-6 in float32 and 1e-4 in bfloat16, other weights 1. Classes, numbers of tokens and zeros are answers that other
     weights give, too.
     """
-    most = 16  # no service runs on more kinds of CPU; weights without a seed are new at each of thousands of starts
+    most = 32  # kinds of CPU and new weights; without a seed they are new at each of thousands of starts
     found: list[Start] = []
-    drawings: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}  # output by model
+    drawings: dict[tuple[str, str], Start] = {}  # the first start of each, by model and settings
     for start in starts:
-        if start.model.startswith(_WEIGHTS):
-            known = drawings.setdefault((start.model.rpartition(".")[2], start.settings), {})
-            output = start.generation.outputs.get(start.canary_name, ())
-            if all(map(float.is_integer, output)):
-                output = (math.nan,)  # agrees with none
-            alike = (name for name in known if relative_error(output, known[name]) <= 1e-3)
-            model = start.model if start.model in known else next(alike, "")
-            if model:
-                start = _with(start, MODEL, model)
-            elif len(known) < most:
-                known[start.model] = output
-        found.append(start)
+        key = start.model, start.settings
+        if start.model.startswith(_WEIGHTS) and key not in drawings and len(drawings) < most:
+            drawings[key] = next((first for first in drawings.values() if _is_same(first, start)), start)
+        found.append(_with(start, MODEL, drawings.get(key, start).model))
     return found
+
+
+def _is_same(a: Start, b: Start) -> bool:
+    """Whether the weights of two starts differ in their last bits at most."""
+    if (a.model.rpartition(".")[2], a.settings) != (b.model.rpartition(".")[2], b.settings):
+        return False
+    outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (a, b)]
+    return relative_error(*outputs) <= 1e-3 and not all(map(float.is_integer, outputs[1]))
 
 
 def _with(start: Start, component: str, value: str) -> Start:
     if value == start.reported(component):
         return start
-    environment = {**start.generation.environment, of_canary(component, start.canary_name): value}
-    return replace(start, generation=msgspec.structs.replace(start.generation, environment=environment))
+    name = of_canary(component, start.canary_name)
+    return start.reporting(environment={**start.generation.environment, name: value})

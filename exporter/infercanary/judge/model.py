@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median, median_low
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -185,16 +186,15 @@ def merge(samples: Sequence[Sample]) -> Sample:
         A number that no sample has is None; phases and controls are medians of the samples that have them.
     """
     judged = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
-    tags = {tag for s in judged for tag in s.tags}
+    tags = Counter(tag for s in judged for tag in s.tags)
     medians: dict[str, Any] = {name: _medians([getattr(s, name) for s in judged]) for name in _BY_NAME}
     medians |= _medians([{n: x for n in _NUMBERS if (x := getattr(s, n)) is not None} for s in judged])
-    return Sample(
+    return msgspec.structs.replace(
+        judged[-1],
         sequence=samples[-1].sequence,
-        canary=samples[-1].canary,
         started_at=samples[0].started_at,
-        outcome="ok",
         repeats=median_low(s.repeats for s in judged),
-        tags=tuple(sorted(tag for tag in tags if 2 * sum(tag in s.tags for s in judged) >= len(judged))),
+        tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= len(judged))),
         output_error=max((s.output_error for s in judged if s.output_error is not None), default=None),
         runs=sum(s.runs for s in samples),
         clock_reason=next((s.clock_reason for s in reversed(judged) if s.clock_reason), ""),
@@ -313,13 +313,17 @@ class Start:
         """When each run began, in Unix seconds."""
         return np.array([s.started_at for s in self.samples])
 
+    def reporting(self, **facts: Any) -> Start:
+        """Return the start with other facts in its generation."""
+        return replace(self, generation=msgspec.structs.replace(self.generation, **facts))
+
     def latest(self, runs: int) -> Start:
         """Return the start with its last ``runs`` only: its baseline."""
-        return self.part((max(0, len(self.samples) - runs), len(self.samples)))
+        return self.part((-runs, len(self.samples)))
 
     def first(self, runs: int) -> Start:
         """Return the start with its first ``runs`` only."""
-        return self.part((0, min(runs, len(self.samples))))
+        return self.part((0, runs))
 
     def part(self, *places: tuple[int, int]) -> Start:
         """With the runs at these places only.
@@ -330,12 +334,10 @@ class Start:
         Returns:
             A start whose ``last_at`` is None, the same at each call; this one where it has all of the runs.
         """
-        if sum(last - first for first, last in places) == len(self.samples):
+        samples = [sample for first, last in places for sample in self.samples[first:last]]
+        if len(samples) == len(self.samples):
             return self
-        if places not in self._parts:
-            samples = [sample for first, last in places for sample in self.samples[first:last]]
-            self._parts[places] = Start(self.generation, samples)
-        return self._parts[places]
+        return self._parts.setdefault(places, Start(self.generation, samples))
 
 
 class Concurrent(NamedTuple):
@@ -377,9 +379,7 @@ class Upgrade(NamedTuple):
     @property
     def changed(self) -> Changed:
         """What was exchanged, by the last start before and after."""
-        if not self.before or not self.after:
-            return "image"
         old, new = self.before[-1], self.after[-1]
-        if old.generation.image_key == new.generation.image_key:
-            return "model" if old.model != new.model else "image"
-        return "both" if old.model and new.model and old.model != new.model else "image"
+        if not old.model or not new.model or old.model == new.model:
+            return "image"
+        return "model" if old.generation.image_key == new.generation.image_key else "both"

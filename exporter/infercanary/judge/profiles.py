@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
-from typing import Final, TypeAlias, TypeVar
+from itertools import accumulate, compress
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ FIRST: Final = 2
 Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
 """Canary → its first and last profiles, in order of time."""
 
-_P = TypeVar("_P")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Profile)
 
@@ -70,12 +69,12 @@ def of_runs(runs: Iterable[Run]) -> Packed:
     return {canary: tuple(map(pack, _ends(profiles))) for canary, profiles in found.items()}
 
 
-def _ends(profiles: list[_P]) -> list[_P]:
+def _ends(profiles: list[Any]) -> list[Any]:
     """Those that are kept of several, in order of time."""
     return profiles[:FIRST] + profiles[max(FIRST, len(profiles) - KEPT) :]
 
 
-def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes, ...]]) -> Packed:
+def merged(known: Packed, new: Packed) -> Packed:
     """What two know of one start: each profile once.
 
     Args:
@@ -90,5 +89,5 @@ def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes
         # Sorted by time, since an exporter that was started later takes another one for the first.
         found[canary] = tuple(_ends(sorted({*found.get(canary, ()), *profiles})))
     # A probe must not fill the disk: ten canaries of ours have 128 KiB.
-    sums = accumulate(sum(map(len, packed)) for packed in found.values())
-    return dict(list(found.items())[: sum(size <= 128 << 10 for size in sums)])
+    sizes = accumulate(sum(map(len, packed)) for packed in found.values())
+    return dict(compress(found.items(), (size <= 128 << 10 for size in sizes)))

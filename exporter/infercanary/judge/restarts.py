@@ -41,7 +41,10 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
-    """As far as the last runs of ``starts`` show, each of which may be a baseline.
+    """Learn from the last runs of each start, which may be a baseline.
+
+    A replica is a container of one image or, where pods come back under new names, several: a new one takes the place
+    of one that ended before the new one's runs were enough, and that no other one replaced.
 
     Args:
         starts: Of one service, with the runs of one canary.
@@ -50,7 +53,22 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     Returns:
         The prior with what they add; the prior alone where no image was started again.
     """
-    replicas = _replicas(starts, pool.fewest_runs)
+    containers: dict[tuple[str, ...], list[Start]] = {}
+    for start in starts:
+        if len(start.samples) >= pool.fewest_runs:
+            containers.setdefault((start.generation.container, *start.work), []).append(start)
+    replicas: list[list[Start]] = []
+    for group in containers.values():
+        ready = group[0].samples[pool.fewest_runs - 1].started_at
+        ended = [
+            replica
+            for replica in replicas
+            if replica[-1].samples[-1].started_at < ready and replica[0].work == group[0].work
+        ]
+        if ended:
+            ended[-1].extend(group)
+        else:
+            replicas.append(group)
     return learn([[s.latest(pool.baseline_runs).series for s in starts] for starts in replicas], pool)
 
 
@@ -89,7 +107,7 @@ def taught_by(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts | Non
     return taught if taught.df > 0.5 else None
 
 
-def learned(services: Iterable[Restarts]) -> Prior | None:
+def learned(services: Sequence[Restarts]) -> Prior | None:
     """The prior that these services show.
 
     It is a standard error wider than the fit, since few services show little. Its degrees of freedom are the policy's:
@@ -102,41 +120,15 @@ def learned(services: Iterable[Restarts]) -> Prior | None:
         The prior, without a number; None where too few services were restarted: then the policy's own holds.
     """
     fewest, least_sd = 8, 0.002
-    known = [service for service in services if service.df > 0]
-    if len(known) < fewest:
+    if len(services) < fewest:
         return None
-    sds, dfs = np.array(known).T
+    sds, dfs = np.array(services).T
     logs = 2 * np.log(np.maximum(sds, least_sd)) - _log_bias(dfs)
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
-    middle += (high - low) / math.sqrt(len(known)) + _log_bias(LIVE.pool.restart_df)
-    return Prior(sd=math.exp(middle / 2), services=len(known))
+    middle += (high - low) / math.sqrt(len(services)) + _log_bias(LIVE.pool.restart_df)
+    return Prior(sd=math.exp(middle / 2), services=len(services))
 
 
 def _log_bias(df: float | Floats) -> Any:
     """The mean logarithm of a variance of 1 that is estimated on so many degrees of freedom."""
     return psi(df / 2) - np.log(df / 2)
-
-
-def _replicas(starts: Iterable[Start], fewest: int) -> list[list[Start]]:
-    """Those with enough runs, of each image of each replica, in order of time.
-
-    A replica is a container or, where pods come back under new names, several: a new one takes the place of one
-    that ended before the new one's runs were enough, and that no other one replaced.
-    """
-    containers: dict[tuple[str, ...], list[Start]] = {}
-    for start in starts:
-        if len(start.samples) >= fewest:
-            containers.setdefault((start.generation.container, *start.work), []).append(start)
-    replicas: list[list[Start]] = []
-    for group in containers.values():
-        ready = group[0].samples[fewest - 1].started_at
-        before = [
-            replica
-            for replica in replicas
-            if replica[-1].samples[-1].started_at < ready and replica[0].work == group[0].work
-        ]
-        if before:
-            before[-1].extend(group)
-        else:
-            replicas.append(group)
-    return replicas

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -14,7 +15,7 @@ from infercanary.judge.model import Changed
 from infercanary.judge.operators import Operators
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import LIVE
-from infercanary.judge.shift import Shift
+from infercanary.judge.shift import Restarts, Shift
 
 State = Literal[
     "settling", "no_baseline", "inconclusive", "equivalent", "unconfirmed", "regressed", "improved"
@@ -104,61 +105,6 @@ class Causes(msgspec.Struct, frozen=True):
         return (self.output_error or 0.0) > OUTPUT_TOLERANCE
 
 
-class Levels(msgspec.Struct, frozen=True):
-    """Medians in seconds."""
-
-    baseline: float | None = None
-    """Median latency of the old image."""
-    current: float | None = None
-    """Median latency of the new image; without an upgrade, of the only image."""
-    controls: dict[str, float] = {}
-    """Control → its median time with the old image; without an upgrade, with the only image."""
-    only: float | None = None
-    """Latency of all runs of both sides, as a coarse clock shows it; None where runs differ."""
-
-
-class Looks(msgspec.Struct, frozen=True):
-    """Looks of the judge, each at a number of runs of a start."""
-
-    last: int = 0
-    """The last look; 0 before the first one."""
-    next: int | None = None
-    """The next look; None after the last one."""
-    confirmed_at: int | None = None
-    """The look that calls an unconfirmed change if nothing changes; None if the change needs more starts."""
-    starts_needed: int | None = None
-    """Starts that an unconfirmed change still needs; None where that is not known, or more than anybody waits for."""
-
-
-class RestartVariance(msgspec.Struct, frozen=True):
-    """Restart variance that the interval has."""
-
-    sd: float = LIVE.pool.restart_sd
-    """Restart SD, as a logarithm (0.01 is 1 %)."""
-    prior: int = 0
-    """Number of the prior learned from other services; 0 for the policy's own."""
-    is_assumed: bool = False
-    """True if no restart of the service was observed yet."""
-
-
-class ConcurrentBaseline(msgspec.Struct, frozen=True):
-    """Replicas that stayed on the old image over the same period."""
-
-    count: int
-    """Number of replicas."""
-    shift: float | None = None
-    """Shift of these replicas, a ratio, which the shift of the upgrade is corrected for; None where it is not."""
-
-
-class Doubts(msgspec.Struct, frozen=True):
-    """Reasons to doubt that there was an upgrade."""
-
-    by_reference: bool = False
-    """True if the images are compared by name, since their digests are not comparable."""
-    redrawn: int = 0
-    """Number of starts, each with weights of its own (random initialization); 0 where two starts have the same."""
-
-
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict with its evidence. Shifts are ratios (0.05 is 5 % slower), times are Unix seconds."""
 
@@ -190,18 +136,32 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the last new image, if it was rolled back."""
     origins: tuple[Origin, Origin] = (NOWHERE, NOWHERE)
     """Origins of the old and of the new image, by their labels."""
-    doubts: Doubts = Doubts()
-    """Reasons to doubt that there was an upgrade."""
+    is_by_reference: bool = False
+    """True if the images are compared by name, since their digests are not comparable."""
+    redrawn: int = 0
+    """Number of starts, each with weights of its own (random initialization); 0 where two starts have the same."""
     settings_changed_at: float | None = None
-    """Time of the last change of the canary's settings, if there is no baseline because of it."""
-    levels: Levels = Levels()
-    """Medians in seconds."""
-    looks: Looks = Looks()
-    """The last look and the next one."""
-    restart: RestartVariance = RestartVariance()
-    """Restart variance that the interval has."""
-    concurrent: ConcurrentBaseline | None = None
-    """Concurrent baseline; None without replicas on the old image."""
+    """Time of the last change of the canary's settings; None where runs from before it are compared."""
+    baseline: float | None = None
+    """Median latency of the old image in seconds."""
+    current: float | None = None
+    """Median latency of the new image in seconds; without an upgrade, of the only image."""
+    controls: dict[str, float] = {}
+    """Control → its median time in seconds with the old image; without an upgrade, with the only image."""
+    only: float | None = None
+    """Latency of all runs of both sides in seconds, as a coarse clock shows it; None where runs differ."""
+    last_look: int = 0
+    """Runs of a start at the last look; 0 before the first one."""
+    next_look: int | None = None
+    """Runs of a start at the next look; None after the last one."""
+    confirmed_at: int | None = None
+    """The look that calls an unconfirmed change if nothing changes; None if the change needs more starts."""
+    restart: Restarts = Restarts(LIVE.pool.restart_sd, math.inf)
+    """Restart variance that the interval has. It is assumed if its degrees of freedom are the policy's."""
+    concurrent: int = 0
+    """Concurrent baseline: number of replicas that stayed on the old image over the same period."""
+    concurrent_shift: float | None = None
+    """Shift of these replicas, a ratio, which the shift of the upgrade is corrected for; None where it is not."""
     contended: int = 0
     """Number of starts excluded because they were contended."""
     is_unwaited: bool = False
@@ -216,5 +176,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts of the compared starts; 0 where the store is of one host."""
     hardware: tuple[str, ...] = ()
     """Classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
-    medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    """Latencies before and after in seconds, in order of time, for a picture."""
+    medians: tuple[Sequence[float], Sequence[float]] = ((), ())
+    """Latencies of the compared runs before and after in seconds, in order of time, thinned for a picture."""

@@ -12,8 +12,8 @@ from infercanary.contract.vocabulary import known_component
 from infercanary.judge import operator_words, origin
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
-from infercanary.judge.policy import LIVE, Decide
-from infercanary.judge.result import Causes, Change, ConcurrentBaseline, Part, Result
+from infercanary.judge.policy import LIVE, Decide, Policy
+from infercanary.judge.result import Causes, Change, Part, Result
 from infercanary.judge.shift import CHANGED
 
 SENTENCE_BYTES = 400
@@ -32,14 +32,14 @@ _SINCE: dict[Changed, str] = {
 }
 
 
-def sentence(result: Result, decide: Decide = LIVE.decide, subject: str = "image") -> str:
+def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> str:
     """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``.
 
     It changes with the finding alone: how far the judge has come is :func:`progress`.
 
     Args:
         result: Of an upgrade, of two files or of an experiment.
-        decide: From which shift on siblings and the clock are mentioned.
+        policy: From which shift on siblings and the clock are mentioned.
         subject: What the two sides differ in, besides the host.
 
     Returns:
@@ -53,26 +53,27 @@ def sentence(result: Result, decide: Decide = LIVE.decide, subject: str = "image
         start = f"settling: the {what} {'have' if result.changed == 'both' else 'has'} too few runs yet"
         return "; ".join([start, *_alarming(result)])
     start = f"{result.state} {interval(result.shift, result.low, result.high)}"
-    if result.levels.only is not None:
-        start = f"{result.state}: all values are {1e3 * result.levels.only:.12g} ms"
+    if result.only is not None:
+        start = f"{result.state}: all values are {1e3 * result.only:.12g} ms"
     start += _SINCE[result.changed]
     found = [*_alarming(result)]
     if result.state == "unconfirmed":
         found = [_unconfirmed(result), *found]
     if result.state in CHANGED:
-        found = [_share(result.causes, subject), *found, *_explanations(result.causes, decide)]
+        found = [_share(result.causes, subject), *found, *_explanations(result.causes, policy.decide)]
     elif result.causes.changes:
         found.append(listed(result.causes.changes))
-    if result.restart.is_assumed and result.state in ("inconclusive", "unconfirmed"):
+    is_assumed = result.restart.df <= policy.pool.restart_df
+    if is_assumed and result.state in ("inconclusive", "unconfirmed"):
         found.append(
             "how much starts differ is known from other services alone"
-            if result.restart.prior
+            if policy.pool.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
-    if result.doubts.by_reference:
+    if result.is_by_reference:
         found.append("the images differ by reference: their digests are of different content")
-    if result.doubts.redrawn:
-        found.append(f"each of {result.doubts.redrawn} starts has other weights, as if drawn without a seed")
+    if result.redrawn:
+        found.append(f"each of {result.redrawn} starts has other weights, as if drawn without a seed")
     if result.hosts:
         hosts = "a host" if result.hosts == 1 else f"{result.hosts} hosts"
         classes = f" ({', '.join(result.hardware)})" if result.hardware else ""
@@ -81,8 +82,8 @@ def sentence(result: Result, decide: Decide = LIVE.decide, subject: str = "image
     if result.contended:
         starts = "start" if result.contended == 1 else "starts"
         found.append(f"{result.contended} contended {starts} excluded")
-    if result.concurrent is not None:
-        found.append(_beside(result.concurrent, result.changed, decide.log_effect))
+    if result.concurrent:
+        found.append(_beside(result, policy.decide.log_effect))
     if result.is_unwaited:
         found.append("without what each run waited for CPUs that others had")
     if result.rollback:
@@ -100,11 +101,11 @@ def progress(result: Result) -> str:
     Args:
         result: Of an upgrade.
     """
-    if result.looks.next is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
+    if result.next_look is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
         return ""
     if result.shift is None:
-        return f"collecting: {result.runs} of {result.looks.next} runs"
-    return f"next look at {result.looks.next} runs"
+        return f"collecting: {result.runs} of {result.next_look} runs"
+    return f"next look at {result.next_look} runs"
 
 
 def percent(ratio: float) -> str:
@@ -171,12 +172,12 @@ def _origin(result: Result, taken: int) -> str:
     return whole if taken + len(whole.encode()) <= SENTENCE_BYTES else f"; {words}"
 
 
-def _beside(concurrent: ConcurrentBaseline, changed: Changed, effect: float) -> str:
+def _beside(result: Result, effect: float) -> str:
     """What it was compared with, and by how much that moved."""
-    moved = concurrent.shift or 0.0
-    against = "a replica" if concurrent.count == 1 else f"{concurrent.count} replicas"
+    moved = result.concurrent_shift or 0.0
+    against = "a replica" if result.concurrent == 1 else f"{result.concurrent} replicas"
     how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= effect else ""
-    old = "model" if changed == "model" else "image"
+    old = "model" if result.changed == "model" else "image"
     return f"against {against} on the old {old} in the same minutes{how}"
 
 
@@ -206,9 +207,9 @@ def _utc(at: float) -> str:
 def _unconfirmed(result: Result) -> str:
     """Direction of a change that is clear of the dead band, and the evidence that it still needs."""
     how = "slower" if (result.shift or 0.0) > 0 else "faster"
-    if result.looks.confirmed_at is not None:
-        return f"{how}, unconfirmed ({result.looks.last} of {result.looks.confirmed_at} runs)"
-    if not result.looks.last:
+    if result.confirmed_at is not None:
+        return f"{how}, unconfirmed ({result.last_look} of {result.confirmed_at} runs)"
+    if not result.last_look:
         return f"{how}, unconfirmed"
     return f"{how}, unconfirmed: needs more restarts or replicas"
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
-
-import msgspec
 
 from infercanary.judge.finding import Finder
 from infercanary.judge.model import Start, Upgrade
@@ -49,27 +47,19 @@ def trials(
     """
     fewest = 24  # runs of both starts: a trial of fewer seldom calls anything
     found: dict[tuple[str, str], Trial] = {}
-    earlier: dict[tuple[str, ...], Start] = {}
+    earlier: dict[tuple[str, ...], int] = {}
     for place, start in enumerate(starts):
-        container = start.generation.container, *start.work
-        before, earlier[container] = earlier.get(container), start
-        trial = known.get(start.boot)
-        looks = sum(runs <= len(start.samples) for runs in policy.decide.looks)
-        is_open = trial is None or trial.looks < looks
-        if is_open and most > 0 and before and min(len(before.samples), len(start.samples)) >= fewest:
+        container, runs = (start.generation.container, *start.work), len(start.samples)
+        before, earlier[container] = earlier.get(container, 0), runs
+        trial = known.get(start.boot, Trial(0, False))
+        looks = bisect_right(policy.decide.looks, runs)
+        if trial.looks < looks and most > 0 and min(before, runs) >= fewest:
             most -= 1
-            trial = Trial(looks, _is_called(starts[:place], start, policy))
-        if trial is not None:
+            past, after = starts[:place], start.reporting(image_id="tried")
+            same = [other for other in past if other.work == start.work]
+            upgrade = Upgrade(start.generation.started_at, same, [after], [])
+            tried = Finder(policy).find(Selection([*past, after], upgrade, [after]))
+            trial = Trial(looks, tried.state in CHANGED)
+        if trial.looks:
             found[start.boot] = trial
     return found
-
-
-def _is_called(past: Sequence[Start], start: Start, policy: Policy) -> bool:
-    """Whether ``start`` would be called a change if its image were another one."""
-    generation = start.generation
-    image = f"{generation.image_key}, tried"
-    after = replace(start, generation=msgspec.structs.replace(generation, image_id=image))
-    upgrade = Upgrade(
-        generation.started_at, [earlier for earlier in past if earlier.work == start.work], [after], []
-    )
-    return Finder(policy).find(Selection([*past, after], upgrade, [after])).state in CHANGED

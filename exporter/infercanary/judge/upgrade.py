@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.judge.identity import comparable, identified
-from infercanary.judge.model import Start, Upgrade
+from infercanary.judge.model import Generation, Start, Upgrade
 from infercanary.judge.policy import LIVE, Pool
 
 
@@ -24,7 +24,7 @@ class Selection(NamedTuple):
     upgrade: Upgrade | None
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
-    rolled_back: Start | None = None
+    rolled_back: Generation | None = None
     """A start of the last new image, if that was rolled back."""
     settings_changed_at: float | None = None
     """When the canary's settings became those of today (Unix seconds); None where it had no others."""
@@ -53,7 +53,7 @@ def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
     places = [*replaced]
     rolled_back = None
     while places and judged[places[-1]].identity not in left:
-        rolled_back = rolled_back or judged[places[-1]]
+        rolled_back = rolled_back or judged[places[-1]].generation
         places.pop()
     if not places:
         return Selection(starts, None, live, rolled_back, settings_changed_at)
@@ -63,7 +63,7 @@ def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
     containers = Counter(replaced[place] for place in places)
     old = max(
         containers,
-        key=lambda name: (containers[name], sum(len(s.samples) for s in judged if s.identity == name)),
+        key=lambda image: (containers[image], sum(len(s.samples) for s in judged if s.identity == image)),
     )
     first = places[-1]
     upgrade = Upgrade(
@@ -106,7 +106,7 @@ def _replaced(starts: Sequence[Start], pool: Pool) -> dict[int, str]:
         running = [name for name, end in until.items() if end >= start.generation.started_at]
         if container not in newest and until and image not in running:
             # Another name for a replica: new only where no start that runs has its image.
-            replaced = running[-1] if running else max(until, key=lambda name: until[name])
+            replaced = (running or sorted(until, key=until.__getitem__))[-1]
         if replaced != image:
             found[place] = replaced
         newest[container] = image

@@ -7,7 +7,6 @@ restarts have taught since counts. So evidence that comes late may take back a c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -16,19 +15,10 @@ from msgspec.structs import replace
 from infercanary.contract.vocabulary import CONTROLS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.finding import Finder, Finding
-from infercanary.judge.identity import by_reference, image_name, redrawn
-from infercanary.judge.model import Pair, Sample, Start
+from infercanary.judge.identity import image_name, redrawn
+from infercanary.judge.model import Pair, Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.result import (
-    Causes,
-    ConcurrentBaseline,
-    Doubts,
-    Levels,
-    Looks,
-    Part,
-    RestartVariance,
-    Result,
-)
+from infercanary.judge.result import Causes, Part, Result
 from infercanary.judge.shift import CHANGED, UNKNOWN, ratio
 from infercanary.judge.upgrade import Selection, select
 
@@ -61,10 +51,15 @@ class Judge:
         """
         selection = select(starts, self._policy.pool)
         finding, causes = self._found(selection, siblings, canary)
-        before = self._look_before(finding) if finding.state in CHANGED else None
-        if before is not None:
+        looks = [runs for runs in self._policy.decide.looks if finding.look and runs < finding.look.runs]
+        if selection.upgrade is not None and looks and finding.state in CHANGED:
             # More runs may refute a cause, but one look does not: a sibling, a replica or a control that began to count
             # may have made it. Until another look agrees, the cause is unknown.
+            first = {start.boot: start.first(looks[-1]) for start in selection.upgrade.after}
+            before = selection._replace(
+                starts=[first.get(start.boot, start) for start in selection.starts],
+                upgrade=selection.upgrade._replace(after=[*first.values()]),
+            )
             earlier, others = self._found(before, siblings, canary)
             if earlier.state == finding.state and {causes.cause, others.cause} in _CONTRADICTIONS:
                 causes = replace(causes, cause="unknown")
@@ -72,101 +67,82 @@ class Judge:
 
     def _found(self, selection: Selection, siblings: Sequence[Start], canary: str) -> tuple[Finding, Causes]:
         finding = self.finder.find(selection)
-        if finding.selection.upgrade is None:
+        if selection.upgrade is None:
             return finding, Causes()
         look, unwaited = finding.look, finding.unwaited
+        shift, pairs, all_pairs = (look.shift, look.pairs, look.all_pairs) if look else (UNKNOWN, (), ())
         causes = self._attribution.of_upgrade(
-            finding.selection.upgrade,
-            finding.selection.live,
-            look.shift if look is not None else UNKNOWN,
-            look.pairs if look is not None else (),
+            selection.upgrade,
+            selection.live,
+            shift,
+            pairs,
             self.finder.beside(finding, siblings),
             canary,
-            all_pairs=look.all_pairs if look is not None else (),
-            unwaited=(unwaited.shift, unwaited.pairs) if unwaited is not None else None,
+            all_pairs=all_pairs,
+            unwaited=unwaited and (unwaited.shift, unwaited.pairs),
         )
         return finding, causes
 
-    def _look_before(self, finding: Finding) -> Selection | None:
-        """The same upgrade as it was at the look before the last one; None at the first one."""
-        upgrade, look = finding.selection.upgrade, finding.look
-        earlier = [runs for runs in self._policy.decide.looks if look is not None and runs < look.runs]
-        if upgrade is None or not earlier:
-            return None
-        first = {start.boot: start.first(earlier[-1]) for start in upgrade.after}
-        after = [*first.values()]
-        starts = [first.get(start.boot, start) for start in finding.selection.starts]
-        return finding.selection._replace(starts=starts, upgrade=upgrade._replace(after=after))
-
     def _result(self, finding: Finding, causes: Causes) -> Result:
         """The finding without the runs that it rests on."""
-        selection, pool = finding.selection, self._policy.pool
-        upgrade, look = selection.upgrade, finding.unwaited or finding.look
-        restarts = (look or finding).restarts
-        gone = selection.rolled_back
+        selection, upgrade, look = finding.selection, finding.selection.upgrade, finding.look
+        answer = finding.unwaited or look
         result = Result(
             state=finding.state,
-            rolled_back_image=image_name(gone.generation if gone else None),
-            settings_changed_at=selection.settings_changed_at if finding.state == "no_baseline" else None,
-            restart=RestartVariance(restarts.sd, pool.prior, restarts.df <= pool.restart_df),
+            rolled_back_image=image_name(selection.rolled_back),
+            settings_changed_at=selection.settings_changed_at,
+            restart=(answer or finding).restarts,
         )
         if upgrade is None:
             return _without_upgrade(result, selection)
         replaced, running = upgrade.before[-1].generation, upgrade.after[-1].generation
-        reached = max(len(start.samples) for start in upgrade.after)
-        looks = Looks(next=next((at for at in self._policy.decide.looks if at > reached), None))
+        # People are shown the runs as they are.
         pairs = look.pairs if look else [Pair(upgrade.before, upgrade.after)]
-        after = [start for pair in pairs for start in pair.after]
+        old = [start for pair in pairs for start in pair.before]
+        new = [start for pair in pairs for start in pair.after]
         stayed = [each.during for pair in pairs for each in pair.concurrent]
-        compared = [*(start for pair in pairs for start in pair.before), *after, *stayed]
+        compared = (*old, *new, *stayed)
+        reached = max(len(start.samples) for start in upgrade.after)
+        own = finding.own
         result = replace(
             result,
             upgraded_at=upgrade.at,
             newest_at=max(start.generation.started_at for start in upgrade.after),
             rollback=bool(upgrade.own),
+            own=Part.of(own, self._policy.attribute.history_confidence) if own else None,
             changed=upgrade.changed,
             baseline_image=image_name(replaced),
             candidate_image=image_name(running),
             origins=(replaced.origin, running.origin),
-            doubts=Doubts(
-                by_reference(replaced, running),
-                redrawn(selection.starts) if upgrade.changed != "image" else 0,
-            ),
-            levels=Levels(controls=_controls(_samples(upgrade.before))),
-            looks=looks,
+            is_by_reference="" != replaced.image_form != running.image_form != "",
+            redrawn=redrawn(selection.starts),
+            controls=_controls(old),
+            next_look=next((runs for runs in self._policy.decide.looks if runs > reached), None),
+            concurrent=len({start.generation.container for start in stayed}),
             contended=finding.contended,
             causes=causes,
             runs=reached,
             starts=len({start.boot for start in compared}),
-            hardware=_classes(after),
+            hosts=len({start.generation.host for start in compared} - {""}),
+            hardware=tuple(sorted({gpu or cpu for cpu, gpu in (start.hardware for start in new)} - {""})),
         )
-        if finding.look is None or look is None:
+        if answer is None:
             return result
-        # People are shown the runs as they are.
-        old = _samples(start for pair in finding.look.pairs for start in pair.before)
-        new = _samples(start for pair in finding.look.pairs for start in pair.after)
-        is_same_period = any(pair.is_same_period for pair in finding.look.pairs)
-        own = finding.own
+        before, after = _latencies(old), _latencies(new)
         return replace(
             result,
-            shift=look.seen.shift,
-            low=look.seen.low,
-            high=look.seen.high,
-            own=Part.of(own, self._policy.attribute.history_confidence)
-            if own is not None and math.isfinite(own.se)
-            else None,
-            levels=Levels(_level(old), _level(new), _controls(old), look.shift.resolution.only),
-            looks=Looks(look.runs, looks.next, look.confirmed_at),
-            concurrent=ConcurrentBaseline(
-                len({start.generation.container for start in stayed}),
-                None if look.pooled.moved is None else ratio(look.pooled.moved),
-            )
-            if stayed
-            else None,
+            baseline=_middle(before),
+            current=_middle(after),
+            medians=(_thinned(before), _thinned(after)),
+            shift=answer.seen.shift,
+            low=answer.seen.low,
+            high=answer.seen.high,
+            only=answer.shift.resolution.only,
+            last_look=answer.runs,
+            confirmed_at=answer.confirmed_at,
+            concurrent_shift=None if answer.pooled.moved is None else ratio(answer.pooled.moved),
             is_unwaited=finding.unwaited is not None,
-            runs=_count(_samples(after)),
-            hosts=len({start.generation.host for start in compared} - {""}),
-            medians=_pictures(old, new if is_same_period else _samples(upgrade.after), is_same_period),
+            runs=_count(new),
         )
 
 
@@ -176,48 +152,39 @@ def _without_upgrade(result: Result, selection: Selection) -> Result:
         return result
     last = selection.live[-1]
     # Runs of an image that was rolled back are no part of the next baseline.
-    same = _samples(start for start in selection.starts if start.identity == last.identity)
+    same = [start for start in selection.starts if start.identity == last.identity]
     return replace(
         result,
         candidate_image=image_name(last.generation),
         runs=_count(same),
-        until=max((sample.started_at for sample in same), default=None),
-        levels=Levels(current=_level(same), controls=_controls(same)),
+        until=max((sample.started_at for start in same for sample in start.samples), default=None),
+        current=_middle(_latencies(same)),
+        controls=_controls(same),
     )
 
 
-def _samples(starts: Iterable[Start]) -> list[Sample]:
-    return [sample for start in starts for sample in start.samples]
+def _latencies(starts: Iterable[Start]) -> list[float]:
+    """Seconds, in order of time."""
+    runs = sorted((s.started_at, s.median) for start in starts for s in start.samples if s.median)
+    return [seconds for _, seconds in runs]
 
 
-def _count(samples: Iterable[Sample]) -> int:
-    return sum(sample.runs for sample in samples)
-
-
-def _level(samples: Iterable[Sample]) -> float | None:
-    values = [sample.median for sample in samples if sample.median]
+def _middle(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def _controls(samples: Sequence[Sample]) -> dict[str, float]:
-    return {
-        name: median(seconds)
+def _thinned(values: Sequence[float], most: int = 120) -> Sequence[float]:
+    """At most so many, evenly spaced, for a picture."""
+    return values[:: 1 + len(values) // most]
+
+
+def _count(starts: Iterable[Start]) -> int:
+    return sum(sample.runs for start in starts for sample in start.samples)
+
+
+def _controls(starts: Sequence[Start]) -> dict[str, float]:
+    found = {
+        name: [s.controls[name] for start in starts for s in start.samples if name in s.controls]
         for name in CONTROLS
-        if (seconds := [sample.controls[name] for sample in samples if name in sample.controls])
     }
-
-
-def _classes(starts: Iterable[Start]) -> tuple[str, ...]:
-    """Names of the hardware: of the GPU or, without one, of the CPU."""
-    return tuple(sorted({gpu or cpu for cpu, gpu in (start.hardware for start in starts)} - {""}))
-
-
-def _pictures(
-    before: Sequence[Sample], after: Sequence[Sample], is_same_period: bool, points: int = 120
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The last runs before and the first ones after; of the same period, the first ones of both."""
-    old, new = (
-        tuple(level for _, level in sorted((s.started_at, s.median) for s in samples if s.median))
-        for samples in (before, after)
-    )
-    return old[:points] if is_same_period else old[-points:], new[:points]
+    return {name: median(seconds) for name, seconds in found.items() if seconds}

@@ -131,7 +131,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
     )
     torn = packed[1][:-1], b"torn", pack(profile(0.02, 0.0))[:8] + b"torn"
     assert list(unpacked([*torn, packed[0]])) == [profile(0.02, 1.7e9)]
-    many = {f"c{i}": (packed[0],) for i in range(2000)}
+    many: profiles.Packed = {f"c{i}": (packed[0],) for i in range(2000)}
     size = sum(len(body) for bodies in merged({}, many).values() for body in bodies)
     assert (128 << 10) - len(packed[0]) < size <= 128 << 10, "of a probe that invents names"
 

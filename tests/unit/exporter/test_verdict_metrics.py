@@ -11,7 +11,7 @@ from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
-from infercanary.judge.result import STATES, Causes, Change, Levels, Looks, Result, State
+from infercanary.judge.result import STATES, Causes, Change, Result, State
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.trials import Trial
 from tests.results import upgraded
@@ -21,7 +21,13 @@ Points = dict[tuple[str, ...], object]
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
 SLOWER = Causes(cold_start={"load": (2.0, 5.0)})
 LATENCY = upgraded(
-    "equivalent", 0.01, upgraded_at=None, causes=SLOWER, levels=Levels(0.02, 0.0202, {"cpu_spin": 4e-4})
+    "equivalent",
+    0.01,
+    upgraded_at=None,
+    causes=SLOWER,
+    baseline=0.02,
+    current=0.0202,
+    controls={"cpu_spin": 4e-4},
 )
 MEMORY = MeasureVerdict(state="regressed", shift=0.31, low=0.28, high=0.34, before=1e9, after=1.31e9)
 LOAD = MeasureVerdict(state="equivalent", shift=0.0, low=-0.02, high=0.02, before=9.0, after=9.0)
@@ -180,7 +186,7 @@ def test_the_sentence_is_exported_in_the_judges_words() -> None:
 
 
 def test_the_exported_sentence_does_not_change_with_progress() -> None:
-    early, late = (upgraded("settling", None, runs=runs, looks=Looks(next=12)) for runs in (5, 11))
+    early, late = (upgraded("settling", None, runs=runs, next_look=12) for runs in (5, 11))
     assert shown_sentence(early) == shown_sentence(late)
     assert shown(of(late), "judged_runs") == {("c",): 11.0}
 

@@ -157,7 +157,7 @@ def said(starts: Sequence[Start], siblings: Sequence[Start]) -> Said:
     return Said(
         f"{j.state} {j.causes.cause}",
         [] if j.shift is None else [[j.shift, j.low, j.high]],
-        [j.upgraded_at, j.levels.baseline, j.levels.current, j.rollback, j.runs, j.starts, j.looks.next, *aa],
+        [j.upgraded_at, j.baseline, j.current, j.rollback, j.runs, j.starts, j.next_look, *aa],
     )
 
 

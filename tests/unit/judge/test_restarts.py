@@ -12,6 +12,7 @@ import pytest
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import Prior, learned, restarts_before, restarts_of, taught_by
+from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Restarts
 from infercanary.judge.verdict import Judge
 
@@ -117,10 +118,7 @@ def test_a_prior_is_that_which_services_are_drawn_from() -> None:
     assert prior_of([Restarts(0.0, 3.0)] * 20).sd > 0.001, "services that never differ leave some room"
 
 
-@pytest.mark.parametrize(
-    "several",
-    [[], services(3, [0.01] * 7), [Restarts(0.01, 0.0)] * 30],  # these were not restarted
-)
+@pytest.mark.parametrize("several", [[], services(3, [0.01] * 7)])
 def test_few_services_teach_nothing(several: Sequence[Restarts]) -> None:
     assert learned(several) is None
     assert learned(services(3, [0.01] * 8)) is not None
@@ -148,7 +146,8 @@ def test_one_service_in_ten_that_lies_changes_little(
 def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
     upgraded = [start("a", 0), start("a", 3600, image="sha256:2", level=1.12)]
     assumed = judge(upgraded, [], "c")
-    assert (assumed.state, assumed.restart.prior, assumed.restart.is_assumed) == ("unconfirmed", 0, True)
+    assert assumed.state == "unconfirmed" and "assumed, since no restart was seen" in sentence(assumed)
     narrow = Judge(LIVE.but(**Prior(number=7, sd=0.003).changes)).verdict(upgraded, [], "c")
-    assert (narrow.state, narrow.restart.prior, narrow.restart.is_assumed) == ("regressed", 7, True)
+    assert narrow.state == "regressed" and narrow.restart == (0.003, LIVE.pool.restart_df)
+    assert "from other services alone" in sentence(assumed, LIVE.but(prior=7))
     assert LIVE.but(**Prior().changes) == LIVE

@@ -188,8 +188,8 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
     assert found.causes.controls == {}
     assert [change.component for change in found.causes.changes][:2] == ["torch", "torch_intra_op_threads"]
     assert list(found.causes.phases) == ["compute"]
-    assert found.levels.baseline == pytest.approx(0.020, rel=0.01)
-    assert found.levels.current == pytest.approx(0.020 * factor, rel=0.01)
+    assert found.baseline == pytest.approx(0.020, rel=0.01)
+    assert found.current == pytest.approx(0.020 * factor, rel=0.01)
     text = sentence(found)
     assert text.startswith(f"{state} {100 * (factor - 1):+.0f}"[:-1])
     assert ": image; torch 2.7.0 → 2.13.0, intra-op threads none → 1" in text
@@ -209,8 +209,8 @@ def test_the_level_before_is_the_old_images_or_the_only_ones(
 ) -> None:
     new = [] if runs_of_new is None else [start("a", "new", 3 * HOUR, 0.030, runs_of_new, control=0.0005)]
     found = judgement_of([*history("old", "old", "old", containers="a"), *new])
-    shown = (found.levels.baseline, found.levels.current, *found.levels.controls.values())
-    assert found.state == state and [*found.levels.controls] == ["cpu_spin"]
+    shown = (found.baseline, found.current, *found.controls.values())
+    assert found.state == state and [*found.controls] == ["cpu_spin"]
     assert shown == tuple(level and pytest.approx(level, rel=0.01) for level in levels)
 
 
@@ -349,7 +349,7 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     assert state(3) == state(4) == "settling"
     assert state(5) == state(24) == "regressed"
     few = judgement_of(history("old", "old", "new", runs=4))
-    assert few.looks.next == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
+    assert few.next_look == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
     assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=3))), (
         "it has no progress in it"
     )

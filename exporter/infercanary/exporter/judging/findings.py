@@ -81,7 +81,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
         measures = Measures(policy).judge(starts, siblings)
-        words, spread = sentence(known, policy.decide), measures.get(SPREAD.name)
+        words, spread = sentence(known, policy), measures.get(SPREAD.name)
         if spread is not None and spread.state in CHANGED:
             words = f"{words}; {measure_words(SPREAD.name, spread)}"
         tried = trials(starts, self.trials.get(canary, {}), _TRIALS, policy)

@@ -268,8 +268,8 @@ _Found = TypeVar("_Found")
 _OF_LATENCY: dict[Metric, Callable[[Result], float | None]] = {
     HOST_PART: lambda j: j.causes.host.shift if j.causes.host else None,
     IMAGE_PART: lambda j: j.causes.image.shift if j.causes.image else None,
-    BASELINE: lambda j: j.levels.baseline,
-    CURRENT: lambda j: j.levels.current,
+    BASELINE: lambda j: j.baseline,
+    CURRENT: lambda j: j.current,
     ONSET: lambda j: j.upgraded_at,
     RESTART_SD: lambda j: j.restart.sd,
     RUNS: lambda j: float(j.runs),
@@ -377,7 +377,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
         ),
         CONTROL.family({(c, name): x for c, j in changed.items() for name, x in j.causes.controls.items()}),
         CONTROL_BASELINE.family(
-            {(c, name): x for c, j in judgements.items() for name, x in j.levels.controls.items()}
+            {(c, name): x for c, j in judgements.items() for name, x in j.controls.items()}
         ),
         OPERATOR.family(_operators(changed)),
         *(metric.family(points) for metric, points in shifts.items()),
