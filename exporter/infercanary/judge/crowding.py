@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from infercanary.judge.model import Sample
+
+LATENCY = attrgetter("median")
+"""A run's value that is judged."""
 
 
 class Crowding(NamedTuple):
@@ -43,33 +49,31 @@ def crowding(
     Returns:
         None where too few runs know what others in their container took.
     """
-    sides = [
-        [s for s in side if s.inside is not None and s.crowded is not None and computing(s)]
-        for side in (before, after)
-    ]
+    sides = [[row for s in side if (row := _row(s))] for side in (before, after)]
     if min(map(len, sides)) < fewest:
         return None
-    by_inside, by_outside, crowded, inside, whole = (
-        [level(side, value) for side in sides]
-        for value in (
-            lambda s: math.log((s.median - s.waited) / computing(s)),
-            lambda s: math.log(s.median / (s.median - s.waited)),
-            lambda s: s.crowded,
-            lambda s: s.inside,
-            lambda s: s.median,
-        )
-    )
-    more = inside[1] - inside[0]
-    theirs = (by_inside[1] - by_inside[0]) * _share(more * max(whole), crowded[1] - crowded[0])
-    share = _share(theirs, by_inside[1] + by_outside[1] - by_inside[0] - by_outside[0])
-    if any(s.received is None for side in sides for s in side):
-        return Crowding(share, None, (inside[0], inside[1]))
+    old, new = (np.median(rows, axis=0).tolist() for rows in sides)
+    by_inside, by_outside, crowded, more = (b - a for a, b in zip(old[:4], new[:4], strict=True))
+    cores = old[3], new[3]
+    share = _share(by_inside * _share(more * max(old[4], new[4]), crowded), by_inside + by_outside)
     # Polls and health checks make about one segment a second, and nobody knows what one of them costs: at least 1 % of
     # a core is assumed.
-    old, new = (1.0 + level(side, lambda s: s.received) for side in sides)
-    cost = max(inside[0], 0.01) if new > old else inside[0]
-    is_other = abs(new / old - 1) >= more_requests
-    return Crowding(share, _share(cost * (new / old - 1), more) if is_other else 0.0, (inside[0], inside[1]))
+    rise = (1 + new[5]) / (1 + old[5]) - 1
+    if math.isnan(rise):
+        return Crowding(share, None, cores)
+    cost = max(cores[0], 0.01) if rise > 0 else cores[0]
+    return Crowding(share, _share(cost * rise, more) if abs(rise) >= more_requests else 0.0, cores)
+
+
+def _row(sample: Sample) -> tuple[float, ...] | None:
+    """By how much a run took longer for others inside, and for others on the host (logarithms); its wait for those
+    inside and their cores; its latency, and the requests meanwhile. None where one but the last is not known."""
+    s, own = sample, computing(sample)
+    if own is None or s.median is None or s.waited is None or s.crowded is None or s.inside is None:
+        return None
+    given = s.median - s.waited
+    requests = math.nan if s.received is None else s.received
+    return math.log(given / own), math.log(s.median / given), s.crowded, s.inside, s.median, requests
 
 
 def computing(sample: Sample) -> float | None:

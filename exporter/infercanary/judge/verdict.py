@@ -29,7 +29,7 @@ from infercanary.judge.result import (
     RestartVariance,
     Result,
 )
-from infercanary.judge.shift import CHANGED, UNKNOWN, ratio
+from infercanary.judge.shift import CHANGED, ratio
 from infercanary.judge.upgrade import Selection, select
 
 _CONTRADICTIONS = [{"image", "host"}, {"image", "load"}, {"both", "load"}]
@@ -72,20 +72,8 @@ class Judge:
 
     def _found(self, selection: Selection, siblings: Sequence[Start], canary: str) -> tuple[Finding, Causes]:
         finding = self.finder.find(selection)
-        if finding.selection.upgrade is None:
-            return finding, Causes()
-        look, unwaited = finding.look, finding.unwaited
-        causes = self._attribution.of_upgrade(
-            finding.selection.upgrade,
-            finding.selection.live,
-            look.shift if look is not None else UNKNOWN,
-            look.pairs if look is not None else (),
-            self.finder.beside(finding, siblings),
-            canary,
-            all_pairs=look.all_pairs if look is not None else (),
-            unwaited=(unwaited.shift, unwaited.pairs) if unwaited is not None else None,
-        )
-        return finding, causes
+        beside = self.finder.beside(finding, siblings)
+        return finding, self._attribution.of_upgrade(finding, beside, canary)
 
     def _look_before(self, finding: Finding) -> Selection | None:
         """The same upgrade as it was at the look before the last one; None at the first one."""
