@@ -128,17 +128,21 @@ class Attribution:
         few, size = 1 - rules.whole_share, abs(shift.log)
         host, is_known = self._host(seen, changed)
         load = slack = 0.0  # slack is the share of the image's part that may be the host's
+        error = shift.se
         if seen.waiting is not None:
             felt = min(1.0, seen.share(seen.waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             if host is None or outside > min(seen.share(host), rules.whole_share):
                 host, is_known = seen.waiting._replace(log=outside * shift.log), seen.crowding is not None
+                error = (
+                    0.0  # the wait has that of restarts, and what is left of the runs no scatter of the wait
+                )
                 # Cold caches follow a wait.
                 slack = (1 - crowd.inside) * min((rules.waiting_factor - 1) * felt, 1 - felt)
         if host is None:
             return {}
         of_host = min(seen.share(host), 1 - load)
-        image = Shift((1 - of_host - load) * shift.log, math.hypot(shift.se, host.se), shift.df)
+        image = Shift((1 - of_host - load) * shift.log, math.hypot(error, host.se), shift.df)
         # A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold
         # it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from infercanary.contract.measures import OUTPUT
 from infercanary.contract.report import relative_error
@@ -18,7 +17,7 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.crowding import level
-from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.model import Generation, Sample, Start, medians
 from infercanary.judge.policy import Attribute
 from infercanary.judge.result import Causes, Change
 
@@ -100,21 +99,18 @@ def _slower_starts(
     Returns:
         Step → medians of the starts before and after, in seconds.
     """
-    old, new = ([(s.generation.cold_start.get(canary, {}), s) for s in side] for side in (before, after))
+    after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
+    earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
+    # As it waited in its first runs it will have waited as it started.
+    computing = [1 - level(s.samples[:5], _waited_share) for s in after]
+    old, new = medians(earlier), medians(later)
     found = {}
-    for step in sorted({step for steps, _ in new for step in steps}):
-        earlier = [steps[step] for steps, _ in old if step in steps]
-        later = [
-            (steps[step], s)
-            for steps, s in new
-            if step in steps and any(s.is_comparable(o.hardware) for o in before)
-        ]
-        if not earlier or len(later) < rules.cold_starts:
-            continue
-        # As it waited in its first runs it will have waited as it started.
-        least = min(seconds * (1 - level(s.samples[:5], _waited_share)) for seconds, s in later)
-        if least > max(rules.cold_start_ratio * max(earlier), max(earlier) + rules.cold_start_seconds):
-            found[step] = median(earlier), median(seconds for seconds, _ in later)
+    for step in sorted(old.keys() & new.keys()):
+        most = max(steps.get(step, 0.0) for steps in earlier)
+        least = [steps[step] * share for steps, share in zip(later, computing, strict=True) if step in steps]
+        is_slower = min(least) > max(rules.cold_start_ratio * most, most + rules.cold_start_seconds)
+        if is_slower and len(least) >= rules.cold_starts:
+            found[step] = old[step], new[step]
     return found
 
 
@@ -127,7 +123,7 @@ def _tokens(starts: Sequence[Start]) -> float:
 
 
 def _waited_share(sample: Sample) -> float | None:
-    return min(1.0, sample.waited / sample.median) if sample.waited and sample.median else None
+    return sample.waited / sample.median if sample.waited and sample.median else None
 
 
 def _devices(generation: Generation) -> set[str]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from infercanary.contract.vocabulary import (
     GPU_BUSY,
 )
 from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
-from infercanary.judge.model import Generation, Pair, Sample, Start
+from infercanary.judge.model import Generation, Pair, Sample, Start, medians
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
 from infercanary.judge.shift import Shift
@@ -79,7 +80,7 @@ class Evidence:
 
     def share(self, part: Shift) -> float:
         """A part of the shift over the whole, below 0 where it went the other way."""
-        return part.log / self.shift.log if self.shift.log else 0.0
+        return part.log / (self.shift.log or math.inf)
 
     def awaits(self, stays: Iterable[Start]) -> bool:
         """Whether something beside will tell more soon, and nothing tells yet.
@@ -113,11 +114,9 @@ class Evidence:
     @cached_property
     def controls(self) -> dict[str, Shift]:
         """Control → its shift, of those that enough runs have."""
-        names = {name for s in self.before for name in s.controls}
         shifts = {
             name: self._shift(self.compared, lambda s, name=name: s.controls.get(name))  # type: ignore[misc]
-            for name in CONTROLS
-            if name in names
+            for name in sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
         }
         return {name: shift for name, shift in shifts.items() if math.isfinite(shift.se)}
 
@@ -135,7 +134,9 @@ class Evidence:
         rest = self._shift(self.compared, computing)
         # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
         whole = self._shift(self.compared, lambda s: s.median if computing(s) else None)
-        part = Shift(whole.log - rest.log, rest.se, rest.df)
+        # Without the scatter that the waiting made, but with what restarts do.
+        rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
+        part = rest._replace(log=whole.log - rest.log)
         return part if self.is_single and self.moved(part) and self.share(part) > 0 else None
 
     @cached_property
@@ -155,34 +156,26 @@ class Evidence:
 
         The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
         """
-        clock = self._shift(self.compared, lambda s: s.sm_clock)
+        clock = self._shift(self.compared, attrgetter("sm_clock"))
         if not math.isfinite(clock.se):
             return None
-        starts = [start for pair in self.compared for start in (*pair.before, *pair.after)]
         logs = [
             np.log([(s.sm_clock, s.median) for s in start.samples if s.sm_clock and s.median])
-            for start in starts
+            for start in (*self.old, *self.new)
         ]
         x, y = np.concatenate([points - points.mean(axis=0) for points in logs if points.size]).T
         # Without a clock that moved within a start the canary is taken for compute-bound.
-        slope = max(-1.0, min(0.0, float(x @ y / (x @ x)))) if x @ x > 1e-9 else -1.0
+        slope = float(np.clip((x @ y - 1e-9) / (x @ x + 1e-9), -1, 0))
         return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
 
     @property
     def phases(self) -> dict[str, float]:
         """Phase → its share of the change in seconds, of those that made much of it; the largest first."""
-        names = sorted({name for s in self.before for name in s.phases})
-        whole = self._grown(LATENCY)
-        shares = {
-            name: self._grown(lambda s, name=name: s.phases.get(name)) / whole  # type: ignore[misc]
-            for name in names
-            if whole
-        }
-        least = self.policy.attribute.phase_share
-        return {name: x for name, x in sorted(shares.items(), key=lambda item: -item[1]) if x >= least}
-
-    def _grown(self, value: Value) -> float:
-        return level(self.after, value) - level(self.before, value)
+        old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
+        grown = level(self.after, LATENCY) - level(self.before, LATENCY)
+        shares = [(name, (new.get(name, 0.0) - old[name]) / grown) for name in old if grown]
+        shares.sort(key=lambda share: -share[1])
+        return {name: share for name, share in shares if share >= self.policy.attribute.phase_share}
 
     def _risen(self, tags: Tags) -> Tags:
         least = self.policy.attribute.tag_share
