@@ -42,7 +42,15 @@ def bottlenecks(
         return {}
     is_known = all(s.off_cpu for s in (*before, *after))
     old, new = (
-        Parts._make(map(median, zip(*(_parts(s, is_known) for s in side), strict=True)))
+        Parts._make(
+            map(
+                median,
+                zip(
+                    *(parts(s.median or 0.0, s.phases, s.off_cpu if is_known else {}) for s in side),
+                    strict=True,
+                ),
+            )
+        )
         for side in (before, after)
     )
     grown = Parts._make(b - a for a, b in zip(old, new, strict=True))
@@ -87,8 +95,3 @@ def _split(
     if is_flat and computing and remembering:
         return {"compute": compute + rest, "memory": memory}
     return {"compute": compute, "memory": memory, "unknown": rest}
-
-
-def _parts(sample: Sample, is_known: bool) -> Parts:
-    waited = None if sample.waited is None else sample.waited + (sample.crowded or 0.0)
-    return parts(sample.median or 0.0, sample.phases, sample.off_cpu if is_known else {}, waited)

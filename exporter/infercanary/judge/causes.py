@@ -97,10 +97,10 @@ class Attribution:
         changed = {change.component for change in known.changes}
         blame = self._blame(seen, changed) if seen.shift.log and not awaits else {}
         tags = seen.risen
-        if seen.is_beside_gpu_users and blame.get("cause") in ("image", "both"):
+        if seen.gpu_users is not None and blame.get("cause") in ("image", "both"):
             # A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that did not
             # move do not show that the image made the shift (docs/adr/0026). One that did still counts for the host.
-            blame, tags = {}, tags | {tag: both for tag, both in seen.tags.items() if tag == GPU_BUSY}
+            blame, tags = {}, tags | {GPU_BUSY: seen.gpu_users}
         return msgspec.structs.replace(
             known,
             phases=seen.phases,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import TypeAlias
@@ -25,7 +25,6 @@ from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
-Tags: TypeAlias = dict[str, tuple[float, float]]
 Value: TypeAlias = Callable[[Sample], "float | None"]
 
 
@@ -49,10 +48,8 @@ class Evidence:
             [start for pair in self.compared for start in getattr(pair, side)] for side in ("old", "after")
         )
         self.before, self.after = map(_samples, (self.old, self.new))
-        self.tags = _tags(self.before, self.after)
-        """Tag → the share of runs that had it before and after."""
-        self.risen = self._risen(self.tags)
-        """The tags of clearly more runs than before."""
+        self.risen = self._risen(self.before, self.after)
+        """Tag → the share of runs that had it before and after, of the tags of clearly more runs than before."""
         self._concurrent = [ran for pair in self.compared if not pair.stayed for ran in pair.concurrent]
         """Replicas on the old image whose shift is taken off."""
         # A sibling that its own container holds back more than before, such as by a lower quota, tells nothing. Where
@@ -62,7 +59,7 @@ class Evidence:
             (pair, self._shift([pair._replace(concurrent=self._concurrent)], LATENCY))
             for pair in beside
             if pair.before[0].generation.host not in same
-            and BY_ITSELF.isdisjoint(self._risen(_tags(*map(_samples, pair[:2]))))
+            and BY_ITSELF.isdisjoint(self._risen(pair.before[0].samples, pair.after[0].samples))
         ]
         self.felt = [sibling for _, sibling in self._beside if self.tells(sibling)]
         """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
@@ -93,22 +90,18 @@ class Evidence:
         """
         if self.felt or any(pair.concurrent for pair in self.compared):
             return False
-        times = [s.started_at for s in self.after]
-        few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
-        awaited = [s for s in stays if (s.times >= min(times)).sum() < self.policy.pool.concurrent_runs]
-        siblings = [
-            [*pair.before, *pair.after] for pair, shift in self._beside if few or not math.isfinite(shift.se)
+        times = np.concatenate([start.times for start in self.new])
+        few = len(self._beside) < 2 or max(start.times.size for start in self.new) < 24
+        awaited = [
+            s.times for s in stays if (s.times >= times.min()).sum() < self.policy.pool.concurrent_runs
         ]
+        for pair, shift in self._beside:
+            if few or not math.isfinite(shift.se):
+                awaited.append(np.concatenate([pair.before[0].times, pair.after[0].times]))
+        # Whether each was still running, by its recent pace: a new start runs more often at first.
+        recent = [each[-12:] for each in awaited if each.size > 1]
         return any(
-            self._goes_on(_samples(starts), max(times))
-            for starts in (*siblings, *([start] for start in awaited))
-        )
-
-    def _goes_on(self, samples: Sequence[Sample], until: float) -> bool:
-        """Whether a start with these runs was still running at that time."""
-        times = [s.started_at for s in samples[-12:]]  # its recent pace: a new start runs more often at first
-        return (
-            len(times) > 1 and times[-1] + self.policy.pool.gone_runs * float(np.diff(times).mean()) >= until
+            each[-1] + self.policy.pool.gone_runs * np.diff(each).mean() >= times.max() for each in recent
         )
 
     @cached_property
@@ -177,20 +170,22 @@ class Evidence:
         shares.sort(key=lambda share: -share[1])
         return {name: share for name, share in shares if share >= self.policy.attribute.phase_share}
 
-    def _risen(self, tags: Tags) -> Tags:
-        least = self.policy.attribute.tag_share
-        return {tag: both for tag, both in tags.items() if both[1] - both[0] >= least}
+    def _risen(self, before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, tuple[float, float]]:
+        old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
+        both = {tag: (old.get(tag, 0.0), share) for tag, share in sorted(new.items())}
+        return {tag: shares for tag, shares in both.items() if shares[1] - shares[0] >= least}
 
     @property
-    def is_beside_gpu_users(self) -> bool:
-        """Whether others on the GPU may have made the shift: more runs than before met others there and took longer, or
-        fewer did and took less, beyond what replicas on the old image met."""
-        replicas = [_samples(ran[i] for ran in self._concurrent) for i in (0, 1)]
-        (old, new), (without, then) = (
-            tags.get(GPU_BUSY, (0.0, 0.0)) for tags in (self.tags, _tags(*replicas))
+    def gpu_users(self) -> tuple[float, float] | None:
+        """Shares of runs that met others on the GPU before and after, where these may have made the shift: more runs
+        met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
+        earlier, during = (_samples(ran[i] for ran in self._concurrent) for i in (0, 1))
+        old, new, without, then = (
+            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, earlier, during)
         )
         more = new - old - (then - without)
-        return abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
+        may_be = abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
+        return (old, new) if may_be else None
 
     def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
         """Shift of a value of each run that restarts do not affect."""
@@ -230,9 +225,7 @@ def _samples(starts: Iterable[Start]) -> list[Sample]:
     return [sample for start in starts for sample in start.samples]
 
 
-def _tags(before: Collection[Sample], after: Collection[Sample]) -> Tags:
-    had = [Counter(tag for sample in side for tag in sample.labelled_tags) for side in (before, after)]
-    return {
-        tag: (had[0][tag] / max(1, len(before)), had[1][tag] / max(1, len(after)))
-        for tag in sorted({*had[0], *had[1]})
-    }
+def _tags(samples: Sequence[Sample]) -> dict[str, float]:
+    """Tag → the share of runs that had it."""
+    had = Counter(tag for sample in samples for tag in sample.labelled_tags)
+    return {tag: count / len(samples) for tag, count in had.items()}
