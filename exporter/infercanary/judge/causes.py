@@ -161,8 +161,8 @@ class Attribution:
             cause = "both"
         return {
             "cause": cause,
-            "host": self._part(host._replace(log=of_host * shift.log), slack * shift.log),
-            "image": self._part(image, -slack * shift.log),
+            "host": self._part(host._replace(log=of_host * shift.log)),
+            "image": self._part(image),
             "load": self._part(host._replace(log=load * shift.log)) if load else None,
             "unknown_load": may_be_load,
         }
@@ -197,11 +197,8 @@ class Attribution:
         # One sibling may have changed by itself, or lie.
         return most, len(seen.felt) > 1 or moved != [seen.siblings]
 
-    def _part(self, shift: Shift, slack: float = 0.0) -> Part:
-        """With an interval that reaches further by ``slack`` (a logarithm), in its direction."""
-        level = self._rules.cause_confidence
-        part, further = Part.of(shift, level), Part.of(shift._replace(log=shift.log + slack), level)
-        return Part(part.shift, min(part.low, further.low), max(part.high, further.high))
+    def _part(self, shift: Shift) -> Part:
+        return Part.of(shift, self._rules.cause_confidence)
 
     def _operators(self, seen: Evidence, canary: str) -> Operators | None:
         """What profiled repeats of both sides say; None where there is no change to explain."""

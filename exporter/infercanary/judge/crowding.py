@@ -35,16 +35,13 @@ class Crowding(NamedTuple):
     """Cores that those inside took while the canary ran, before and after."""
 
 
-def crowding(
-    before: Sequence[Sample], after: Sequence[Sample], fewest: int, more_requests: float
-) -> Crowding | None:
+def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> Crowding | None:
     """Who had the CPU.
 
     Args:
         before: Runs before the shift.
         after: Runs after it.
         fewest: Runs that must know it, on either side.
-        more_requests: Ratio by which requests must have changed to count.
 
     Returns:
         None where too few runs know what others in their container took.
@@ -53,27 +50,23 @@ def crowding(
     if min(map(len, sides)) < fewest:
         return None
     old, new = (np.median(rows, axis=0).tolist() for rows in sides)
-    by_inside, by_outside, crowded, more = (b - a for a, b in zip(old[:4], new[:4], strict=True))
+    by_inside, longer, crowded, more, *_ = (b - a for a, b in zip(old, new, strict=True))
     cores = old[3], new[3]
-    share = _share(by_inside * _share(more * max(old[4], new[4]), crowded), by_inside + by_outside)
+    inside = _share(by_inside * _share(more * max(old[4], new[4]), crowded), longer)
     # Polls and health checks make about one segment a second, and nobody knows what one of them costs: at least 1 % of
     # a core is assumed.
-    rise = (1 + new[5]) / (1 + old[5]) - 1
-    if math.isnan(rise):
-        return Crowding(share, None, cores)
-    cost = max(cores[0], 0.01) if rise > 0 else cores[0]
-    return Crowding(share, _share(cost * rise, more) if abs(rise) >= more_requests else 0.0, cores)
+    requested = max(cores[0], 0.01) * ((1 + new[5]) / (1 + old[5]) - 1)
+    return Crowding(inside, None if math.isnan(requested) else _share(requested, more), cores)
 
 
 def _row(sample: Sample) -> tuple[float, ...] | None:
-    """By how much a run took longer for others inside, and for others on the host (logarithms); its wait for those
-    inside and their cores; its latency, and the requests meanwhile. None where one but the last is not known."""
+    """By how much a run took longer for others inside, and for all others (logarithms); its wait for those inside and
+    their cores; its latency, and the requests meanwhile. None where one but the last is not known."""
     s, own = sample, computing(sample)
     if own is None or s.median is None or s.waited is None or s.crowded is None or s.inside is None:
         return None
-    given = s.median - s.waited
-    requests = math.nan if s.received is None else s.received
-    return math.log(given / own), math.log(s.median / given), s.crowded, s.inside, s.median, requests
+    by_inside, longer = math.log((s.median - s.waited) / own), math.log(s.median / own)
+    return by_inside, longer, s.crowded, s.inside, s.median, math.nan if s.received is None else s.received
 
 
 def computing(sample: Sample) -> float | None:

@@ -135,8 +135,7 @@ class Evidence:
     @cached_property
     def crowding(self) -> Crowding | None:
         """Processes that caused the CPU wait: in the container, or on the host."""
-        pool, attribute = self.policy.pool, self.policy.attribute
-        return crowding(self.before, self.after, pool.fewest_new_runs, attribute.more_requests)
+        return crowding(self.before, self.after, self.policy.pool.fewest_new_runs)
 
     @property
     def is_crowded(self) -> bool:
