@@ -13,6 +13,7 @@ from statistics import median
 
 from infercanary.contract.bottleneck import LIMITS, Limit, Parts, parts
 from infercanary.contract.vocabulary import CONTROLS
+from infercanary.judge.crowding import LATENCY, level
 from infercanary.judge.model import Sample
 from infercanary.judge.shift import Shift
 
@@ -29,7 +30,7 @@ def bottlenecks(
     Args:
         before: Runs before it.
         after: Runs after it.
-        controls: Control → its shift; infinite errors are unknown ones.
+        controls: Known control → its shift.
         clock: The part that the SM clock explains.
         moved: Whether a shift is clear.
 
@@ -37,27 +38,34 @@ def bottlenecks(
         Resource → its share, the largest first. Shares sum to about 1; one is below 0, and others are above 1, where a
         part became shorter meanwhile. Empty where nothing changed.
     """
-    is_known = all(s.off_cpu for side in (before, after) for s in side)
-    runs = [[s for s in side if s.median] for side in (before, after)]
-    if not all(runs):
+    if not (before and after):
         return {}
+    is_known = all(s.off_cpu for s in (*before, *after))
     old, new = (
-        Parts._make(map(median, zip(*(_parts(s, is_known) for s in side), strict=True))) for side in runs
+        Parts._make(
+            map(
+                median,
+                zip(
+                    *(parts(s.median or 0.0, s.phases, s.off_cpu if is_known else {}) for s in side),
+                    strict=True,
+                ),
+            )
+        )
+        for side in (before, after)
     )
-    whole = median(s.median or 0.0 for s in runs[1]) - median(s.median or 0.0 for s in runs[0])
-    if not whole:
-        return {}
     grown = Parts._make(b - a for a, b in zip(old, new, strict=True))
-    slower = max(old, new, key=lambda of: of.processor)
-    split: dict[Limit, float] = {"compute": 1.0}
-    if slower.is_launched_slowly:
-        split = {"scheduling": 1.0}
-    elif grown.processor and old.processor > 0 and new.processor > 0:
+    processor: dict[Limit, float] = {"compute": 1.0}
+    if max(old, new).is_launched_slowly:
+        processor = {"scheduling": 1.0}
+    elif grown.processor and old.processor and new.processor:
         of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
-        split = _split(math.log1p(grown.processor / old.processor), of_device, clock, moved)
+        processor = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     others: dict[Limit, float] = {"io": grown.io, "scheduling": grown.scheduling, "unknown": grown.unknown}
+    whole = level(after, LATENCY) - level(before, LATENCY)
     shares = {
-        limit: (others.get(limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole for limit in LIMITS
+        limit: (others.get(limit, 0.0) + processor.get(limit, 0.0) * grown.processor) / whole
+        for limit in LIMITS
+        if whole
     }
     # A share below half a percent rounds to nothing.
     return {limit: x for limit, x in sorted(shares.items(), key=lambda item: -item[1]) if abs(x) >= 0.005}
@@ -73,21 +81,17 @@ def _split(
     have moved as far as the rest: a program may feel more of that than the control does.
     """
 
-    def most(shifts: Iterable[Shift | None]) -> float:
-        return max((s.log / growth for s in shifts if s is not None and moved(s)), default=0.0)
+    def explained(shifts: Iterable[Shift]) -> float:
+        return min(1.0, max([0.0, *(s.log / growth for s in shifts if moved(s))]))
 
-    of = {name: s for name, s in controls.items() if name in CONTROLS and math.isfinite(s.se)}
     computing, remembering = (
-        [s for name, s in of.items() if CONTROLS[name].bottleneck == kind] for kind in ("compute", "memory")
+        [s for name, s in controls.items() if CONTROLS[name].bottleneck == kind]
+        for kind in ("compute", "memory")
     )
-    compute = max(0.0, min(1.0, most([clock, *computing])))
-    memory = max(0.0, min(1.0, most(remembering)) - compute)
+    compute = explained(computing if clock is None else [*computing, clock])
+    memory = max(0.0, explained(remembering) - compute)
     rest = 1.0 - compute - memory
-    is_own = memory < 0.25 and all(moved(s._replace(log=rest * growth)) for s in remembering)
-    own, unknown = (rest, 0.0) if is_own and computing and remembering else (0.0, rest)
-    return {"compute": compute + own, "memory": memory, "unknown": unknown}
-
-
-def _parts(sample: Sample, is_known: bool) -> Parts:
-    waited = None if sample.waited is None else sample.waited + (sample.crowded or 0.0)
-    return parts(sample.median or 0.0, sample.phases, sample.off_cpu if is_known else {}, waited)
+    is_flat = memory < 0.25 and all(moved(s._replace(log=rest * growth)) for s in remembering)
+    if is_flat and computing and remembering:
+        return {"compute": compute + rest, "memory": memory}
+    return {"compute": compute, "memory": memory, "unknown": rest}

@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from infercanary.judge.model import Sample
+
+LATENCY = attrgetter("median")
+"""A run's value that is judged."""
 
 
 class Crowding(NamedTuple):
@@ -29,47 +35,38 @@ class Crowding(NamedTuple):
     """Cores that those inside took while the canary ran, before and after."""
 
 
-def crowding(
-    before: Sequence[Sample], after: Sequence[Sample], fewest: int, more_requests: float
-) -> Crowding | None:
+def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> Crowding | None:
     """Who had the CPU.
 
     Args:
         before: Runs before the shift.
         after: Runs after it.
         fewest: Runs that must know it, on either side.
-        more_requests: Ratio by which requests must have changed to count.
 
     Returns:
         None where too few runs know what others in their container took.
     """
-    sides = [
-        [s for s in side if s.inside is not None and s.crowded is not None and computing(s)]
-        for side in (before, after)
-    ]
+    sides = [[row for s in side if (row := _row(s))] for side in (before, after)]
     if min(map(len, sides)) < fewest:
         return None
-    by_inside, by_outside, crowded, inside, whole = (
-        [level(side, value) for side in sides]
-        for value in (
-            lambda s: math.log((s.median - s.waited) / computing(s)),
-            lambda s: math.log(s.median / (s.median - s.waited)),
-            lambda s: s.crowded,
-            lambda s: s.inside,
-            lambda s: s.median,
-        )
-    )
-    more = inside[1] - inside[0]
-    theirs = (by_inside[1] - by_inside[0]) * _share(more * max(whole), crowded[1] - crowded[0])
-    share = _share(theirs, by_inside[1] + by_outside[1] - by_inside[0] - by_outside[0])
-    if any(s.received is None for side in sides for s in side):
-        return Crowding(share, None, (inside[0], inside[1]))
+    old, new = (np.median(rows, axis=0).tolist() for rows in sides)
+    by_inside, longer, crowded, more, *_ = (b - a for a, b in zip(old, new, strict=True))
+    cores = old[3], new[3]
+    inside = _share(by_inside * _share(more * max(old[4], new[4]), crowded), longer)
     # Polls and health checks make about one segment a second, and nobody knows what one of them costs: at least 1 % of
     # a core is assumed.
-    old, new = (1.0 + level(side, lambda s: s.received) for side in sides)
-    cost = max(inside[0], 0.01) if new > old else inside[0]
-    is_other = abs(new / old - 1) >= more_requests
-    return Crowding(share, _share(cost * (new / old - 1), more) if is_other else 0.0, (inside[0], inside[1]))
+    requested = max(cores[0], 0.01) * ((1 + new[5]) / (1 + old[5]) - 1)
+    return Crowding(inside, None if math.isnan(requested) else _share(requested, more), cores)
+
+
+def _row(sample: Sample) -> tuple[float, ...] | None:
+    """By how much a run took longer for others inside, and for all others (logarithms); its wait for those inside and
+    their cores; its latency, and the requests meanwhile. None where one but the last is not known."""
+    s, own = sample, computing(sample)
+    if own is None or s.median is None or s.waited is None or s.crowded is None or s.inside is None:
+        return None
+    by_inside, longer = math.log((s.median - s.waited) / own), math.log(s.median / own)
+    return by_inside, longer, s.crowded, s.inside, s.median, math.nan if s.received is None else s.received
 
 
 def computing(sample: Sample) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from infercanary.contract.measures import OUTPUT
 from infercanary.contract.report import relative_error
@@ -18,18 +17,13 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.crowding import level
-from infercanary.judge.model import Generation, Pair, Sample, Start
-from infercanary.judge.policy import LIVE, Attribute
+from infercanary.judge.model import Generation, Sample, Start, medians
+from infercanary.judge.policy import Attribute
 from infercanary.judge.result import Causes, Change
 
 
 def differences(
-    before: Sequence[Start],
-    after: Sequence[Start],
-    live: Sequence[Start],
-    compared: Sequence[Pair],
-    canary: str,
-    rules: Attribute = LIVE.attribute,
+    before: Sequence[Start], after: Sequence[Start], live: Sequence[Start], canary: str, rules: Attribute
 ) -> Causes:
     """What needs no look: whatever the runs will say, these starts differ already.
 
@@ -41,7 +35,6 @@ def differences(
         before: Starts of the old image, in order of time.
         after: Starts of the new one, in order of time.
         live: Those of the new one that still run, in order of time.
-        compared: For each replica its starts before and after, of which the cold starts are compared.
         canary: Its name.
         rules: From when on a cold start is slower.
 
@@ -52,16 +45,19 @@ def differences(
     last = before[-1].generation
     own, newest = ({s.generation.container: s.generation for s in side} for side in (before, live))
     both = [(own.get(name, last), new) for name, new in newest.items()]
-    outputs = [[generation.outputs.get(canary, ()) for generation in pair] for pair in both]
-    devices = [[_devices(generation) for generation in pair] for pair in both]
-    tokens = _tokens(before), _tokens(live)
+    errors = [
+        relative_error(new.outputs[canary], old.outputs[canary])
+        for old, new in both
+        if new.outputs.get(canary) and old.outputs.get(canary)
+    ]
+    old_tokens, new_tokens = _tokens(before), _tokens(live)
     return Causes(
         changes=changes(last.environment, live[-1].generation.environment, canary),
-        output_error=max((relative_error(new, old) for old, new in outputs if old and new), default=None),
-        output_tokens=tokens if all(tokens) and len({*tokens}) > 1 else None,
-        cpu_fallback=any("cuda" in old and new == {"cpu"} for old, new in devices),
+        output_error=max(errors, default=None),
+        output_tokens=(old_tokens, new_tokens) if 0 < old_tokens != new_tokens > 0 else None,
+        cpu_fallback=any("cuda" in _devices(old) and _devices(new) == {"cpu"} for old, new in both),
         memory_kills=(_kills(before), _kills(after)),
-        cold_start=_slower_starts(compared, canary, rules),
+        cold_start=_slower_starts(before, after, canary, rules),
     )
 
 
@@ -80,46 +76,41 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
     Returns:
         A value is None on the side that does not have the component.
     """
-    settings = of_canary(SETTINGS, canary)
+    own = of_canary(MODEL, canary), (settings := of_canary(SETTINGS, canary))
     are_same = settings in before and before[settings] == after.get(settings)
-
-    own = settings, of_canary(MODEL, canary)
-    names = sorted({**before, **after}, key=order_of_interest)
     return tuple(
-        Change(name, old, new)
-        for name, old, new in ((name, before.get(name), after.get(name)) for name in names)
-        if old != new
+        Change(name, before.get(name), after.get(name))
+        for name in sorted({**before, **after}, key=order_of_interest)
+        if before.get(name) != after.get(name)
         and (name in own or not is_of_canary(name))
-        and not (is_given(name) and None in (old, new))
+        and not (is_given(name) and not (name in before and name in after))
         and not (are_same and is_setting(name))
     )
 
 
-def _slower_starts(compared: Sequence[Pair], canary: str, rules: Attribute) -> dict[str, tuple[float, float]]:
+def _slower_starts(
+    before: Sequence[Start], after: Sequence[Start], canary: str, rules: Attribute
+) -> dict[str, tuple[float, float]]:
     """Steps of the cold start that took much longer than ever before, by more than waiting for a CPU explains.
 
     One start says little: the files of a new image are in no cache yet, and what was upgraded with it starts beside it.
+    Hardware that the old image never ran on says nothing.
 
     Returns:
         Step → medians of the starts before and after, in seconds.
     """
+    after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
+    earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
+    # As it waited in its first runs it will have waited as it started.
+    computing = [1 - level(s.samples[:5], _waited_share) for s in after]
+    old, new = medians(earlier), medians(later)
     found = {}
-    old, new = (
-        # As it waited in its first runs it will have waited as it started.
-        [
-            (start.generation.cold_start.get(canary, {}), level(start.samples[:5], _waited_share))
-            for pair in compared
-            for start in getattr(pair, side)
-        ]
-        for side in ("before", "after")
-    )
-    for step in sorted({step for steps, _ in new for step in steps}):
-        before = [steps[step] for steps, _ in old if step in steps]
-        after = [(steps[step], share) for steps, share in new if step in steps]
-        if before and len(after) >= rules.cold_starts:
-            least = min(seconds * (1 - share) for seconds, share in after)
-            if least > max(rules.cold_start_ratio * max(before), max(before) + rules.cold_start_seconds):
-                found[step] = median(before), median(seconds for seconds, _ in after)
+    for step in sorted(old.keys() & new.keys()):
+        most = max(steps.get(step, 0.0) for steps in earlier)
+        least = [steps[step] * share for steps, share in zip(later, computing, strict=True) if step in steps]
+        is_slower = min(least) > max(rules.cold_start_ratio * most, most + rules.cold_start_seconds)
+        if is_slower and len(least) >= rules.cold_starts:
+            found[step] = old[step], new[step]
     return found
 
 
@@ -132,7 +123,7 @@ def _tokens(starts: Sequence[Start]) -> float:
 
 
 def _waited_share(sample: Sample) -> float | None:
-    return min(1.0, sample.waited / sample.median) if sample.waited and sample.median else None
+    return sample.waited / sample.median if sample.waited and sample.median else None
 
 
 def _devices(generation: Generation) -> set[str]:

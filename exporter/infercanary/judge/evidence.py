@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 
 from infercanary.contract.vocabulary import (
     BY_ITSELF,
     COMPUTE_THREADS,
+    CONTROLS,
     CPU_WAIT_INSIDE,
     GPU_BUSY,
 )
 from infercanary.judge.align import replica_of
-from infercanary.judge.crowding import Crowding, computing, crowding, level
-from infercanary.judge.model import Concurrent, Generation, Pair, Sample, Start
+from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
+from infercanary.judge.model import Generation, Pair, Sample, Start, medians
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, middle_of
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
-Value = Callable[[Sample], "float | None"]
+Value: TypeAlias = Callable[[Sample], "float | None"]
 
 
 class Evidence:
@@ -42,24 +46,30 @@ class Evidence:
     ) -> None:
         self.shift, self.compared, self.policy = shift, [*compared], policy
         self.old, self.new = (
-            sorted((start for pair in self.compared for start in getattr(pair, side)), key=_began)
-            for side in ("before", "after")
+            [start for pair in self.compared for start in getattr(pair, side)] for side in ("before", "after")
         )
-        """Starts of both sides, in order of time."""
-        self.before, self.after = (
-            [s for start in side for s in start.samples] for side in (self.old, self.new)
-        )
+        self.before, self.after = map(_samples, (self.old, self.new))
+        self.risen = self._risen(self.before, self.after)
+        """Tag → the share of runs that had it before and after, of the tags of clearly more runs than before."""
+        self._concurrent = [
+            ran for pair in self.compared if not pair.is_same_period for ran in pair.concurrent
+        ]
+        """Replicas on the old image whose shift is taken off."""
         # A sibling that its own container holds back more than before, such as by a lower quota, tells nothing. Where
         # both images are compared in the same minutes, a host that has both is no part of the shift.
         same = {
             start.generation.host for pair in self.compared if pair.is_same_period for start in pair.before
         }
         self._beside = [
-            pair
+            (pair, self._shift([pair._replace(concurrent=self._concurrent)], LATENCY))
             for pair in beside
             if pair.before[0].generation.host not in same
-            and BY_ITSELF.isdisjoint(Evidence(shift, [pair], policy=policy).risen)
+            and BY_ITSELF.isdisjoint(self._risen(pair.before[0].samples, pair.after[0].samples))
         ]
+        self.felt = [sibling for _, sibling in self._beside if self.tells(sibling)]
+        """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
+        self.siblings = middle_of(self.felt) if self.felt else None
+        """The shift of the sibling in the middle."""
 
     def moved(self, shift: Shift) -> bool:
         """Whether a shift is of the smallest effect or more, and beyond its own noise."""
@@ -72,83 +82,70 @@ class Evidence:
 
     def share(self, part: Shift) -> float:
         """A part of the shift over the whole, below 0 where it went the other way."""
-        return part.log / self.shift.log if self.shift.log else 0.0
+        return part.log / (self.shift.log or math.inf)
+
+    def awaits(self, stays: Iterable[Start]) -> bool:
+        """Whether something beside will tell more soon, and nothing tells yet.
+
+        That is a replica on the old image or a sibling that goes on and has too few runs yet; a sibling that tells
+        nothing for as long as the new starts have few runs, and one that is alone for as long as it tells nothing.
+
+        Args:
+            stays: Starts of the old image in containers that were not replaced.
+        """
+        if self.felt or any(pair.concurrent for pair in self.compared):
+            return False
+        times = np.concatenate([start.times for start in self.new])
+        few = len(self._beside) < 2 or max(start.times.size for start in self.new) < 24
+        awaited = [
+            s.times for s in stays if (s.times >= times.min()).sum() < self.policy.pool.concurrent_runs
+        ]
+        for pair, shift in self._beside:
+            if few or not math.isfinite(shift.se):
+                awaited.append(np.concatenate([pair.before[0].times, pair.after[0].times]))
+        # Whether each was still running, by its recent pace: a new start runs more often at first.
+        recent = [each[-12:] for each in awaited if each.size > 1]
+        return any(
+            each[-1] + self.policy.pool.gone_runs * np.diff(each).mean() >= times.max() for each in recent
+        )
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
-        """Control → its shift."""
-        return {
+        """Control → its shift, of those that enough runs have."""
+        shifts = {
             name: self._shift(self.compared, lambda s, name=name: s.controls.get(name))  # type: ignore[misc]
-            for name in _names(s.controls for s in self.before)
+            for name in sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
         }
-
-    @cached_property
-    def felt(self) -> list[Shift]:
-        """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
-        pairs = [pair._replace(concurrent=self._concurrent) for pair in self._beside]
-        return [shift for pair in pairs if self.tells(shift := self._shift([pair], lambda s: s.median))]
-
-    @property
-    def _concurrent(self) -> list[Concurrent]:
-        """Replicas on the old image whose shift is taken off."""
-        return [each for pair in self.compared if not pair.is_same_period for each in pair.concurrent]
-
-    @property
-    def siblings(self) -> Shift | None:
-        """The shift of the sibling in the middle."""
-        return middle_of(self.felt) if self.felt else None
-
-    @property
-    def awaits_siblings(self) -> bool:
-        """Whether a sibling goes on that has too few runs yet, or tells nothing while new starts have few; one that is
-        alone, for as long as it tells nothing."""
-        few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
-        return any(
-            self.goes_on([*pair.before[0].samples, *pair.after[0].samples])
-            for pair in self._beside
-            if few or not math.isfinite(self._shift([pair], lambda s: s.median).se)
-        )
-
-    def goes_on(self, samples: Sequence[Sample]) -> bool:
-        """Whether a start with these runs was still running at the last run that is compared."""
-        until = max((s.started_at for s in self.after), default=math.inf)
-        last = [s.started_at for s in samples[-12:]]  # its recent pace: a new start runs more often at first
-        return len(last) > 1 and last[-1] + self.policy.pool.gone_runs * float(np.diff(last).mean()) >= until
+        return {name: shift for name, shift in shifts.items() if math.isfinite(shift.se)}
 
     @cached_property
     def is_single(self) -> bool:
         """Whether the engine computes with one thread: of several, one knows only its own waiting."""
-        return all(threads(side[-1].generation) == "1" for side in (self.old, self.new))
+        return all(threads(start.generation) == "1" for start in (*self.old, *self.new))
 
     @cached_property
-    def waiting(self) -> tuple[Shift, Shift] | None:
-        """The part of the shift that is CPU wait, and the shift of the same runs.
+    def waiting(self) -> Shift | None:
+        """The part of the shift that is CPU wait; None where that is unknown, or no part of it.
 
-        None where it is unknown. No control shows it: a control is over before the scheduler takes its CPU away.
+        No control shows it: a control is over before the scheduler takes its CPU away.
         """
-        if not self.is_single:
-            return None
         rest = self._shift(self.compared, computing)
         # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
         whole = self._shift(self.compared, lambda s: s.median if computing(s) else None)
-        return (Shift(whole.log - rest.log, rest.se, rest.df), whole) if math.isfinite(rest.se) else None
-
-    @property
-    def waits(self) -> bool:
-        """Whether that waiting is a part of the shift."""
-        return self.waiting is not None and self.moved(self.waiting[0]) and self.share(self.waiting[0]) > 0
+        # Without the scatter that the waiting made, but with what restarts do.
+        rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
+        part = rest._replace(log=whole.log - rest.log)
+        return part if self.is_single and self.moved(part) and self.share(part) > 0 else None
 
     @cached_property
     def crowding(self) -> Crowding | None:
         """Processes that caused the CPU wait: in the container, or on the host."""
-        pool, attribute = self.policy.pool, self.policy.attribute
-        return crowding(self.before, self.after, pool.fewest_new_runs, attribute.more_requests)
+        return crowding(self.before, self.after, self.policy.pool.fewest_new_runs)
 
     @property
     def is_crowded(self) -> bool:
         """Whether the canary shares the container's CPU with others inside."""
-        few = 1 - self.policy.attribute.whole_share
-        return CPU_WAIT_INSIDE in self.risen or (self.waits and (self.crowding or Crowding()).inside > few)
+        return CPU_WAIT_INSIDE in self.risen
 
     @cached_property
     def clock(self) -> Shift | None:
@@ -156,54 +153,44 @@ class Evidence:
 
         The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
         """
-        clock = self._shift(self.compared, lambda s: s.sm_clock)
+        clock = self._shift(self.compared, attrgetter("sm_clock"))
         if not math.isfinite(clock.se):
             return None
-        starts = [start for pair in self.compared for start in (*pair.before, *pair.after)]
         logs = [
             np.log([(s.sm_clock, s.median) for s in start.samples if s.sm_clock and s.median])
-            for start in starts
+            for start in (*self.old, *self.new)
         ]
         x, y = np.concatenate([points - points.mean(axis=0) for points in logs if points.size]).T
         # Without a clock that moved within a start the canary is taken for compute-bound.
-        slope = max(-1.0, min(0.0, float(x @ y / (x @ x)))) if x @ x > 1e-9 else -1.0
+        slope = float(np.clip((x @ y - 1e-9) / (x @ x + 1e-9), -1, 0))
         return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
 
-    @cached_property
+    @property
     def phases(self) -> dict[str, float]:
-        """Phase → its share of the change in seconds, so that shares add up; the largest first."""
-        whole = self._grown(lambda s: s.median)
-        names = _names(s.phases for s in self.before) if whole else []
-        shares = {name: self._grown(lambda s, name=name: s.phases.get(name)) / whole for name in names}  # type: ignore[misc]
-        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+        """Phase → its share of the change in seconds, of those that made much of it; the largest first."""
+        old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
+        grown = level(self.after, LATENCY) - level(self.before, LATENCY)
+        shares = [(name, (new.get(name, 0.0) - old[name]) / grown) for name in old if grown]
+        shares.sort(key=lambda share: -share[1])
+        return {name: share for name, share in shares if share >= self.policy.attribute.phase_share}
 
-    def _grown(self, value: Value) -> float:
-        return level(self.after, value) - level(self.before, value)
-
-    @cached_property
-    def tags(self) -> dict[str, tuple[float, float]]:
-        """Tag → the share of runs that had it before and after."""
-        names = sorted({tag for sample in (*self.before, *self.after) for tag in sample.labelled_tags})
-        return {tag: (_share_of(self.before, tag), _share_of(self.after, tag)) for tag in names}
+    def _risen(self, before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, tuple[float, float]]:
+        old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
+        both = {tag: (old.get(tag, 0.0), share) for tag, share in sorted(new.items())}
+        return {tag: shares for tag, shares in both.items() if shares[1] - shares[0] >= least}
 
     @property
-    def risen(self) -> dict[str, tuple[float, float]]:
-        """The tags of clearly more runs than before."""
-        least = self.policy.attribute.tag_share
-        return {tag: both for tag, both in self.tags.items() if both[1] - both[0] >= least}
-
-    @property
-    def is_beside_gpu_users(self) -> bool:
-        """Whether others on the GPU may have made the shift: more runs than before met others there and took longer, or
-        fewer did and took less, beyond what replicas on the old image met."""
-
-        earlier = [s for ran in self._concurrent for s in ran.before.samples]
-        during = [s for ran in self._concurrent for s in ran.during.samples]
-        before, after, without, then = (
-            _share_of(runs, GPU_BUSY) for runs in (self.before, self.after, earlier, during)
+    def gpu_users(self) -> tuple[float, float] | None:
+        """Shares of runs that met others on the GPU before and after, where these may have made the shift: more runs
+        met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
+        earlier = _samples(ran.before for ran in self._concurrent)
+        during = _samples(ran.during for ran in self._concurrent)
+        old, new, without, then = (
+            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, earlier, during)
         )
-        more = after - before - (then - without)
-        return abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
+        more = new - old - (then - without)
+        may_be = abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
+        return (old, new) if may_be else None
 
     def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
         """Shift of a value of each run that restarts do not affect."""
@@ -220,14 +207,11 @@ def threads(generation: Generation) -> str:
     return next((generation.environment[name] for name in names if name in generation.environment), "1")
 
 
-def _began(start: Start) -> float:
-    return start.generation.started_at
+def _samples(starts: Iterable[Start]) -> list[Sample]:
+    return [sample for start in starts for sample in start.samples]
 
 
-def _share_of(samples: Collection[Sample], tag: str) -> float:
-    return sum(tag in sample.labelled_tags for sample in samples) / max(1, len(samples))
-
-
-def _names(mappings: Iterable[Mapping[str, float]]) -> list[str]:
-    """All keys, in order of appearance."""
-    return [*dict.fromkeys(name for mapping in mappings for name in mapping)]
+def _tags(samples: Sequence[Sample]) -> dict[str, float]:
+    """Tag → the share of runs that had it."""
+    had = Counter(tag for sample in samples for tag in sample.labelled_tags)
+    return {tag: count / len(samples) for tag, count in had.items()}

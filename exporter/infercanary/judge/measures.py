@@ -157,7 +157,10 @@ class Measures:
                 state = "inconclusive"
         before, after = (
             median(s.median for start in side for s in start.samples if s.median)
-            for side in ([s for pair in pairs for s in pair.before], [s for pair in pairs for s in pair.after])
+            for side in (
+                [s for pair in pairs for s in pair.before],
+                [s for pair in pairs for s in pair.after],
+            )
         )
         if not measure.more_is_better:
             return MeasureVerdict(state, *seen[1:], before, after)

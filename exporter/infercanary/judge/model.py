@@ -187,8 +187,8 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """
     judged = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
     tags = Counter(tag for s in judged for tag in s.tags)
-    medians: dict[str, Any] = {name: _medians([getattr(s, name) for s in judged]) for name in _BY_NAME}
-    medians |= _medians([{n: x for n in _NUMBERS if (x := getattr(s, n)) is not None} for s in judged])
+    numbers: dict[str, Any] = {name: medians([getattr(s, name) for s in judged]) for name in _BY_NAME}
+    numbers |= medians([{n: x for n in _NUMBERS if (x := getattr(s, n)) is not None} for s in judged])
     return msgspec.structs.replace(
         judged[-1],
         sequence=samples[-1].sequence,
@@ -198,11 +198,12 @@ def merge(samples: Sequence[Sample]) -> Sample:
         output_error=max((s.output_error for s in judged if s.output_error is not None), default=None),
         runs=sum(s.runs for s in samples),
         clock_reason=next((s.clock_reason for s in reversed(judged) if s.clock_reason), ""),
-        **medians,
+        **numbers,
     )
 
 
-def _medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each name's values, of those that have it."""
     names = dict.fromkeys(name for values in each for name in values)
     return {name: median(values[name] for values in each if name in values) for name in names}
 

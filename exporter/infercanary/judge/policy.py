@@ -149,9 +149,6 @@ class Attribute:
     from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context switch", ExpCS
     2007), where a turn of the scheduler lasts a few: as much again at most."""
 
-    more_requests: float = 0.2
-    """Ratio by which requests must have risen to count: polls and health checks are never quite as many as before."""
-
     phase_share: float = 0.25
     """Share of a change from which on a phase or a resource is named."""
 

@@ -19,7 +19,7 @@ from infercanary.judge.identity import image_name, redrawn
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Causes, Part, Result
-from infercanary.judge.shift import CHANGED, UNKNOWN, ratio
+from infercanary.judge.shift import CHANGED, ratio
 from infercanary.judge.upgrade import Selection, select
 
 _CONTRADICTIONS = [{"image", "host"}, {"image", "load"}, {"both", "load"}]
@@ -67,21 +67,8 @@ class Judge:
 
     def _found(self, selection: Selection, siblings: Sequence[Start], canary: str) -> tuple[Finding, Causes]:
         finding = self.finder.find(selection)
-        if selection.upgrade is None:
-            return finding, Causes()
-        look, unwaited = finding.look, finding.unwaited
-        shift, pairs, all_pairs = (look.shift, look.pairs, look.all_pairs) if look else (UNKNOWN, (), ())
-        causes = self._attribution.of_upgrade(
-            selection.upgrade,
-            selection.live,
-            shift,
-            pairs,
-            self.finder.beside(finding, siblings),
-            canary,
-            all_pairs=all_pairs,
-            unwaited=unwaited and (unwaited.shift, unwaited.pairs),
-        )
-        return finding, causes
+        beside = self.finder.beside(finding, siblings)
+        return finding, self._attribution.of_upgrade(finding, beside, canary)
 
     def _result(self, finding: Finding, causes: Causes) -> Result:
         """The finding without the runs that it rests on."""

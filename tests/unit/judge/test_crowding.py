@@ -201,5 +201,5 @@ def test_runs_that_are_merged_keep_what_the_container_took() -> None:
 
 def test_without_enough_runs_nothing_is_known() -> None:
     many, few = (start("x", 0.0, runs=runs).samples for runs in (20, 4))
-    assert crowding(many, few, 5, 0.2) is None
-    assert crowding(many, many, 5, 0.2) == (0.0, 0.0, (0.0, 0.0))
+    assert crowding(many, few, 5) is None
+    assert crowding(many, many, 5) == (0.0, 0.0, (0.0, 0.0))

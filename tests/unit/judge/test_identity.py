@@ -100,7 +100,12 @@ def judged(starts: Sequence[Start]) -> tuple[Result, str]:
         ("a:~1 | a:~2", "image", "0>1", None),
         ("a:~1 | a:~1/m1/s1 | a:~1/m2/s1", "model", "01>2", None),
         # Weights that a seed draws differ in their last bits on another CPU.
-        ("a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5", "", "", None),
+        (
+            "a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5",
+            "",
+            "",
+            None,
+        ),
         ("a:one/weights-1.l | a:two/weights-2.l", "image", "0>1", None),
         ("a:one/weights-1.l | a:one/weights-2.l//1.6,2.5", "model", "0>1", None),
         ("a:one/weights-1.l | a:one/weights-2.l//-", "model", "0>1", None),
