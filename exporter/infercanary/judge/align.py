@@ -137,7 +137,7 @@ class Alignment:
         first = int(np.searchsorted(start.times, min(s.times[0] for s in after)))
         if not max(self._pool.fewest_runs, 2) <= first < start.times.size:
             return None
-        before = start.part((max(0, first - self._pool.baseline_runs), first))
+        before = start.part(first - self._pool.baseline_runs, first)
         # Until its next run would be late, it goes on.
         ends = float(start.times[-1]) + self._pool.gone_runs * _every(before)
         return Concurrent(before, _meanwhile(start, after), ends)
@@ -152,11 +152,15 @@ class Alignment:
             starts: Of a service, in order of time.
             upgrade: The one that is judged; None without any.
         """
-        image = {start.boot for start in upgrade.before} if upgrade is not None else set()
+        old = {start.boot for start in upgrade.before} if upgrade is not None else set()
         found = []
         for start in starts:
-            earlier = int(np.searchsorted(start.times, upgrade.at)) if upgrade and start.boot in image else 0
-            found.append(start.part((0, earlier)) if earlier >= self._pool.fewest_runs else start)
+            before = (
+                start.first(int(np.searchsorted(start.times, upgrade.at)))
+                if upgrade and start.boot in old
+                else start
+            )
+            found.append(before if len(before.samples) >= self._pool.fewest_runs else start)
         return found
 
     def beside(self, siblings: Sequence[Start], upgrade: Upgrade, until: float) -> list[Pair]:
@@ -174,8 +178,8 @@ class Alignment:
         for start in siblings:
             first, end = np.searchsorted(start.times, [at, np.nextafter(until, math.inf)]).tolist()
             if start.generation.host in hosts and first:
-                before = start.part((max(0, first - self._pool.baseline_runs), first))
-                found.append(Pair([before], [start.part((first, max(first, end)))]))
+                before = start.part(first - self._pool.baseline_runs, first)
+                found.append(Pair([before], [start.part(first, end)]))
         return found
 
 

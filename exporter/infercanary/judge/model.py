@@ -223,9 +223,7 @@ class Start:
     """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
     canary: str = ""
     """Its name; empty where the runs say it."""
-    _parts: dict[tuple[tuple[int, int], ...], Start] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _parts: dict[tuple[int, int], Start] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
@@ -320,25 +318,22 @@ class Start:
 
     def latest(self, runs: int) -> Start:
         """Return the start with its last ``runs`` only: its baseline."""
-        return self.part((-runs, len(self.samples)))
+        return self.part(len(self.samples) - runs, len(self.samples))
 
     def first(self, runs: int) -> Start:
         """Return the start with its first ``runs`` only."""
-        return self.part((0, runs))
+        return self.part(0, runs)
 
-    def part(self, *places: tuple[int, int]) -> Start:
-        """With the runs at these places only.
-
-        Args:
-            places: The first one, and the one after the last, of each stretch.
+    def part(self, first: int, last: int) -> Start:
+        """With the runs from ``first`` to before ``last`` only.
 
         Returns:
             A start whose ``last_at`` is None, the same at each call; this one where it has all of the runs.
         """
-        samples = [sample for first, last in places for sample in self.samples[first:last]]
+        samples = self.samples[max(first, 0) : max(last, 0)]
         if len(samples) == len(self.samples):
             return self
-        return self._parts.setdefault(places, Start(self.generation, samples))
+        return self._parts.setdefault((first, last), Start(self.generation, samples))
 
 
 class Concurrent(NamedTuple):
