@@ -225,6 +225,8 @@ def _merged(side: str, both: Mapping[str, Value], own: Mapping[str, Value]) -> d
         if len(chosen) > 1:
             raise UsageError(f"{side}: {chosen[0]} and {chosen[1]}: exclude each other; give one of them")
         merged = {key: value for key, value in merged.items() if key not in group or key in chosen}
+    if "model" in both and "model" not in merged:
+        merged.pop("input", None)
     return merged
 
 

@@ -54,6 +54,8 @@ def test_every_key(here):
     assert (a.image, a.python, b.image, b.python) == ("", sys.executable, "new", "")
     options = a.conditions.settings["canaries"]["model"]["options"]
     assert options["inputs"] == [{"shape": [1, 3, 8]}, {"shape": [1, 128], "dtype": "int64"}]
+    _, b = read("new", both=["model=m:build", "input=1x3x8"], b=["config=probe.yaml"])
+    assert b.conditions.settings == PROBE and "input" not in b.differing
     a, b = read("new", both=["config=probe.yaml"], b=["command=serve"])
     assert (a.conditions.settings, a.place) == (PROBE, "probe.yaml")
     assert (b.conditions.settings, b.conditions.command) == ({}, ("serve",))
