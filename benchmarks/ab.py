@@ -159,7 +159,7 @@ def main() -> None:
         config = Path(folder) / "probe.yaml"
         config.write_text(CONFIG)
         base = build("base", 0)
-        given = ("--config", str(config), "--env", "OMP_NUM_THREADS=1", *options)
+        given = ("--both", f"config={config}", "--both", "env.OMP_NUM_THREADS=1", *options)
         pilot = ab(base, base, *given, "--restarts", "3", "--runs", "8")
         if not pilot["canaries"]:
             raise SystemExit("no pair of starts in time; give more --budget")
@@ -193,7 +193,7 @@ def main() -> None:
                 wrong += sum(answer["verdict"] in case.wrong for answer in answers)
                 print(row(case, answers), flush=True)
             if not args.only:
-                print("\n" + against_host(ab("--host-python", sys.executable, base, *given)))
+                print("\n" + against_host(ab(base, "--a", f"python={sys.executable}", *given)))
             print(f"\ncontainers left behind: {left()}")
         finally:
             tags = docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split()

@@ -1,15 +1,16 @@
-"""What `infercanary ab --env-b` compares, one model under two settings: by its experiment, in this interpreter."""
+"""What `infercanary ab --b env.NAME=VALUE` compares: one model under two settings, in this interpreter."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
-import uuid
-from functools import partial
 
 from gpu_claims.claim import Measured
 from gpu_claims.step import ROOT, NotRun, Place, need, step, torch_module
 
-_STARTS, _RUNS, _BUDGET_SECONDS, _START_SECONDS = 6, 12, 420.0, 120.0
+_STARTS, _RUNS, _BUDGET_SECONDS, _START_SECONDS = 6, 12, 420, 120
 _MODEL = """
 import torch
 torch.backends.cuda.matmul.allow_tf32 = True
@@ -18,51 +19,45 @@ def factory():
     torch.manual_seed(0)
     return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))).eval()
 """
-_TF32_OFF = {"NVIDIA_TF32_OVERRIDE": "0"}  # cuBLAS reads it; on a CPU nothing does
+_TF32_OFF = "env.NVIDIA_TF32_OVERRIDE=0"  # cuBLAS reads it; on a CPU nothing does
 
 
-@step("ab-env-b", "`ab --env-b`: one model, and an environment variable that turns TF32 off for B alone")
-def env_b(place: Place) -> list[Measured]:
+@step("ab-variable", "`ab --b env.NAME=VALUE`: one model, and a variable that turns TF32 off for B alone")
+def variable(place: Place) -> list[Measured]:
     """Without Docker: both sides are processes of this interpreter, started in turn as `ab` does with images."""
     torch_module(place)
-    need("numpy", "scipy", "docker")
-    from infercanary.ab import answer, experiment, process
-    from infercanary.ab.conditions import Conditions, settings_of
-    from infercanary.ab.interruption import Interruption
-    from infercanary.ab.progress import Progress
-    from infercanary.ab.reaper import Reaper
-    from infercanary.ab.turn import Needed
-
+    need("numpy", "scipy", "docker", "rich")
     width = 4096 if place.on_gpu else 128
     (place.folder / "many_layers.py").write_text(_MODEL.format(width=width))
-    folders = [place.folder, ROOT / "probe", ROOT / "exporter"]
-    found = {"PYTHONPATH": ":".join(map(str, folders))}
-    settings = settings_of("many_layers:factory", [f"{width}x{width}"], place.device)
-    starts = place.times(_STARTS, least=3)
-    with Reaper(uuid.uuid4().hex[:12]) as reaper:
-        a, b = (
-            process.Host(
-                sys.executable, settings, "many_layers", Conditions(environment={**found, **own}), reaper
-            )
-            for own in ({}, _TF32_OFF)
-        )
-        plan = experiment.Plan(starts, _BUDGET_SECONDS, Needed(_RUNS, "model", _START_SECONDS))
-        judged = partial(answer.decisions, most=starts)
-        result = experiment.run(a, b, plan, judged, Interruption(), Progress())
-        reaper.nothing_left()
-    looks = judged(result.pairs)["model"].looks if result.pairs else []
-    if not looks:
-        raise NotRun(f"{len(result.pairs)} pairs of starts in {result.seconds:.0f} s are too few to compare")
-    shift = looks[-1].seen
+    folders = ":".join(map(str, (place.folder, ROOT / "probe", ROOT / "exporter")))
+    both = [
+        f"python={sys.executable}", "model=many_layers:factory", f"input={width}x{width}", f"env.PYTHONPATH={folders}"
+    ]  # fmt: skip
+    if place.on_gpu:
+        both.append(f"gpus=device={place.device.partition(':')[2] or 0}")
+    command = [
+        *(sys.executable, "-m", "infercanary", "ab", "--json", "--b", _TF32_OFF),
+        *(word for setting in both for word in ("--both", setting)),
+        *("--restarts", str(place.times(_STARTS, least=3)), "--runs", str(_RUNS)),
+        *("--budget", str(_BUDGET_SECONDS), "--start-timeout", str(_START_SECONDS)),
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1, 3):
+        raise RuntimeError(f"ab ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+    answer = json.loads(done.stdout)
+    if answer.get("low") is None:
+        raise NotRun(f"too few pairs of starts to compare in {answer['seconds']:.0f} s ({answer['ended']})")
     return [
         Measured(
             "TF32 off for B alone makes B slower",
             "≥ 1.1 times",
-            1 + shift.shift,
-            1 + shift.low,
-            1 + shift.high,
+            1 + answer["shift"],
+            1 + answer["low"],
+            1 + answer["high"],
             least=1.1,
-            note=f"{len(result.pairs)} pairs of starts, ended: {result.ended}",
+            note=f"{len(answer['pairs'])} pairs of starts, ended: {answer['ended']}",
             decided=place.on_gpu,
         )
     ]

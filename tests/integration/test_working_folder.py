@@ -152,12 +152,12 @@ def test_a_model_that_is_named_like_a_library_is_told_apart(app: Path, command: 
 
 
 def test_an_experiments_processes(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of ``--host-python``, the probe under it, and the reaper."""
+    """The check of ``python=``, the probe under it, and the reaper."""
     monkeypatch.chdir(app)
-    conditions: Any = SimpleNamespace(cpu_numbers=lambda: None, host_variables={})
+    settings = {"canaries": CANARIES, "controls": False, "samplers": {"nvml": False}}
+    conditions: Any = SimpleNamespace(cpu_numbers=lambda: None, host_variables={}, settings=settings)
     with Reaper("none") as reaper:
-        settings = {"canaries": CANARIES, "controls": False, "samplers": {"nvml": False}}
-        running = Host(python(sys.executable), settings, "probe.yaml", conditions, reaper).start(1)
+        running = Host(python(sys.executable), "probe.yaml", conditions, reaper).start(1)
         try:
             assert "quick" in json.dumps(report(running.urls[0]))
         finally:

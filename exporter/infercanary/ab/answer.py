@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from infercanary.ab import estimate, measures, neighbours, variant
+from infercanary.ab import estimate, measures, neighbours, sides
 from infercanary.ab.conditions import INTERVAL_SECONDS
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.experiment import Ended, Result, TurnPair
@@ -45,7 +45,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: int | None = None
     origin: Origin = NOWHERE
     settings: dict[str, str] = {}
-    """The settings in which it differs from the other arm: option or variable → value."""
+    """The settings in which it differs from the other arm: key of `--a` and `--b` → value."""
     starts: int
     failed_starts: int
     runs: int
@@ -267,14 +267,18 @@ def _compared(
             only=look.shift.resolution.only,
         )
         text = sentence(found, policy, _own(*arms))
-    settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
+    differ = [
+        f"; {side}: {sides.words(arm.settings)}"
+        for side, arm in zip("BA", reversed(arms), strict=True)
+        if arm.settings
+    ]
     sd = estimate.restart_sd(of.shifts)
     unknown = decision.verdict in ("inconclusive", "unconfirmed")
     return msgspec.structs.replace(
         plain,
         verdict=decision.verdict,
         exit_code=OF_VERDICT[decision.verdict],
-        sentence=text + settings,
+        sentence=text + "".join(differ[:1]),
         shift=shift,
         low=low,
         high=high,
@@ -290,9 +294,9 @@ def _compared(
 
 def _own(a: ArmSummary, b: ArmSummary) -> str:
     """What the arms differ in, besides the host at the time."""
-    if not b.settings:
+    if not (a.settings or b.settings):
         return "image"
-    return "settings" if a.image_id == b.image_id else "image or settings"
+    return "settings" if (a.image_id or a.name) == (b.image_id or b.name) else "image or settings"
 
 
 def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) -> list[str]:
@@ -312,7 +316,7 @@ def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) ->
             "more of the same will hardly settle it: the shift is at the edge of what counts as one "
             f"({short(100 * policy.decide.smallest_effect)} %), or starts "
             f"differ too much ({short(100 * math.expm1(estimate.restart_sd(of.shifts)))} %); give the containers CPUs "
-            "of their own (--cpuset-cpus), and keep other work off them"
+            "of their own (--both cpuset=…), and keep other work off them"
         )
     return found
 

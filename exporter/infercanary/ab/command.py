@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
-from infercanary.ab import answer, conditions, experiment, page, process, text, variant
+from infercanary.ab import answer, page, process, sides, text
+from infercanary.ab import experiment as experiments
 from infercanary.ab.answer import ArmSummary, CanaryAnswer
 from infercanary.ab.conditions import Conditions
 from infercanary.ab.daemon import Daemon, InspectedImage, RunningContainer
@@ -20,8 +21,8 @@ from infercanary.ab.experiment import Judged, Plan, Result, TurnPair
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
+from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, Needed
-from infercanary.ab.variant import Variant, differing, words
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.paths import unwritable
@@ -35,10 +36,13 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 
 @click.command(
     name="ab",
-    epilog=exit_codes.epilog(
+    context_settings={
+        "obj": sides.MOVED
+    },  # former options, of which the command line says what to give instead
+    epilog=sides.HELP
+    + exit_codes.epilog(
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
-        options.GATED,
         "It is 128 + N where signal N ended it: what is known by then is printed.",
     ),
 )
@@ -51,7 +55,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     type=int,
     default=12,
     show_default=True,
-    help="Starts of each image, at most; one more if the last is the first to show a change.",
+    help="Starts of each side, at most.",
 )
 @options.number(
     "--runs",
@@ -83,55 +87,15 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     metavar="SECONDS",
     help="How long a start may take to its first steady run.",
 )
-@click.option(
-    "--config",
-    "config",
-    default="",
-    metavar="FILE",
-    help="Run `infercanary probe` with this probe.yaml in both images, instead of their own command.",
-)
-@click.option(
-    "--model",
-    default="",
-    metavar="MODEL",
-    help="The same with one canary of torch: module:factory, or a .pt or .pt2 file in the image.",
-)
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="SHAPE",
-    help="An input of --model: 1x3x224x224, 1x128:int64; may be repeated.",
-)
 @click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
-@click.option(
-    "--command",
-    "command_",
-    default="",
-    metavar="TEXT",
-    help="Run this in both images, instead of their own command.",
-)
-@click.option("--cpus", type=float, metavar="NUMBER", help="As for `docker run`.")
-@click.option("--cpuset-cpus", default="", metavar="LIST", help="As for `docker run`.")
-@click.option("--memory", default="", metavar="SIZE", help="As for `docker run`.")
-@click.option(
-    "--gpus", default="", metavar="GPUS", help="As for `docker run`, by name: device=0 or device=0,1."
-)
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="As for `docker run`; may be repeated.")
-@click.option(
-    "--volume", multiple=True, metavar="SOURCE:TARGET[:ro]", help="As for `docker run`; may be repeated."
-)
-@click.option(
-    "--host-python",
-    default="",
-    metavar="PATH",
-    help="Compare a manual install with a container: A is this interpreter on this host, and one image is given, B.",
-)
-@variant.options
+@click.option("--experiment", default="", metavar="FILE", help="YAML with the keys below: both, a, b.")
+@click.option("--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
+@click.option("--a", multiple=True, metavar="KEY=VALUE", help="A's own, in place of that of both.")
+@click.option("--b", multiple=True, metavar="KEY=VALUE", help="B's own, in place of that of both.")
 @options.policy(EXPERIMENT, "all looks at the experiment together")
 @options.expect
 @options.gate
-@options.form("How the answer is printed: `github` is Markdown, for a comment on a change request.")
+@options.form("`github` is Markdown for a change request.")
 @options.report
 @options.junit_file
 def command(
@@ -140,19 +104,11 @@ def command(
     runs: int,
     budget: float,
     start_timeout: float,
-    config: str,
-    model: str,
-    inputs: tuple[str, ...],
     canary: str,
-    command_: str,
-    cpus: float | None,
-    cpuset_cpus: str,
-    memory: str,
-    gpus: str,
-    env: tuple[str, ...],
-    volume: tuple[str, ...],
-    host_python: str,
-    of_b: Variant,
+    experiment: str,
+    both: tuple[str, ...],
+    a: tuple[str, ...],
+    b: tuple[str, ...],
     policy: Policy,
     claimed: float | None,
     gate: Gate,
@@ -162,51 +118,24 @@ def command(
 ) -> int:
     """Compare two images on this host: is IMAGE_B slower than IMAGE_A, by how much, and why? Does it take more memory?
 
-    Both are started in turn, A B B A A B B A and so on: one fresh container at a time, with the same limits but for the
-    options that end in -b. With one of those, one image is compared under two settings. Each start gives some runs of
-    its canaries, and counts as one replicate. The experiment ends as soon as the answer is clear, or at --restarts or
-    --budget.
+    \b
+      infercanary ab search:1.4 search:1.5 --both cpus=2 --html report.html
+      infercanary ab search:1.5 --both cpus=2 --b env.OMP_NUM_THREADS=1
 
-    An image starts its own server, which runs the probe; its report is read on port 9798 (or the port of its label
-    infercanary.port). With --config or --model, the probe is started instead of the image's command.
-
-    Nothing that it started is left behind.
+    Both are started in turn, A B B A A B B A and so on: one fresh container at a time, under the same settings but for
+    those of --a and --b. Each start gives some runs of its canaries, and is one replicate. It ends as soon as the
+    answer is clear, and leaves nothing that it started.
     """
-    names = _sides(images, host_python, of_b)
-    settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")
-    if host_python and settings is None:
-        raise UsageError("--host-python: needs --config or --model, which say what to run on the host")
-    if host_python and (cpus is not None or memory or volume):
-        raise UsageError(
-            "--host-python: --cpus, --memory and --volume cannot be kept on the host; leave them out, "
-            "or use --cpuset-cpus"
-        )
-    same = Conditions(
-        cpus=conditions.cpus(cpus),
-        cpuset=conditions.cpuset(cpuset_cpus),
-        memory=conditions.memory(memory),
-        gpus=conditions.gpus(gpus),
-        environment=conditions.environment(env),
-        mounts=conditions.mounts(volume),
-        command=conditions.command(command_),
-        settings="" if settings is None else conditions.document(settings),
-    )
-    other = of_b.conditions(same)
-    settings_of = differing(Variant(env, cpus, memory, command_, config), of_b)
+    pair = sides.read(images, experiment, both, a, b)
     for option, path in (("--html", report), ("--junit", junit_path)):
         if path and (why := unwritable(path)):
             raise UsageError(f"{option}: {why}")
-    python = process.python(host_python) if host_python else ""
     plan = Plan(restarts, budget, Needed(runs, canary, start_timeout))
     interruption, progress = Interruption(), Progress()
     with interruption.handled():
         try:
             result, arms = _experiment(
-                names,
-                python,
-                settings,
-                config or "--model",
-                (same, other),
+                pair,
                 plan,
                 partial(answer.decisions, most=restarts, policy=policy, claimed=claimed, gate=gate),
                 interruption,
@@ -217,9 +146,8 @@ def command(
             return exit_codes.of_signal(interruption.number)
         finally:
             progress.clear()
-        a, b = (replace(arm, settings=own) for arm, own in zip(arms, settings_of, strict=True))
         answers = [
-            answer.summarize(name, result, a, b, restarts, policy, claimed, gate)
+            answer.summarize(name, result, *arms, restarts, policy, claimed, gate)
             for name in (answer.common(result.pairs) if result.pairs else ())
         ]
         if junit_path:
@@ -244,11 +172,7 @@ class _Containers(NamedTuple):
 
 
 def _experiment(
-    names: tuple[str, str],
-    python: str,
-    settings: Mapping[str, Any] | None,
-    place: str,
-    both: tuple[Conditions, Conditions],
+    pair: tuple[Side, Side],
     plan: Plan,
     judged: Judged,
     interruption: Interruption,
@@ -257,81 +181,46 @@ def _experiment(
     """Run the experiment, and remove everything that it started."""
     identity = uuid.uuid4().hex[:12]
     with ExitStack() as stack:
-        daemon = Daemon(identity, plan.budget)
-        stack.callback(daemon.close)
-        if stale := daemon.sweep_stale():
-            progress.note(
-                f"removed {stale} container(s) that an experiment before this one left when it was killed"
-            )
-        daemon.check(both[0].mounts)
+        daemon = Daemon(identity, plan.budget) if any(side.image for side in pair) else None
+        if daemon is not None:
+            stack.callback(daemon.close)
+            if stale := daemon.sweep_stale():
+                progress.note(
+                    f"removed {stale} container(s) that an experiment before this one left when it was killed"
+                )
         reaper = stack.enter_context(Reaper(identity))
         stack.enter_context(_swept(daemon, reaper))
-        sides: list[Arm] = []
+        running: list[Arm] = []
         arms = []
-        for letter, name, own in zip("ab", names, both, strict=True):
-            if not name:
-                assert settings is not None
-                sides.append(process.Host(python, settings, place, own, reaper))
-                arms.append(ArmSummary(name=sides[-1].name, starts=0, failed_starts=0, runs=0))
-                continue
-            image = daemon.image(name, interruption, lambda what: progress.show("pull", what))
-            sides.append(_Containers(daemon, image, own, f"infercanary-ab-{identity}-{letter}"))
-            arms.append(
-                ArmSummary(
-                    name=name,
-                    image_id=image.id,
-                    image_bytes=image.bytes,
-                    origin=image.origin,
-                    starts=0,
-                    failed_starts=0,
-                    runs=0,
-                )
+        for letter, side in zip("ab", pair, strict=True):
+            arm = ArmSummary(
+                name=side.image, starts=0, failed_starts=0, runs=0, settings=dict(side.differing)
             )
-        result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)
+            if daemon is None or side.python:
+                host = process.Host(side.python, side.place, side.conditions, reaper)
+                running.append(host)
+                arms.append(replace(arm, name=host.name))
+                continue
+            daemon.check(side.conditions.volume)
+            image = daemon.image(side.image, interruption, lambda what: progress.show("pull", what))
+            prefix = f"infercanary-ab-{identity}-{letter}"
+            running.append(_Containers(daemon, image, side.conditions, prefix))
+            arms.append(replace(arm, image_id=image.id, image_bytes=image.bytes, origin=image.origin))
+        result = experiments.run(running[0], running[1], plan, judged, interruption, progress)
         return result, (arms[0], arms[1])
 
 
 @contextmanager
-def _swept(daemon: Daemon, reaper: Reaper) -> Iterator[None]:
+def _swept(daemon: Daemon | None, reaper: Reaper) -> Iterator[None]:
     """Remove the experiment's containers however it ends; where Docker does not answer, the reaper does it later."""
     try:
         yield
     except Exception:
-        if daemon.sweep():
+        if daemon is None or daemon.sweep():
             reaper.nothing_left()
         raise
-    if daemon.sweep():
+    if daemon is None or daemon.sweep():
         reaper.nothing_left()
-
-
-def _sides(images: Sequence[str], host_python: str, of_b: Variant) -> tuple[str, str]:
-    """Return the images' names; an empty name is the host."""
-    if host_python and len(images) == 1:
-        return "", images[0]
-    if host_python:
-        raise UsageError("ab: with --host-python give one image, which is B")
-    if len(images) == 1 and of_b != Variant():
-        return images[0], images[0]
-    if len(images) != 2:
-        raise UsageError(
-            "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of B's, such as --cpus-b 1"
-        )
-    return images[0], images[1]
-
-
-def _settings(
-    config: str, model: str, inputs: Sequence[str], command_: str, device: str
-) -> dict[str, Any] | None:
-    given = [
-        name for name, value in (("--config", config), ("--model", model), ("--command", command_)) if value
-    ]
-    if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]}: exclude each other; give one of them")
-    if inputs and not model:
-        raise UsageError("--input: belongs to --model; give that too")
-    if config:
-        return conditions.settings(config)
-    return conditions.settings_of(model, inputs, device) if model else None
 
 
 def _say(
@@ -367,7 +256,7 @@ def _say(
             part for each, (a, b) in zip(answers, series, strict=True) for part in page.experiment(each, a, b)
         ]
         title = " → ".join(
-            f"{arm.name} ({words(arm.settings)})" if arm.settings else arm.name
+            f"{arm.name} ({sides.words(arm.settings)})" if arm.settings else arm.name
             for arm in (answers[0].a, answers[0].b)
         )
         pages.write(report, pages.page(title, articles, notes, policy))

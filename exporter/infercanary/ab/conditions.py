@@ -1,18 +1,10 @@
-"""What both arms have in common: CPUs, memory, GPUs, environment, mounts and command. Checked before any start."""
+"""The conditions of a side: CPUs, memory, GPUs, environment, volumes, command, and settings of its probe."""
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import docker
-import docker.errors
-import docker.utils
 import msgspec
 import yaml
 
@@ -25,9 +17,6 @@ INTERVAL_SECONDS = 0.5
 
 _PACE = {"INFERCANARY_INTERVAL_SECONDS": f"{INTERVAL_SECONDS:g}", "INFERCANARY_DUTY_CAP": "1"}
 _SWEEP_SECONDS = 10.0  # a sweep's own, where its settings name none
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SHAPE = re.compile(r"([1-9]\d{0,8})(x[1-9]\d{0,8})*(:[a-z0-9_]+)?")
-_LEAST_MEMORY = 6 << 20  # Docker's own
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -43,16 +32,16 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of every start. ``settings`` is a ``probe.yaml``; empty if the image starts its own probe."""
+    """The conditions of every start of a side. ``settings`` is a ``probe.yaml``; empty if the image has its own."""
 
     cpus: float | None = None
     cpuset: str = ""
     memory: int | None = None
     gpus: str = ""
     environment: dict[str, str] = {}
-    mounts: tuple[Mount, ...] = ()
+    volume: tuple[Mount, ...] = ()
     command: tuple[str, ...] = ()
-    settings: str = ""
+    settings: dict[str, Any] = {}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -85,154 +74,6 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         return numbers(parse_cpus(self.cpuset))
 
 
-def cpus(number: float | None, option: str = "--cpus") -> float | None:
-    """Check ``--cpus``.
-
-    Args:
-        number: As given; None where the option was left out.
-        option: Its name, for messages.
-
-    Returns:
-        The same number.
-
-    Raises:
-        UsageError: It is no number of CPUs.
-    """
-    if number is not None and not (math.isfinite(number) and 0.01 <= number <= 4096):
-        raise UsageError(f"{option} {number:g}: give a number of CPUs, such as 2 or 0.5")
-    return number
-
-
-def cpuset(text: str) -> str:
-    """Check ``--cpuset-cpus``.
-
-    Args:
-        text: As given; empty where the option was left out.
-
-    Returns:
-        The same text.
-
-    Raises:
-        UsageError: It is no list of CPUs.
-    """
-    try:
-        parse_cpus(text)
-    except ValueError:
-        raise UsageError(f"--cpuset-cpus {text}: give numbers of CPUs, such as 0-3 or 0,2") from None
-    return text
-
-
-def memory(text: str, option: str = "--memory") -> int | None:
-    """Return the bytes of ``--memory``.
-
-    Args:
-        text: As given, such as ``2g``; empty where the option was left out.
-        option: Its name, for messages.
-
-    Returns:
-        Bytes; None where the option was left out.
-
-    Raises:
-        UsageError: It is no size, or too small for Docker.
-    """
-    if not text:
-        return None
-    try:
-        size = int(docker.utils.parse_bytes(text))
-    except (docker.errors.DockerException, ValueError):
-        size = 0
-    if size < _LEAST_MEMORY:
-        raise UsageError(f"{option} {text}: give a size of 6m or more, such as 512m or 2g")
-    return size
-
-
-def gpus(text: str) -> str:
-    """Return the GPUs of ``--gpus``. A number of them is refused: Docker would choose which, perhaps another each time.
-
-    Args:
-        text: As given; empty where the option was left out.
-
-    Returns:
-        Their indexes or uuids, separated by commas.
-
-    Raises:
-        UsageError: It names no GPU.
-    """
-    named = text.removeprefix("device=")
-    if text and (named == text or not all(part and part.isprintable() for part in named.split(","))):
-        raise UsageError(f"--gpus {text}: name the GPUs, such as device=0 or device=0,1")
-    return named
-
-
-def environment(entries: Sequence[str], option: str = "--env") -> dict[str, str]:
-    """Return the variables of all ``--env``: NAME=VALUE, or NAME for its value here.
-
-    Args:
-        entries: As given, in order; of a name that is there twice, the last one counts.
-        option: Its name, for messages.
-
-    Returns:
-        Name → value.
-
-    Raises:
-        UsageError: One has no valid name, or no value here.
-    """
-    found = {}
-    for entry in entries:
-        name, given, value = entry.partition("=")
-        if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"{option} {entry[:60]}: give NAME=VALUE, or NAME for its value here")
-        if not given and name not in os.environ:
-            raise UsageError(f"{option} {name}: is not set here; give {name}=VALUE")
-        found[name] = value if given else os.environ[name]
-    return found
-
-
-def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
-    """Return the mounts of all ``--volume``: SOURCE:TARGET, with :ro or :rw.
-
-    Args:
-        entries: As given, in order.
-
-    Returns:
-        Mounts; a source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume.
-
-    Raises:
-        UsageError: One is not of that form.
-    """
-    found = []
-    for entry in entries:
-        parts = entry.split(":")
-        mode = parts.pop() if len(parts) == 3 else "rw"
-        if len(parts) != 2 or mode not in ("ro", "rw") or not parts[0] or not parts[1].startswith("/"):
-            raise UsageError(f"--volume {entry}: give SOURCE:/in/the/container, and :ro to make it read-only")
-        source = str(Path(parts[0]).absolute()) if parts[0].startswith((".", "/", "~")) else parts[0]
-        found.append(Mount(source, parts[1], mode == "ro"))
-    return tuple(found)
-
-
-def command(text: str, option: str = "--command") -> tuple[str, ...]:
-    """Split ``--command`` as a shell would.
-
-    Args:
-        text: As given; empty where the option was left out.
-        option: Its name, for messages.
-
-    Returns:
-        Words; none where the option was left out.
-
-    Raises:
-        UsageError: A quote is open, or it is blank.
-    """
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"{option} {text[:60]}: {error}; fix the quotes") from None
-    if text and not words:
-        raise UsageError(f"{option}: is blank; give a command, or leave it out")
-    return words
-
-
 def settings(path: str) -> dict[str, Any]:
     """Read the ``probe.yaml`` at ``path``. The probe itself checks its canaries when it starts.
 
@@ -261,16 +102,9 @@ def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any
 
     Returns:
         A ``probe.yaml`` as a document; the canary is named ``model``.
-
-    Raises:
-        UsageError: An input is missing, or is no shape.
     """
-    if not inputs:
-        raise UsageError("--model: its input is not known; add --input, such as --input 1x3x224x224")
     shapes = []
     for text in inputs:
-        if not _SHAPE.fullmatch(text):
-            raise UsageError(f"--input {text}: give a shape, such as 1x3x224x224 or 1x128:int64")
         shape, _, dtype = text.partition(":")
         shapes.append({"shape": [int(n) for n in shape.split("x")], **({"dtype": dtype} if dtype else {})})
     options = {"model": model, "inputs": shapes, "device": device}

@@ -26,7 +26,7 @@ import msgspec
 import psutil
 import requests
 
-from infercanary.ab.conditions import Conditions, Mount
+from infercanary.ab.conditions import Conditions, Mount, document
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import StartFailed
 from infercanary.client.docker_api import DirectClient
@@ -137,11 +137,11 @@ class Daemon:
                 self._client.inspect_volume(mount.source)
             except docker.errors.NotFound:
                 raise UsageError(
-                    f"--volume {mount.source}: no such volume; make it (docker volume create), or give a path from / on"
+                    f"volume {mount.source}: no such volume; make it (docker volume create), or give a path from / on"
                 ) from None
             except _UNREACHED as error:
                 raise UsageError(
-                    f"--volume {mount.source}: Docker does not notify ({one_line(error)})"
+                    f"volume {mount.source}: Docker does not notify ({one_line(error)})"
                 ) from None
 
     def start(self, image: InspectedImage, conditions: Conditions, name: str) -> RunningContainer:
@@ -149,7 +149,7 @@ class Daemon:
 
         Args:
             image: From :meth:`image`.
-            conditions: What both arms have in common.
+            conditions: The side's.
             name: The container's; no other may have it.
 
         Returns:
@@ -182,7 +182,7 @@ class Daemon:
             )
             container = RunningContainer(self._client, str(made["Id"]), port)
             if conditions.settings:
-                self._client.put_archive(container.id, "/", _archive(SETTINGS, conditions.settings))
+                self._client.put_archive(container.id, "/", _archive(SETTINGS, document(conditions.settings)))
             self._client.start(container.id)
             container.find(_remote() or "127.0.0.1")
         except BaseException as error:
@@ -225,7 +225,7 @@ class Daemon:
                 docker.types.Mount(
                     m.target, m.source, type="volume" if m.is_volume else "bind", read_only=m.read_only
                 )
-                for m in conditions.mounts
+                for m in conditions.volume
             ],
         )
 

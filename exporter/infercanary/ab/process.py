@@ -9,11 +9,10 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from infercanary.ab.conditions import Conditions, document
 from infercanary.ab.daemon import last_line
@@ -33,14 +32,12 @@ class Host:
 
     Args:
         python: The interpreter.
-        settings: A ``probe.yaml`` as a document.
         place: Where the settings are from, for messages.
-        conditions: What both arms have in common.
+        conditions: The side's.
         reaper: Ends what is left if this process is killed.
     """
 
     python: str
-    settings: Mapping[str, Any]
     place: str
     conditions: Conditions
     reaper: Reaper
@@ -78,7 +75,7 @@ class Host:
                 contextlib.suppress(BrokenPipeError),
                 child.stdin,
             ):  # if it has ended already, its log says why
-                child.stdin.write(document(self.settings, address).encode())
+                child.stdin.write(document(self.conditions.settings, address).encode())
         except BaseException:
             running.end()
             raise
@@ -136,7 +133,7 @@ class HostProcess:
 
 
 def python(path: str) -> str:
-    """Check ``--host-python``; return its absolute path.
+    """Check an interpreter; return its absolute path.
 
     Args:
         path: As given; it may be relative.
@@ -148,9 +145,7 @@ def python(path: str) -> str:
         UsageError: It is no interpreter, or has no InferCanary.
     """
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        raise UsageError(
-            f"--host-python {path}: is no program; name an interpreter, such as .venv/bin/python"
-        )
+        raise UsageError(f"python {path}: is no program; name an interpreter, such as .venv/bin/python")
     try:
         done = subprocess.run(  # noqa: S603 - the user named the interpreter
             [path, "-c", f"{LIBRARIES_FIRST}; import infercanary.probe as probe; print(probe.__name__)"],
@@ -160,10 +155,10 @@ def python(path: str) -> str:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--host-python {path}: cannot be run ({error}); name another") from None
+        raise UsageError(f"python {path}: cannot be run ({error}); name another") from None
     if done.returncode or b"infercanary.probe" not in done.stdout:
         why = last_line(done.stderr) or "it is no Python"
-        raise UsageError(f"--host-python {path}: has no InferCanary ({why}); install it there with pip")
+        raise UsageError(f"python {path}: has no InferCanary ({why}); install it there with pip")
     # Not resolved: a virtual environment's interpreter is a link.
     return str(Path(path).absolute())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infercanary.ab import variant
+from infercanary.ab import sides
 from infercanary.ab.answer import STEPS, ArmSummary, CanaryAnswer
 from infercanary.compare import text
 from infercanary.compare.recording import RecordedRuns, shown
@@ -64,7 +64,7 @@ def side(arm: ArmSummary) -> str:
     sd = f" (SD {value(arm.sd, 's')})" if arm.sd is not None else ""
     parts = (
         shown(arm.name, 200),
-        variant.words(arm.settings),
+        sides.words(arm.settings),
         shown(arm.origin.words, 200),
         arm.image_id.removeprefix("sha256:")[:12],
         size(arm.image_bytes) if arm.image_bytes is not None else "",

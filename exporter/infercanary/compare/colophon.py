@@ -6,15 +6,15 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import infercanary
 from infercanary.compare.units import when
 from infercanary.judge.policy import Policy
 
-_SECRET = re.compile(r"--env(-b)?")
-"""Options whose values may be secrets; a report is passed on."""
+_SECRET = re.compile(r"((?:--\w+=)?env\.\w+)=.*", re.DOTALL)
+"""A variable of `ab`, whose value may be a secret; a report is passed on."""
 
 
 def colophon(policy: Policy | None, arguments: Sequence[str] | None = None) -> list[str]:
@@ -28,7 +28,7 @@ def colophon(policy: Policy | None, arguments: Sequence[str] | None = None) -> l
         Lines of text.
     """
     lines = [f"InferCanary {infercanary.__version__}, {when(time.time())}"]
-    given = [*_without_secrets(sys.argv if arguments is None else arguments)]
+    given = [_SECRET.sub(r"\1=…", each) for each in (sys.argv if arguments is None else arguments)]
     if Path(given[0]).name == "infercanary":
         lines.append(shlex.join(["infercanary", *given[1:]]))
     lines.append("Latencies are wall times of one inference, medians of runs, and a shift of +5 % is slower.")
@@ -38,16 +38,3 @@ def colophon(policy: Policy | None, arguments: Sequence[str] | None = None) -> l
             f"±{100 * policy.decide.clear_zone:g} %; intervals have {100 * policy.decide.confidence:g} % confidence."
         )
     return lines
-
-
-def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
-    follows = False
-    for argument in arguments:
-        option, equals, value = argument.partition("=")
-        if follows:
-            yield f"{option}=…" if equals else argument
-        elif _SECRET.fullmatch(option) and equals:
-            yield f"{option}={value.partition('=')[0]}=…"
-        else:
-            yield argument
-        follows = not follows and _SECRET.fullmatch(argument) is not None

@@ -38,6 +38,10 @@ _PATIENCE_SECONDS = 240.0
 def command(steady: bool, duration: float | None) -> None:
     """Replace a ResNet-18 server by a slow one, and show the verdict on what changed. It takes about four minutes.
 
+    \b
+      infercanary demo
+      infercanary demo --steady --duration 600
+
     Starts the server with its probe, the exporter, and Prometheus where one is installed. Shows a live table and the
     URLs to look at. Listens on 127.0.0.1 only; Ctrl-C ends everything it started.
     """

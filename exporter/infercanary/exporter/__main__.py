@@ -74,7 +74,12 @@ def command(
     log_format: str,
     log_level: str,
 ) -> None:
-    """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
+    """Find the probes on this host, poll them, and serve what Prometheus scrapes.
+
+    \b
+      infercanary exporter --store /var/lib/infercanary/runs.sqlite
+      infercanary exporter --config exporter.yaml --listen 127.0.0.1:9797
+    """
     given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
     config = check(path, given)
     secured = guard.Secured(web_path)

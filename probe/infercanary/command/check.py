@@ -29,7 +29,12 @@ _FILE = click.Path(readable=False)
 def command(
     probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...], unnamed: tuple[str, ...]
 ) -> None:
-    """Check settings files without starting anything, up to the first mistake."""
+    """Check settings files without starting anything, up to the first mistake.
+
+    \b
+      infercanary check-config --probe probe.yaml
+      infercanary check-config --exporter exporter.yaml --web-config web.yaml
+    """
     if unnamed:
         raise UsageError(f"check-config: put --probe, --exporter or --web-config before `{unnamed[0]}`")
     if not (probes or exporters or webs):

@@ -68,37 +68,41 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def _show_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    """Unlike click's own, this works in a checkout that is not installed."""
-    if is_asked and not context.resilient_parsing:
-        click.echo(f"infercanary {infercanary.__version__}")
-        context.exit()
-
-
 @click.command(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes.epilog()
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+@click.version_option(infercanary.__version__, message="infercanary %(version)s")
 def cli() -> None:
-    """Time one fixed inference in every inference container: did an upgrade change latency, by how much, and why?"""
+    """Time one fixed inference in every inference container: did an upgrade change latency, by how much, and why?
+
+    \b
+      infercanary doctor
+      infercanary probe --config probe.yaml --once
+    """
+
+
+def _in_one_line(error: click.ClickException) -> UsageError:
+    message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    if context is None:
+        return UsageError(message)
+    option = getattr(error, "option_name", "")
+    if context.obj and option in context.obj:
+        return UsageError(f"{option}: give {context.obj[option]}")
+    return UsageError(f"{message}; see `{context.command_path} --help`")
 
 
 def main() -> None:
     """Run the command line and exit. A user's mistake is one line on standard error, and exit code 2."""
     try:
-        code = cli(standalone_mode=False)
+        code = cli(prog_name="infercanary", standalone_mode=False)
     except UsageError as error:
         click.echo(f"infercanary: {error}", err=True)
         code = ExitCode.USAGE
     except click.ClickException as error:
-        error.show()
+        if len(sys.argv) == 1:  # no mistake: this shows the help
+            error.show()
+        else:
+            click.echo(f"infercanary: {_in_one_line(error)}", err=True)
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         code = ExitCode.INTERRUPTED

@@ -53,6 +53,10 @@ _NAMES = [name for name, _ in SECTIONS]
 def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: float) -> int:
     """Check what a probe can do on this machine and in this container. Run it where the probe runs, as the same user.
 
+    \b
+      infercanary doctor
+      infercanary doctor --only NVML --only GPU --json
+
     Each line is OK, limited, refused, or absent (there is no such thing here, which is no fault), with the reason and
     what to do. Sections: host (clocks, cores, NUMA), container (cgroup, pressure, permissions), engines, driver, NVML
     (each function that the probe calls), GPU (modes, clocks, tenants), CUDA (events, drift, streams, graphs), CUPTI.

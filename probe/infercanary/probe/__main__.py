@@ -60,6 +60,10 @@ log = logging.getLogger("infercanary.probe")
 def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
     """Run canary inferences in this container, and answer the exporter with their latencies.
 
+    \b
+      infercanary probe --config probe.yaml --once
+      infercanary probe --profile --trace trace.json
+
     Modules named in the settings are searched in the working directory too, behind the libraries. Ends on SIGTERM or
     Ctrl-C.
 

@@ -124,6 +124,10 @@ def command(path: str, server: tuple[str, ...]) -> int:
     """Run SERVER, a command with its arguments, and a probe beside it: an entrypoint for a container.
 
     \b
+      infercanary beside -- python server.py
+      infercanary beside --config /app/probe.yaml -- gunicorn app:app
+
+    \b
     ENTRYPOINT ["infercanary", "beside", "--config", "/app/probe.yaml", "--"]
     CMD ["python", "server.py"]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from infercanary.ab import answer
 from infercanary.ab.answer import ArmSummary, decisions, summarize
@@ -27,6 +28,7 @@ from infercanary.ab.process import Host
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Needed, StartFailed, take
+from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
 
@@ -51,7 +53,10 @@ def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]
 
     def host(**variables: str) -> Host:
         return Host(
-            sys.executable, SETTINGS, "probe.yaml", Conditions(environment={**FAST, **variables}), reaper
+            sys.executable,
+            "probe.yaml",
+            Conditions(environment={**FAST, **variables}, settings=SETTINGS),
+            reaper,
         )
 
     return host
@@ -61,32 +66,45 @@ def needed(seconds: float = 60, runs: int = 8) -> Needed:
     return Needed(runs, "", seconds)
 
 
-def test_a_slower_side_is_reported_and_nothing_runs_on(
-    host: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four times the work: whatever else this machine does meanwhile."""
+    """By the file of an experiment. Four times the work: whatever else this machine does meanwhile."""
     before = {
         *psutil.Process().children(recursive=True)
     }  # of fixtures that other tests of this process share
-    a, b = host(WORK_BYTES="4e6"), host(WORK_BYTES="16e6")
-    plan = Plan(6, 300, needed())
-    result = run(a, b, plan, lambda pairs: decisions(pairs, plan.restarts), Interruption(), Progress())
-    assert result.ended == "clear"
+    config, path = tmp_path / "probe.yaml", tmp_path / "experiment.yaml"
+    config.write_text(yaml.safe_dump(SETTINGS))
+    both = {"python": sys.executable, "config": str(config), "env": FAST}
+    work = {side: {"env": {"WORK_BYTES": size}} for side, size in (("a", "4e6"), ("b", "16e6"))}
+    path.write_text(yaml.safe_dump({"both": both, **work}))
+    monkeypatch.chdir(WORK)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    options = ("--restarts", "6", "--runs", "8", "--json")
+    monkeypatch.setattr(sys, "argv", ["infercanary", "ab", "--experiment", str(path), *options])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert end.value.code == 1, err
+    result = json.loads(out)
+    assert result["ended"] == "clear"
     # Beyond doubt after two pairs, where this machine is quiet.
-    assert [pair.a_first for pair in result.pairs] == [True, False, True, False, True, False][
-        : len(result.pairs)
+    assert [pair["first"] for pair in result["pairs"]] == ["A", "B", "A", "B", "A", "B"][
+        : len(result["pairs"])
     ]
-    assert len(result.pairs) >= 2
-    arms = [ArmSummary(name=side.name, starts=0, failed_starts=0, runs=0) for side in (a, b)]
-    each = summarize("work", result, arms[0], arms[1], plan.restarts)
-    assert each.compared.verdict == "regressed"
-    assert each.compared.shift is not None and each.compared.shift > 0.5
-    assert each.a.cold_start.keys() == set(answer.STEPS)
-    changed = {c.component for c in each.compared.causes.changes} if each.compared.causes else set()
-    assert "work_bytes" in changed
+    assert len(result["pairs"]) >= 2
+    assert result["verdict"] == "regressed" and result["shift"] > 0.5
+    assert result["a"]["name"] == f"host ({sys.executable})"
+    assert result["a"]["cold_start"].keys() == set(answer.STEPS)
+    assert [result[side]["settings"] for side in "ab"] == [
+        {"env.WORK_BYTES": "4e6"},
+        {"env.WORK_BYTES": "16e6"},
+    ]
+    assert "; B: WORK_BYTES=16e6" in result["sentence"]
+    assert "work_bytes" in {change["component"] for change in result["causes"]["changes"]}
     left = {*psutil.Process().children(recursive=True)} - before
     assert all("reaper" in " ".join(child.cmdline()) for child in left), left
-    assert "start 1 of 12 at most, A: starting\n" in capfd.readouterr().err
+    assert "start 1 of 12 at most, A: starting\n" in err
 
 
 @pytest.mark.campaign  # three quarters of a minute; tests/unit/ab/test_measures.py has its decisions
@@ -108,8 +126,8 @@ def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
 def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(WORK)
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
-    small = Conditions(environment={**FAST, "WORK_BYTES": "1e5"})
-    side = Host(sys.executable, settings, "probe.yaml", small, reaper)
+    small = Conditions(environment={**FAST, "WORK_BYTES": "1e5"}, settings=settings)
+    side = Host(sys.executable, "probe.yaml", small, reaper)
     turn = take(side, 1, needed(), time.monotonic() + 60, Interruption(), print)
     values = [run.measures for run in turn.starts["work"].samples]
     assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True], "controls came in between"
@@ -135,7 +153,10 @@ def test_settings_that_are_wrong_are_reported_by_their_own_name(
     host: Callable[..., Host], reaper: Reaper
 ) -> None:
     wrong = Host(
-        sys.executable, {"canaries": {"work": {"target": "work:Play"}}}, "mine.yaml", Conditions(), reaper
+        sys.executable,
+        "mine.yaml",
+        Conditions(settings={"canaries": {"work": {"target": "work:Play"}}}),
+        reaper,
     )
     with pytest.raises(
         StartFailed, match=r"exit code 2: infercanary: mine\.yaml: canaries\.work\.target: module `work` has"

@@ -23,7 +23,7 @@ REPOSITORY = "infercanary-ab-test"
 BASE = f"{REPOSITORY}:base"
 LABEL = "infercanary.ab"
 SHORT = ("--restarts", "3", "--runs", "8", "--start-timeout", "60")
-FAST = ("--env", "INFERCANARY_INTERVAL_SECONDS=0.1")  # not the half second of an experiment
+FAST = ("--both", "env.INFERCANARY_INTERVAL_SECONDS=0.1")  # not the half second of an experiment
 QUICK = (*SHORT, *FAST)
 
 
@@ -64,10 +64,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
 
 @pytest.fixture
 def settings(tmp_path: Path) -> str:
-    """A probe.yaml that names the target of fixed work."""
+    """The setting `config`: a probe.yaml that names the target of fixed work."""
     path = tmp_path / "probe.yaml"
     path.write_text('canaries: {work: {target: "work:Work"}}\n')
-    return str(path)
+    return f"config={path}"
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def until(child: subprocess.Popen[str], progress: str) -> None:
 
 @pytest.mark.parametrize("trial", [1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 12))])
 def test_the_same_image_is_not_called_slower(images: Callable[..., str], settings: str, trial: int) -> None:
-    ended = ab(BASE, BASE, "--config", settings, *QUICK, "--json", "--cpus", "1", "--memory", "512m")
+    ended = ab(BASE, BASE, "--both", settings, *QUICK, "--json", "--both", "cpus=1", "--both", "memory=512m")
     assert ended.code in (0, 3), ended
     result = ended.json
     assert result["verdict"] in ("equivalent", "unconfirmed", "inconclusive")
@@ -177,7 +177,7 @@ def test_a_slower_image_ends_with_1_and_says_why(
     ended = ab(
         BASE,
         slower,
-        "--config",
+        "--both",
         settings,
         "--restarts",
         "6",
@@ -186,8 +186,8 @@ def test_a_slower_image_ends_with_1_and_says_why(
         *FAST,
         "--html",
         str(page),
-        "--cpus",
-        "1",
+        "--both",
+        "cpus=1",
     )
     assert ended.code == 1, ended
     assert ended.out.startswith("work: regressed ")
@@ -203,7 +203,7 @@ def test_the_step_of_the_action_answers_for_a_slower_image(
     images: Callable[..., str], settings: str, tmp_path: Path
 ) -> None:
     slower = images("slower", "ENV WORK_BYTES=32e6")
-    options = ["--config " + settings, "--restarts 6", "--runs 8", " ".join(FAST), "--cpus 1"]
+    options = ["--both " + settings, "--restarts 6", "--runs 8", " ".join(FAST), "--both cpus=1"]
     found = {name: tmp_path / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     environment = {
         "COMMAND": "ab", "BASELINE": BASE, "CANDIDATE": slower, "OPTIONS": "\n".join(options), "NAME": "Latency",
@@ -222,17 +222,17 @@ def test_the_step_of_the_action_answers_for_a_slower_image(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("limit", [("--cpuset-cpus", "0"), ("--cpus", "0.5")], ids=["cpuset", "quota"])
+@pytest.mark.parametrize("limit", ["cpuset=0", "cpus=0.5"])
 @pytest.mark.parametrize("trial", range(1, 4))
 def test_a_busy_loop_in_the_new_image_is_the_images(
-    images: Callable[..., str], limit: tuple[str, str], trial: int
+    images: Callable[..., str], limit: str, trial: int
 ) -> None:
     """Beside the server, in its container: it takes the CPU in runs as in the rest of the time."""
     busy = images("busy", 'CMD ["sh", "-c", "(while :; do :; done) & exec python serve.py"]')
-    ended = ab(BASE, busy, "--restarts", "6", "--runs", "8", *FAST, *limit, "--json")
+    ended = ab(BASE, busy, "--restarts", "6", "--runs", "8", *FAST, "--both", limit, "--json")
     print(ended.out)
     # A quota holds back every other repeat or so, and the median may stay where it was: then nothing is blamed.
-    assert ended.code == 1 or ("--cpus" in limit and ended.code == 3), ended
+    assert ended.code == 1 or (limit == "cpus=0.5" and ended.code == 3), ended
     assert ended.code == 3 or ended.json["causes"]["cause"] == "image"
 
 
@@ -261,10 +261,10 @@ def test_a_neighbour_of_both_images_is_neithers(images: Callable[..., str], tria
             BASE,
             images("again", "LABEL again=1"),
             *QUICK,
-            "--cpuset-cpus",
-            "0",
-            "--command",
-            "python serve.py",
+            "--both",
+            "cpuset=0",
+            "--both",
+            "command=python serve.py",
             "--json",
         )
     finally:
@@ -279,14 +279,14 @@ def test_one_image_under_two_settings_is_compared_and_a_claim_checked(
     images: Callable[..., str], settings: str
 ) -> None:
     """Four times the work: the claim that it takes a fifth longer at most is refuted, on a busy machine too."""
-    own = ("--env-b", "WORK_BYTES=32e6", "--cpus", "1", "--cpus-b", "0.9", "--expect", "+20%")
-    ended = ab(BASE, "--config", settings, "--restarts", "6", "--runs", "8", *FAST, *own, "--json")
+    own = ("--both", "cpus=1", "--b", "cpus=0.9", "--b", "env.WORK_BYTES=32e6", "--expect", "+20%")
+    ended = ab(BASE, "--both", settings, "--restarts", "6", "--runs", "8", *FAST, *own, "--json")
     assert ended.code == 1, ended
     result = ended.json
     assert result["a"]["image_id"] == result["b"]["image_id"]
-    assert result["a"]["settings"] == {"--cpus": "1"}
-    assert result["b"]["settings"] == {"WORK_BYTES": "32e6", "--cpus": "0.9"}
-    assert "; B: WORK_BYTES=32e6, --cpus 0.9" in result["sentence"]  # what other measures do may follow
+    assert result["a"]["settings"] == {"cpus": "1"}
+    assert result["b"]["settings"] == {"cpus": "0.9", "env.WORK_BYTES": "32e6"}
+    assert "; B: cpus=0.9, WORK_BYTES=32e6" in result["sentence"]  # what other measures do may follow
     assert result["claim"]["state"] == "refuted"
 
 
@@ -295,7 +295,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
 ) -> None:
     """It runs every 30 s at 1 % by its own settings: one start's 8 runs would take 4 minutes."""
     begin = time.monotonic()
-    child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--env", "WORK_BYTES=4e6")
+    child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--both", "env.WORK_BYTES=4e6")
     until(child, "start 2 of ")
     assert time.monotonic() - begin < 60
     child.send_signal(signal.SIGINT)
@@ -308,7 +308,7 @@ def test_a_container_that_dies_is_reported_in_one_line_with_its_last_words(
     images: Callable[..., str], settings: str
 ) -> None:
     dying = images("dying", "ENV WORK_FAILS=exit")
-    ended = ab(BASE, dying, "--config", settings, *QUICK)
+    ended = ab(BASE, dying, "--both", settings, *QUICK)
     assert ended.code == 2
     assert ended.out == ""
     assert ended.err.splitlines()[-1] == (
@@ -331,8 +331,8 @@ def test_a_canary_that_fails_is_reported_in_one_line(images: Callable[..., str])
     [
         ((BASE, "infercanary-ab-test:none"), "image infercanary-ab-test:none: not here, and cannot be pulled ("),
         ((BASE, "Not A Name"), "image Not A Name: not here, and cannot be pulled ("),
-        ((BASE, BASE, "--volume", "no-such-volume:/x"), "--volume no-such-volume: no such volume; make it "),
-        ((BASE, BASE, "--volume", "/no/such/folder:/x"), "Docker refuses the container: "),
+        ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; make it "),
+        ((BASE, BASE, "--both", "volume=/no/such/folder:/x"), "Docker refuses the container: "),
         ((BASE, BASE, "--canary", "play"), f"A, {BASE}: failed to start twice in a row: it has no canary `play`"),
     ],
 )  # fmt: skip
@@ -345,7 +345,7 @@ def test_what_docker_does_not_have(images: Callable[..., str], arguments: tuple[
 
 
 def test_without_a_probe_it_says_so(images: Callable[..., str]) -> None:
-    ended = ab(BASE, BASE, "--command", "sleep 600", "--start-timeout", "3")
+    ended = ab(BASE, BASE, "--both", "command=sleep 600", "--start-timeout", "3")
     assert ended.code == 2
     assert "failed to start twice in a row: no report (" in ended.err.splitlines()[-1]
     assert "within 3 s (--start-timeout)" in ended.err.splitlines()[-1]
@@ -353,7 +353,7 @@ def test_without_a_probe_it_says_so(images: Callable[..., str]) -> None:
 
 def test_the_budget_is_kept(images: Callable[..., str], settings: str) -> None:
     begin = time.monotonic()
-    ended = ab(BASE, BASE, "--config", settings, "--runs", "200", "--budget", "10", "--json")
+    ended = ab(BASE, BASE, "--both", settings, "--runs", "200", "--budget", "10", "--json")
     assert ended.code == 3
     assert time.monotonic() - begin < 60
     assert (ended.json["ended"], ended.json["verdict"], ended.json["canaries"]) == (
@@ -373,7 +373,7 @@ def test_ctrl_c_cleans_up_and_prints_what_is_known(
     number: int,
     code: int,
 ) -> None:
-    child = begun(BASE, BASE, "--config", settings, "--json")
+    child = begun(BASE, BASE, "--both", settings, "--json")
     [volume] = volumes(containers())
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
@@ -387,7 +387,7 @@ def test_ctrl_c_cleans_up_and_prints_what_is_known(
 def test_a_killed_experiment_leaves_nothing(
     images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    child = begun(BASE, BASE, "--config", settings)
+    child = begun(BASE, BASE, "--both", settings)
     [volume] = volumes(containers())
     child.kill()
     child.wait(10)
@@ -401,7 +401,7 @@ def test_a_killed_experiment_leaves_nothing(
 def test_what_is_left_where_the_reaper_was_killed_too_goes_at_the_next_start(
     images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    child = begun(BASE, BASE, "--config", settings)
+    child = begun(BASE, BASE, "--both", settings)
     [reaper] = [p for p in psutil.Process(child.pid).children() if "infercanary.ab.reaper" in p.cmdline()]
     reaper.kill()
     child.kill()
@@ -418,7 +418,7 @@ def test_what_is_left_where_the_reaper_was_killed_too_goes_at_the_next_start(
 def test_an_experiment_beside_this_one_is_left_alone(
     images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    begun(BASE, BASE, "--config", settings, "--runs", "200")
+    begun(BASE, BASE, "--both", settings, "--runs", "200")
     running = containers("status=running")
     assert ab(BASE, "infercanary-ab-test:none").code == 2
     assert containers("status=running") == running
@@ -436,7 +436,7 @@ def test_a_full_disk_costs_the_report_and_leaves_nothing(
     try:
         (full / "filler").write_bytes(b"x" * 12_288)
         environment = {**os.environ, "TMPDIR": str(full)}
-        arguments = (BASE, BASE, "--config", settings, *QUICK)
+        arguments = (BASE, BASE, "--both", settings, *QUICK)
         child = begun(*arguments, "--html", str(full / "report.html"), env=environment)
         until(child, "start 3 of ")  # one pair is there: an answer, though none to rely on
         child.send_signal(signal.SIGINT)
@@ -466,7 +466,7 @@ def test_a_full_disk_costs_the_report_and_leaves_nothing(
 
 @pytest.mark.campaign
 def test_a_manual_install_against_an_image(images: Callable[..., str], settings: str) -> None:
-    ended = ab("--host-python", sys.executable, BASE, "--config", settings, *QUICK, "--json")
+    ended = ab(BASE, "--a", f"python={sys.executable}", "--both", settings, *QUICK, "--json")
     assert ended.code in (0, 1, 3), ended
     result = ended.json
     assert result["a"]["name"] == f"host ({sys.executable})"

@@ -162,19 +162,19 @@ def test_json_is_one_object(capsys):
 
 def test_one_image_under_two_settings():
     found = pairs(5, 1.6)
-    one = replace(A, settings={"--cpus": "1"}), replace(A, settings={"--cpus": "0.5", "OMP_NUM_THREADS": "2"})
+    one = replace(A, settings={"cpus": "1"}), replace(A, settings={"cpus": "0.5", "env.OMP_NUM_THREADS": "2"})
     each = summarize("c", result(found), *one, 12)
     assert each.compared.sentence.startswith("regressed +")
     assert (
-        ": settings; compute phase; controls flat; B: --cpus 0.5, OMP_NUM_THREADS=2" in each.compared.sentence
+        ": settings; compute phase; controls flat; B: cpus=0.5, OMP_NUM_THREADS=2" in each.compared.sentence
     )
     words = " ".join(text.experiment(each, *series(found, "c"), 80).split())
-    assert "A search:1.4, --cpus 1, aaaaaaaaaaaa" in words
-    assert "B search:1.4, --cpus 0.5, OMP_NUM_THREADS=2, aaaaaaaaaaaa" in words
-    other = replace(B, settings={"--cpus": "0.5"})
+    assert "A search:1.4, cpus=1, aaaaaaaaaaaa" in words
+    assert "B search:1.4, cpus=0.5, OMP_NUM_THREADS=2, aaaaaaaaaaaa" in words
+    other = replace(B, settings={"cpus": "0.5"})
     assert ": image or settings; " in summarize("c", result(found), A, other, 12).compared.sentence
     same = summarize("c", result(pairs(8)), *one, 12).compared
-    assert same.verdict == "equivalent" and same.sentence.endswith("]; B: --cpus 0.5, OMP_NUM_THREADS=2")
+    assert same.verdict == "equivalent" and same.sentence.endswith("]; B: cpus=0.5, OMP_NUM_THREADS=2")
 
 
 def test_a_change_names_its_commits_with_a_link():

@@ -91,9 +91,9 @@ def test_an_experiment_goes_on_while_something_looks_worse() -> None:
 def test_the_exit_code(gate: Gate, code: int) -> None:
     found = pairs([0.8, 0.81, 0.79, 0.8, 0.8])
     a, b = (ArmSummary(name=n, starts=0, failed_starts=0, runs=0) for n in "ab")
-    b = replace(b, settings={"--cpus": "2"})
+    b = replace(b, settings={"cpus": "2"})
     each = answer.summarize(CANARY, Result(found, (), "clear", 9.0), a, b, MOST, gate=gate).compared
     assert (each.exit_code, each.regressed, each.verdict) == (code, [AT_8], "equivalent")
-    assert "; B: --cpus 2; throughput at batch 8 regressed -20.0 % [" in each.sentence
+    assert "; B: cpus=2; throughput at batch 8 regressed -20.0 % [" in each.sentence
     claimed = answer.summarize(CANARY, Result(found, (), "clear", 9.0), a, b, MOST, claimed=0.0, gate=gate)
     assert claimed.compared.exit_code == 0  # the claim is about latency

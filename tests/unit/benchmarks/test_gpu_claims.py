@@ -75,7 +75,7 @@ def test_every_step_of_the_list_is_there() -> None:
     for wanted in (
         "timing-eager", "timing-compile", "timing-max-autotune", "timing-graph", "timing-torchscript",
         "controls-repeat", "controls-power-cap", "controls-memory-hog", "controls-neighbour", "tenant", "memory",
-        "tensor-cores", "restarts", "ab-env-b", "nvml-lost", "mig-labels", "tensorrt-stand-in", "engine-onnxruntime",
+        "tensor-cores", "restarts", "ab-variable", "nvml-lost", "mig-labels", "tensorrt-stand-in", "engine-onnxruntime",
         "engine-modes", "engine-streaming",
     ):  # fmt: skip
         assert wanted in names

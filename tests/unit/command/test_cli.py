@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from infercanary.command import cli as cli
@@ -46,18 +48,39 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert run(monkeypatch, capsys, "--version") == (0, f"infercanary {version}\n", "")
 
 
-def test_help_of_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(monkeypatch, capsys, "probe", "-h")
-    assert code == 0
-    assert "--config" in out and "probe.yaml" in out and "SIGTERM" in out
+@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
+def test_help_has_two_examples_that_are_understood_and_fits_a_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = run(monkeypatch, capsys, *name.split(), "-h")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) <= 60 and max(map(len, lines)) <= 80
+    examples = [shlex.split(line)[1:] for line in lines if line.startswith("    infercanary ")]
+    assert len(examples) >= 2
+    group = click.Context(cli.cli, help_option_names=["-h", "--help"])
+    for of, *arguments in examples:
+        assert name in ("", of)
+        command = cli.cli.get_command(group, of)
+        assert command is not None
+        command.make_context(of, arguments, parent=group)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prob"], "No such command 'prob'"),
-        (["probe", "--confg", "x"], "No such option"),
-        (["probe", "--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+        (["prob"], "No such command 'prob'; see `infercanary --help`"),
+        (
+            ["probe", "--confg", "x"],
+            "No such option '--confg'. (Did you mean one of: '--config', '--once'?); see `infercanary probe --help`",
+        ),
+        (
+            ["probe", "--log-level", "loud"],
+            "'loud' is not one of 'debug', 'info', 'warning', 'error'; see `infercanary",
+        ),
+        (["compare", "x"], "Missing argument 'CANDIDATE'; see `infercanary compare --help`"),
+        (["probe", "--trace"], "Option '--trace' requires an argument"),
         (["check-config"], "check-config: name a file with --probe, --exporter or --web-config"),
         (["check-config", "p.yaml"], "check-config: put --probe, --exporter or --web-config before `p.yaml`"),
         (["probe"], "probe.yaml: cannot be read (No such file or directory)"),
@@ -74,7 +97,7 @@ def test_wrong_use_has_exit_code_2(
     code, out, err = run(monkeypatch, capsys, *arguments)
     assert code == 2
     assert message in err
-    assert out == "" and "Traceback" not in err
+    assert out == "" and err.count("\n") == 1 and err.startswith("infercanary: ")
 
 
 def test_a_command_whose_libraries_are_not_installed_says_how_to_get_them(

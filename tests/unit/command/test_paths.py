@@ -25,9 +25,9 @@ READ = {
     "compare --more-candidate": ("compare", "numbers", "numbers", "--more-candidate", "PATH"),
     "scan FILE": ("scan", "PATH"),
     "report FILE": ("report", "PATH"),
-    "ab --config": ("ab", "a", "b", "--config", "PATH"),
-    "ab --config-b": ("ab", "a", "--config", "probe.yaml", "--config-b", "PATH"),
-    "ab --host-python": ("ab", "b", "--host-python", "PATH", "--config", "probe.yaml"),
+    "ab --experiment": ("ab", "--experiment", "PATH"),
+    "ab config": ("ab", "a", "--b", "config=PATH"),
+    "ab python": ("ab", "b", "--a", "python=PATH", "--both", "config=probe.yaml"),
 }
 WRITTEN = {
     "compare --html": ("compare", "numbers", "numbers", "--html", "PATH"),
@@ -66,9 +66,7 @@ def said(
     (tmp_path / "secret").chmod(0)
 
     def call(command: tuple[str, ...], path: str) -> str:
-        monkeypatch.setattr(
-            sys, "argv", ["infercanary", *(path if part == "PATH" else part for part in command)]
-        )
+        monkeypatch.setattr(sys, "argv", ["infercanary", *(part.replace("PATH", path) for part in command)])
         with pytest.raises(SystemExit) as end:
             cli.main()
         error = capsys.readouterr().err

@@ -18,8 +18,20 @@ def test_a_report_says_when_by_what_and_by_which_numbers() -> None:
 
 
 def test_what_may_be_a_secret_is_not_passed_on() -> None:
-    given = ["infercanary", "ab", "--env", "TOKEN=a b=c", "--env-b=KEY=xyz", "--env", "HOME", "one", "two"]
-    assert colophon(None, given)[1] == "infercanary ab --env 'TOKEN=…' '--env-b=KEY=…' --env HOME one two"
+    given = [
+        "infercanary",
+        "ab",
+        "--both",
+        "env.TOKEN=a b=c",
+        "--b=env.KEY=x\nyz",
+        "--a",
+        "env.HOME",
+        "one",
+        "two",
+    ]
+    assert (
+        colophon(None, given)[1] == "infercanary ab --both 'env.TOKEN=…' '--b=env.KEY=…' --a env.HOME one two"
+    )
 
 
 def test_a_notebook_has_no_command() -> None:

@@ -419,9 +419,10 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         ),
         (["compare", "a", "a", "--restart-sd", "nan"], "infercanary: --restart-sd nan: give a percentage"),
         (
-            ["compare", "a", "a", "--level", "99"],
+            ["compare", "a", "a", "--confidence", "99"],
             "infercanary: --confidence 99: give a share from 0.5 to 0.999999",
         ),
+        (["compare", "a", "a", "--level", "0.9"], "infercanary: --level: give --confidence=…\n"),
         (
             ["compare", "a", "a", "--smallest-effect", "nan"],
             "infercanary: --smallest-effect nan: give a percentage from 0.1 to 50, such as 3\n",
@@ -432,15 +433,15 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         ),
         (
             ["compare", "a", "a", "--smallest-effect", "1"],
-            "infercanary: --smallest-effect 1: must be above --clear-zone (1); both are percentages\n",
+            "infercanary: --clear-zone (1 %) must be below --smallest-effect (1 %): change one of them\n",
         ),
         (
             ["compare", "a", "a", "--clear-zone", "5"],
-            "infercanary: --clear-zone 5: must be below --smallest-effect (3 %); give a smaller one\n",
+            "infercanary: --clear-zone (5 %) must be below --smallest-effect (3 %): change one of them\n",
         ),
         (
             ["compare", "a", "a", "--format", "junit"],
-            "infercanary: --format junit: JUnit XML goes to a file beside the answer; give --junit FILE\n",
+            "infercanary: Invalid value for '--format': 'junit' is not",
         ),
         (["compare", "a", "a", "--baseline-id", "x"], "infercanary: a: holds numbers, without ids"),
         (["compare", "a", "a", "--html", "."], "infercanary: --html .: is a folder; name a file in it"),

@@ -26,10 +26,10 @@ meant, as in Python's ``restart_sd=0.01``."""
 
 @click.command(
     name="compare",
+    context_settings={"obj": {"--level": "--confidence=…"}},  # former option → what to give instead
     epilog=exit_codes.epilog(
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
-        options.GATED,
         exit_codes.SEVERAL,
         "A canary without a run in CANDIDATE is inconclusive. So is one of which clearly more runs failed than before, "
         "unless it regressed.",
@@ -47,7 +47,7 @@ meant, as in Python's ``restart_sd=0.01``."""
     "--baseline-id",
     multiple=True,
     metavar="ID",
-    help="Of the baseline's journals, use only environments and boots whose ids begin with this; may be repeated.",
+    help="Environments or boots of the baseline's journals, by the beginning of their ids; may be repeated.",
 )
 @click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
@@ -58,8 +58,7 @@ meant, as in Python's ``restart_sd=0.01``."""
     high=100,
     advice="give a percentage from 0 to 100, such as 1",
     metavar="PERCENT",
-    help="How much starts of one image differ (a standard deviation), such as 1 for 1 %; 0 if nothing was restarted. "
-    "Without it, it is estimated from the starts.",
+    help="Restart SD of one image; 0 if nothing was restarted. Without it, it is estimated from the starts.",
 )
 @click.option(
     "--same-unit",
@@ -69,7 +68,7 @@ meant, as in Python's ``restart_sd=0.01``."""
 @options.policy(FILES, "the interval")
 @options.expect
 @options.gate
-@options.form("How the answer is printed: `github` is Markdown, for a comment on a change request.")
+@options.form("`github` is Markdown for a change request.")
 @options.report
 @options.junit_file
 def command(
@@ -91,6 +90,10 @@ def command(
     junit_path: str,
 ) -> int:
     """Compare two files: is CANDIDATE slower than BASELINE, by how much, and why? Does it take more memory or energy?
+
+    \b
+      infercanary compare baseline.jsonl candidate.jsonl --html report.html
+      infercanary compare old.csv new.csv --column latency_ms --restart-sd 1
 
     Both files are journals of probes (`journal:` in probe.yaml), or both are numbers: one number a line, a JSON array,
     JSON objects, CSV or TSV with a header, or single runs as load generators and benchmarks write them. The format is

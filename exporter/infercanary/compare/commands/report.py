@@ -57,7 +57,7 @@ _COLUMNS = {
     help="What an hour of the machine or GPU costs, such as 2.5, in any currency: shows the cost of 1,000 inferences. "
     "May be repeated, with the name of a host.",
 )
-@options.form("How the table is printed.", ("text", "json", "csv"), ())
+@options.form("How the table is printed.", ("text", "json", "csv"))
 @click.option(
     "--runs", "each_run", is_flag=True, help="Print each run of the stores instead; needs --format csv."
 )
@@ -73,9 +73,12 @@ def command(
 ) -> int:
     """Compare one model across images, engines, devices and hosts: a table from the stores of exporters, and a picture.
 
+    \b
+      infercanary report gpu-1=one.sqlite gpu-2=two.sqlite --price 2.5
+      infercanary report runs.jsonl --format csv
+
     FILE is a store, the file that the exporter's --store names; a copy is read, so the exporter may keep running.
-    Give several hosts names: gpu-1=one.sqlite gpu-2=two.sqlite. With --format csv it may be a journal of a probe, too:
-    then each run is a row.
+    Give several hosts names. With --format csv it may be a journal of a probe, too: then each run is a row.
 
     Of the table only steady runs count, and only starts with 8 or more. SD is that of the starts' medians: do not
     trust a difference that is not well above it. The cost of 1,000 inferences is that of the time they take at the best

@@ -34,6 +34,10 @@ from infercanary.judge.policy import FILES
 def command(file: str, canary: str, choice: Choice, as_json: bool, report: str) -> int:
     """Find where the level of one series changed: when, by how much, and what began there.
 
+    \b
+      infercanary scan runs.jsonl --html report.html
+      infercanary scan latencies.csv --column latency_ms --where model=resnet18
+
     FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, CSV or TSV with a
     header, or single runs as load generators and benchmarks write them. The format is detected; it may be packed with
     gzip; `-` is standard input. An index counts the runs that count, from 0 on.

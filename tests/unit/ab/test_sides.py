@@ -1,0 +1,196 @@
+"""The sides of an experiment: keys on the command line and in a file, and each mistake as one line before any start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infercanary.ab import sides
+from infercanary.ab.command import command
+from infercanary.ab.conditions import Conditions, Mount
+from infercanary.ab.sides import KEYS, MOVED, words
+from infercanary.command import cli as cli
+
+PROBE = {"canaries": {"c": {"target": "torch"}}}
+
+
+def read(*images, path="", both=(), a=(), b=()):
+    return sides.read(images, str(path), both, a, b)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """A working folder with settings of a probe."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKEN", "secret")
+    Path("probe.yaml").write_text(yaml.safe_dump(PROBE))
+    return tmp_path
+
+
+def test_every_key(here):
+    entries = [
+        "command=sh -c 'exec x'", "cpus=0.5", "cpuset=0-2,5", "memory=2g", "gpus=device=1,GPU-5",
+        "volume=./m:/models:ro", "volume=cache:/cache", "env.A=b=c", "env.EMPTY=", "env.TOKEN",
+    ]  # fmt: skip
+    a, b = read("old", "new", both=entries)
+    assert (a.image, b.image, a.differing, b.differing) == ("old", "new", {}, {})
+    assert a.conditions == b.conditions
+    assert a.conditions == Conditions(
+        command=("sh", "-c", "exec x"),
+        cpus=0.5,
+        cpuset="0-2,5",
+        memory=2 << 30,
+        gpus="1,GPU-5",
+        volume=(Mount(str(here / "m"), "/models", True), Mount("cache", "/cache", False)),
+        environment={"A": "b=c", "EMPTY": "", "TOKEN": "secret"},
+    )
+    assert [mount.is_volume for mount in a.conditions.volume] == [False, True]
+    a, b = read(
+        "new", both=["model=m:build", "input=1x3x8", "input=1x128:int64"], a=[f"python={sys.executable}"]
+    )
+    assert (a.image, a.python, b.image, b.python) == ("", sys.executable, "new", "")
+    options = a.conditions.settings["canaries"]["model"]["options"]
+    assert options["inputs"] == [{"shape": [1, 3, 8]}, {"shape": [1, 128], "dtype": "int64"}]
+    _, b = read("new", both=["model=m:build", "input=1x3x8"], b=["config=probe.yaml"])
+    assert b.conditions.settings == PROBE and "input" not in b.differing
+    a, b = read("new", both=["config=probe.yaml"], b=["command=serve"])
+    assert (a.conditions.settings, a.place) == (PROBE, "probe.yaml")
+    assert (b.conditions.settings, b.conditions.command) == ({}, ("serve",))
+    used = {"image", "python", "model", "input", "config", "env.NAME"} | {
+        e.partition("=")[0] for e in entries
+    }
+    assert KEYS.keys() <= used, "a key without a case here"
+
+
+def test_a_file_is_read_as_the_command_line_is(here):
+    path = here / "experiment.yaml"
+    path.write_text(
+        "both: {image: search, config: probe.yaml, cpus: 2, volume: ['/m:/m', 'n:/n']}\n"
+        "a: {env: {OMP_NUM_THREADS: 1, TOKEN: }}\nb: {env.OMP_NUM_THREADS: 2, memory: 512m}\n"
+    )
+    both = ["image=search", "config=probe.yaml", "cpus=2", "volume=/m:/m", "volume=n:/n"]
+    b = ["env.OMP_NUM_THREADS=2", "memory=512m"]
+    assert read(path=path) == read(both=both, a=["env.OMP_NUM_THREADS=1", "env.TOKEN"], b=b)
+    assert (
+        read(path=path, both=["cpus=1"], b=["env.X=1"])[1]
+        == read(both=[*both, "cpus=1"], b=[*b, "env.X=1"])[1]
+    )
+
+
+def test_settings_that_differ_are_named_as_they_were_given(here):
+    a, b = read(
+        "search",
+        both=["memory=1g", "env.MODEL=resnet", "cpus=2"],
+        a=["env.OMP_NUM_THREADS=1", "volume=/m:/m"],
+        b=["env.OMP_NUM_THREADS=2", "env.TOKEN", "env.MODEL=resnet", "cpus=0.5", "command=serve --workers 2"],
+    )
+    assert a.differing == {"cpus": "2", "env.OMP_NUM_THREADS": "1", "volume": "/m:/m"}
+    assert words(b.differing) == "cpus=0.5, OMP_NUM_THREADS=2, TOKEN=(as here), command=serve --workers 2"
+    assert words({}) == ""
+    assert len(words({"LONG": "x" * 500})) <= 60
+
+
+@pytest.fixture
+def mistake(monkeypatch, capsys, tmp_path):
+    """What `infercanary ab` prints on wrong use: one line, and exit code 2. Docker must not be needed for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+
+    def mistake(*arguments):
+        monkeypatch.setattr(sys, "argv", ["infercanary", "ab", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert exit_.value.code == 2, out + err
+        assert out == "" and err.count("\n") == 1 and err.startswith("infercanary: ")
+        return err[len("infercanary: ") : -1]
+
+    return mistake
+
+
+TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("", TWO),
+        ("old", TWO),
+        ("a b c", TWO),
+        ("--b cpus=1", TWO),
+        ("old --both cpus=1", TWO),
+        ("old new --restarts 2", "--restarts 2: give a number from 3 to 16"),
+        ("old new --runs 7", "--runs 7: give a number from 8 to 200"),
+        ("old new --budget nan", "--budget nan: give seconds from 10 to 86400"),
+        ("old new --start-timeout 0", "--start-timeout 0: give seconds from 1 to 86400"),
+        ("old new --smallest-effect 0", "--smallest-effect 0: give a percentage from 0.1 to 50, such as 3"),
+        ("old new --clear-zone 5", "--clear-zone (5 %) must be below --smallest-effect (3 %): change one of them"),
+        ("old new --confidence 1", "--confidence 1: give a share from 0.5 to 0.999999, such as 0.99"),
+        ("old new --expect 40%", "--expect 40%: give a shift of latency with its sign: -40% is 40 % faster"),
+        ("old new --html /no/such/folder/a.html", "--html: no folder `/no/such/folder`; make it, or mount a volume"),
+        ("old new --html .", "--html: `.` is a folder; name a file in it"),
+        ("old new --colour", "No such option '--colour'"),
+        ("one --b cpu=1", "--b: unknown key `cpu`; did you mean `cpus`? known keys: image, python, config, "),
+        ("one --b env.1=2", "--b: unknown key `env.1`; did you mean `env.NAME`? known keys: "),
+        ("one --b env=A=1", "--b: unknown key `env`; known keys: image, python, config, "),
+        ("one --b env.NOT_SET_HERE", "--b: env.NOT_SET_HERE: is not set here; give env.NOT_SET_HERE=VALUE"),
+        ("one --b cpus", "--b: cpus: give a number of CPUs, such as 2 or 0.5"),
+        ("one --a cpus=0", "--a: cpus=0: give a number of CPUs, such as 2 or 0.5"),
+        ("one --a cpus=nan", "--a: cpus=nan: give a number of CPUs, such as 2 or 0.5"),
+        ("old new --both cpuset=all", "--both: cpuset=all: give numbers of CPUs, such as 0-3 or 0,2"),
+        ("old new --both memory=2big", "--both: memory=2big: give a size of 6m or more, such as 512m or 2g"),
+        ("old new --both memory=1m", "--both: memory=1m: give a size of 6m or more, such as 512m or 2g"),
+        ("old new --both gpus=all", "--both: gpus=all: give GPUs by index or uuid, such as device=0 or device=0,1"),
+        ("old new --both gpus=2", "--both: gpus=2: give GPUs by index or uuid, such as device=0 or device=0,1"),
+        ("old new --both gpus=device=", "--both: gpus=device=: give GPUs by index or uuid, such as device=0 or "),
+        ("old new --both volume=/models", "--both: volume=/models: give SOURCE:/in/the/container, with :ro to "),
+        ("old new --both volume=a:b:ro", "--both: volume=a:b:ro: give SOURCE:/in/the/container, with :ro to "),
+        ("old new --both command='open", "--both: command='open: give a command, quoted as for a shell, "),
+        ("old new --both command=", "--both: command=: give a command, quoted as for a shell, "),
+        ("old new --both config=none.yaml", "none.yaml: cannot be read (No such file or directory); check the path"),
+        ("old new --both config=p --both model=m", "p: cannot be read"),
+        ("old new --b command=x --b model=m", "B: model and command: exclude each other; give one of them"),
+        ("old new --both input=1x3", "A: input: needs model; give that too"),
+        ("old new --both model=m:f", "A: model: needs input; give that too"),
+        ("old new --both input=3,4", "--both: input=3,4: give its input, such as 1x3x224x224 or 1x128:int64"),
+        ("new --a python=PYTHON", "A: python: needs config or model; give that too"),
+        ("old new --a python=PYTHON", "A: image and python: exclude each other; give one of them"),
+        ("new --a python=/no/python", "python /no/python: is no program; name an interpreter, such as"),
+        ("new --a python=/bin/true", "python /bin/true: has no InferCanary (it is no Python); install it there with"),
+        ("new --a python=PYTHON --both model=m:f --both input=1 --both memory=1g", "A: memory: cannot be kept on the"),
+        ("--experiment none.yaml", "none.yaml: cannot be read (No such file or directory); check the path and its"),
+        ("--experiment wrong.yaml", "wrong.yaml: a: cpus=0: give a number of CPUs, such as 2 or 0.5"),
+        ("--experiment keys.yaml", "keys.yaml: unknown key `c`; known keys: both, a, b"),
+        ("--experiment true.yaml", "true.yaml: b: env.A: is `True` in YAML; put it in quotes"),
+        ("one --b cpus=1", "Docker does not answer ("),
+        ("old new", "Docker does not answer ("),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(mistake, arguments, line):
+    Path("wrong.yaml").write_text("a: {cpus: 0}\n")
+    Path("keys.yaml").write_text("c: {cpus: 1}\n")
+    Path("true.yaml").write_text("b: {env: {A: true}}\n")
+    said = mistake(*arguments.replace("PYTHON", sys.executable).split())
+    assert said.startswith(line), said
+
+
+@pytest.mark.parametrize("option", MOVED)
+def test_a_former_option_names_what_to_give_instead(mistake, option):
+    said = mistake("old", "new", option, "x")
+    assert said == f"{option}: give {MOVED[option]}"
+    option, *keys = MOVED[option].removesuffix("=…").split()
+    assert option in {name for parameter in command.params for name in parameter.opts}
+    assert {*keys} <= KEYS.keys()
+
+
+def test_settings_without_canaries(mistake):
+    Path("probe.yaml").write_text("listen: 0.0.0.0:9798\n")
+    assert mistake("old", "new", "--both", "config=probe.yaml") == (
+        "probe.yaml: has no canaries; add `canaries:` as for `infercanary probe`"
+    )
+    Path("probe.yaml").write_text("- a\n")
+    line = "probe.yaml: expected a mapping, got a list; leave the `-` out, and write `name: value`"
+    assert mistake("old", "new", "--both", "config=probe.yaml") == line
