@@ -303,10 +303,10 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
     middle = [{n: statistics.median(p[n] for p in each) for n in each[0]} for each in phases]
     operators = compare_operators(*profiles, (statistics.median(walls[0]), statistics.median(walls[1])))
     changed = {} if operators is None else {s.operator: f"{s.change} {s.detail}" for s in operators.shifts}
-    outside = 0.0 if operators is None else operators.outside[1] - operators.outside[0]
+    before, after = (statistics.median(side[-1].outside) for side in profiles)
     moved = statistics.median(controls[1]) / statistics.median(controls[0]) if control is not None else 1.0
     grown = {name: middle[1].get(name, 0.0) - value for name, value in middle[0].items()}
-    return Seen(judged.verdict, judged.shift, grown, changed, moved, outside)
+    return Seen(judged.verdict, judged.shift, grown, changed, moved, after - before)
 
 
 def _step(change: Change) -> Callable[[Place], list[Measured]]:

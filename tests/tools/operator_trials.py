@@ -168,10 +168,12 @@ def trials(folder: Path) -> Mapping[str, Trial]:
             _torch(_convolutions(), *images),
             _torch(_convolutions(), *images)._replace(within=_without_onednn),
             "aten::conv2d",
-            "kernel",
+            "grew",
             detail="mkldnn_convolution → ",
         ),
-        "hook": Trial(_torch(_linears(), *rows), _torch(_hooked(), *rows), "aten::linear", "calls"),
+        "hook": Trial(
+            _torch(_linears(), *rows), _torch(_hooked(), *rows), "aten::linear", "grew", detail=" calls"
+        ),
         "unfused": Trial(
             _torch(_normalised(True), 1, 8, 96, 96),
             _torch(_normalised(False), 1, 8, 96, 96),
@@ -182,8 +184,8 @@ def trials(folder: Path) -> Mapping[str, Trial]:
             _torch(_linears(), *rows),
             _torch(_Doubled(), *rows),
             "aten::linear",
-            "type",
-            detail="float → double",
+            "grew",
+            detail="double",
         ),
         "unoptimised": Trial(_onnx(folder, "all"), _onnx(folder, "disabled"), "Erf", "new"),
         "tokeniser": Trial(_torch(_plain, 16, 256), _torch(_tokenised, 16, 256), None, None, "outside"),

@@ -134,15 +134,9 @@ def _settles(observed: Observed, factor: float, starts: tuple[int, int]) -> bool
 def _with(observed: Observed, factor: float, starts: tuple[int, int]) -> Shift:
     """Return the shift as it would be known from ``factor`` times the runs, over ``starts`` of each side."""
     shift, restarts = observed.shift, observed.restarts
-    runs = shift.se**2 / factor
+    runs = shift._replace(se=shift.se / math.sqrt(factor), df=shift.df * factor)
     starting = restarts.sd**2 * (1 / starts[0] + 1 / starts[1])
-    total = runs + starting
-    if not total:
-        return shift._replace(se=0.0)
-    df_restarts = restarts.df + sum(starts) - sum(observed.starts)
-    # Welch and Satterthwaite.
-    df = total**2 / (runs**2 / (shift.df * factor) + starting**2 / df_restarts)
-    return shift._replace(se=math.sqrt(total), df=df)
+    return runs.widened(starting, restarts.df + sum(starts) - sum(observed.starts))
 
 
 def _round(number: int) -> int:

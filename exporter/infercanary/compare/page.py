@@ -397,31 +397,21 @@ def _reach(of: PartShift | MeasureShift, reach: float, effect: float) -> str:
 
 
 def _operators(found: Operators | None) -> str:
-    """Return a table with a row for each operator that changed, and one for what is outside of them."""
+    """Return a table with a row for each operator that changed."""
     if found is None:
         return ""
-    rows = [
-        (
-            shift.operator,
-            f"{operator_words.CHANGES[shift.change]}, {100 * shift.share:.0f} % of the change",
-            "; ".join(filter(None, (shift.detail, shift.shapes))),
-            (shift.before, shift.after),
-        )
-        for shift in found.shifts
-    ]
-    if rows:
-        share = f"{100 * (1 - found.share):.0f} % of the change"
-        rows.append(("outside operators", share, "", found.outside))
-    most = max((x for *_, times in rows for x in times), default=0.0)
+    most = max((x for shift in found.shifts for x in (shift.before, shift.after)), default=1.0)
     drawn = []
-    for name, what, detail, times in rows:
-        words = operator_words.times(*times)
+    for shift in found.shifts:
+        words = operator_words.times(shift.before, shift.after)
+        what = f"{operator_words.CHANGES[shift.change]}, {100 * shift.share:.0f} % of the change"
+        detail = "; ".join(filter(None, (shift.detail, shift.shapes)))
         note = f" <small>{safe(detail, 400)}</small>" if detail else ""
-        old, new = (_BAR * seconds / most if most > 0 else 0.0 for seconds in times)
+        old, new = (_BAR * seconds / most for seconds in (shift.before, shift.after))
         bars = {"fill old": f"M0 0h{old:.1f}v4H0z", "fill new": f"M0 6h{new:.1f}v4H0z"}
         drawn.append(
             row(
-                safe(name),
+                safe(shift.operator),
                 f"{safe(words)} <small>{safe(what)}</small>{note}",
                 svg(words, bars, _BAR, _BAR_HEIGHT),
             )

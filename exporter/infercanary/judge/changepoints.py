@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from infercanary.judge.policy import LIVE
 from infercanary.judge.resolution import Floats, resolution
 from infercanary.judge.shift import ratio
-from infercanary.judge.statistics import Points, Series, between
+from infercanary.judge.statistics import Points, Series, autocorrelation, between
 
 FEWEST = 24
 """Points without which a series is too short."""
@@ -69,7 +69,7 @@ def scan(values: Points) -> list[ChangePoint]:
     found = []
     for begin, at, end in zip(edges, edges[1:], edges[2:], strict=False):
         before, after = Series(logs[max(begin, at - 30) : at]), Series(logs[at : min(end, at + 30)])
-        coarse = resolution([before.ordered], [after.ordered], [logs])
+        coarse = resolution([before.ordered], [after.ordered], logs)
         step = between(before.known, after.known)._replace(resolution=coarse)
         if max(step.log - coarse.down, -step.log - coarse.up) > LIVE.decide.log_clear:
             low, high = step.interval(LIVE.attribute.history_confidence)
@@ -198,5 +198,5 @@ def _doubt(logs: Floats, places: Sequence[int]) -> float:
     walk or a wave does, and steps are its habit.
     """
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
-    alike = float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-12))
+    alike = autocorrelation(rest)
     return max(1.0, (1 + alike) / (1 - alike) / 3) ** 2  # 1 up to an autocorrelation of .5

@@ -73,7 +73,9 @@ class Evidence:
 
     def moved(self, shift: Shift) -> bool:
         """Whether a shift is of the smallest effect or more, and beyond its own noise."""
-        return shift.has_moved(self.policy.decide.log_effect, self.policy.attribute.moved_sigmas)
+        return abs(shift.log) >= max(
+            self.policy.decide.log_effect, self.policy.attribute.moved_sigmas * shift.se
+        )
 
     def tells(self, shift: Shift) -> bool:
         """Whether a control or a sibling moved, or surely did not move as far as the canary did."""

@@ -14,10 +14,6 @@ CHANGES = {
     "shrank": "faster",
     "new": "new",
     "gone": "gone",
-    "moved": "on another device",
-    "kernel": "done by another kernel",
-    "type": "in another type",
-    "calls": "called more often",
 }
 """Kind of change → how a table words it."""
 
@@ -32,8 +28,7 @@ def part(found: Operators) -> str:
         Part of a sentence.
     """
     if found.state == "outside":
-        share = f"{100 * (1 - found.share):.0f} % of the change is outside of them"
-        return f"no operator explains it: {share} ({times(*found.outside)})"
+        return f"no operator explains it: {100 * (1 - found.share):.0f} % of the change is outside of them"
     if found.state == "unexplained":
         return "the profile does not explain it"
     named = [shift for shift in found.shifts if shift.share >= _NAMED_SHARE][:_NAMED]
@@ -43,7 +38,7 @@ def part(found: Operators) -> str:
 
 
 def summary(found: Operators) -> str:
-    """Say what the operators explain, and what they rest on.
+    """Say what the operators explain.
 
     Args:
         found: What profiled repeats say of a shift.
@@ -51,15 +46,13 @@ def summary(found: Operators) -> str:
     Returns:
         One line.
     """
-    before, after = found.repeats
-    wall = f"{times(*found.wall)} in {before} and {after} profiled repeats"
     if found.state == "unexplained":
-        return f"the profile does not explain it: {wall}"
-    return f"{100 * found.share:.0f} % of the change is in operators, {100 * (1 - found.share):.0f} % outside; {wall}"
+        return "the profile does not explain it"
+    return f"{100 * found.share:.0f} % of the change is in operators, {100 * (1 - found.share):.0f} % outside"
 
 
 def line(shift: OperatorShift) -> str:
-    """Such as ``aten::conv2d: done by another kernel, 9.8 → 31.2 ms, 84 % of the change; a → b``.
+    """Such as ``aten::conv2d: slower, 9.8 → 31.2 ms, 84 % of the change; a → b``.
 
     Args:
         shift: Of one operator.

@@ -13,16 +13,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from operator import attrgetter
 from statistics import median
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
 from infercanary.contract.profile import Profile, ProfileRow
 
-Kind = Literal["grew", "shrank", "new", "gone", "moved", "kernel", "type", "calls"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""``moved`` is to another device, ``kernel`` is other work for the same operator (another library, instruction set or
-algorithm), ``type`` is other numbers (float64), ``calls`` is more calls or launches, as where fusion was lost."""
+Kind = Literal["grew", "shrank", "new", "gone"]
 
 State = Literal["explained", "outside", "unexplained"]
 """``outside``: the change lies outside of operators. ``unexplained``: neither, or the profiled repeats did not change
@@ -55,30 +52,20 @@ class OperatorShift(msgspec.Struct, frozen=True):
     """Of the change of the profiled wall time; below 0 where it went the other way."""
     change: Kind
     detail: str = ""
-    """What changed with it: ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``5 → 9 calls``."""
+    """What changed with it, of device, kernel (or library), shapes (or types) and number of calls:
+    ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9 calls``."""
     shapes: str = ""
     """Of the row that changed most; empty where they are not known."""
-
-    @property
-    def gained(self) -> float:
-        """Seconds of an inference, below 0 where it takes less now."""
-        return self.after - self.before
 
 
 class Operators(msgspec.Struct, frozen=True):
     """What profiled repeats say of a shift."""
 
     state: State
-    repeats: tuple[int, int]
-    """Profiled before and after."""
     shifts: tuple[OperatorShift, ...] = ()
     """Those that clearly changed, the largest part first; :data:`MOST` at most."""
     share: float = 0.0
     """All operators' share of the change of the profiled wall time; what is missing to 1 is outside of them."""
-    outside: tuple[float, float] = (0.0, 0.0)
-    """Seconds outside of operators, before and after."""
-    wall: tuple[float, float] = (0.0, 0.0)
-    """Profiled seconds of an inference, before and after."""
 
 
 def compare_operators(
@@ -87,104 +74,88 @@ def compare_operators(
     """Say which operators a shift went to.
 
     Args:
-        before: Profiles of the old side, in order of time.
+        before: Profiles of the old side.
         after: Those of the new one.
         timed: Medians of the timed runs of both sides, in seconds.
 
     Returns:
-        None where a side has too few profiled repeats to show how much they scatter, or the timed runs are the same.
+        None where a side has no profile with enough repeats to show how much they scatter.
     """
+    new = _nearest(after, timed[1])
     # A profiler that sees something else, as kernels that it is refused, would find operators gone.
-    before = [p for p in before if after and (p.engine, p.state) == (after[-1].engine, after[-1].state)]
-    if not before or timed[0] == timed[1]:
+    old = new and _nearest([p for p in before if (p.engine, p.state) == (new.engine, new.state)], timed[0])
+    if old is None or new is None:
         return None
-    old, new = before[-6:], after[-6:]
-    repeats = sum(profile.repeats for profile in old), sum(profile.repeats for profile in new)
-    if min(repeats) < 3:
-        return None
-    wall = _median(old, "wall"), _median(new, "wall")
-    outside = _median(old, "outside"), _median(new, "outside")
-    whole = wall[1] - wall[0]
-    # Otherwise the profiler saw something else than users feel.
-    if not 0.5 <= whole / (timed[1] - timed[0]) <= 2:
-        return Operators("unexplained", repeats, outside=outside, wall=wall)
-    names = old_names(old[-1], new[-1])
-    rows = [row for row in (*new[-1].rows, *old[-1].rows) if row.kind not in names.values()]
-    kinds = {row.kind: names.get(row.kind, row.kind) for row in rows}
-    shifts = [shift for now, was in kinds.items() if (shift := _shift(was, now, old, new, whole)) is not None]
-    share = 1 - (outside[1] - outside[0]) / whole
-    is_explained = sum(shift.share for shift in shifts) >= 0.5
-    state: State = "explained" if is_explained else "outside" if share <= 0.5 else "unexplained"
-    shifts.sort(key=attrgetter("share"), reverse=True)
-    return Operators(state, repeats, tuple(shifts[:MOST]), share, outside, wall)
+    whole, felt = median(new.wall) - median(old.wall), timed[1] - timed[0]
+    if abs(whole - 1.25 * felt) >= 0.75 * abs(felt):  # less than half of what users feel, or more than twice
+        return Operators("unexplained")
+    names = old_names(old, new)
+    kinds = {row.kind: row.kind for row in new.rows + old.rows} | names
+    each = [_shift(was, now, old, new, whole) for now, was in kinds.items() if now not in names.values()]
+    shifts = sorted(filter(None, each), key=attrgetter("share"), reverse=True)
+    share = 1 - (median(new.outside) - median(old.outside)) / whole
+    named = sum(shift.share for shift in shifts)
+    state: State = "explained" if named >= 0.5 else "outside" if share <= 0.5 else "unexplained"
+    return Operators(state, tuple(shifts[:MOST]), share)
 
 
-def _median(profiles: Sequence[Profile], field: str) -> float:
-    return float(median(x for profile in profiles for x in getattr(profile, field)))
+def _nearest(profiles: Sequence[Profile], timed: float) -> Profile | None:
+    """The profile that disturbed the model least: its repeats took about as long as the timed ones."""
+    known = [profile for profile in profiles if profile.repeats >= 3]
+    return min(known, key=lambda profile: abs(median(profile.wall) - timed), default=None)
 
 
-def _shift(
-    was: str, now: str, old: Sequence[Profile], new: Sequence[Profile], whole: float
-) -> OperatorShift | None:
+def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> OperatorShift | None:
     """An operator's part of the change ``whole``; None if it is not clear.
 
     It is clear beyond 3.5 standard errors, since each of many operators is a claim. Of more operators than rows the
     short ones are summed: one without a row may have had as much time as that rest.
     """
-    (before, error), (after, other) = _seconds(old, was), _seconds(new, now)
-    rows = [row for row in old[-1].rows if row.kind == was], [row for row in new[-1].rows if row.kind == now]
-    rest = 0.0 if all(rows) else max(_median(old, "rest"), _median(new, "rest"))
-    if abs(after - before) <= max(3.5 * math.hypot(error, other), 0.01 * abs(whole), rest):
+    rows = [row for row in old.rows if row.kind == was], [row for row in new.rows if row.kind == now]
+    (before, error), (after, other) = map(_seconds, rows)
+    rest = 0.0 if all(rows) else median((new if rows[0] else old).rest)
+    if abs(after - before) <= max(3.5 * math.hypot(error, other), rest):
         return None
-    change = _change(*rows, after / before if before else math.inf)
-    return OperatorShift(now, before, after, (after - before) / whole, *change)
+    change: Kind = "grew" if after > before else "shrank"
+    if not all(rows):
+        change = "gone" if rows[0] else "new"
+    return OperatorShift(now, before, after, (after - before) / whole, change, *_details(*rows))
 
 
-def _seconds(profiles: Sequence[Profile], kind: str) -> tuple[float, float]:
+def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
     """Median of an operator's seconds, and its standard error.
 
     That is 1.86 median absolute deviations over the root of the number; less by two, since of few repeats some are
     equal by chance.
     """
-    seconds: list[float] = []
-    for profile in profiles:
-        rows = [row.seconds for row in profile.rows if row.kind == kind]
-        seconds += map(sum, zip(*rows, profile.repeats * [0.0], strict=True))
+    seconds = [*map(sum, zip(*(row.seconds for row in rows), strict=True))] or 3 * [0.0]
     middle = median(seconds)
     return middle, 1.86 * median(abs(x - middle) for x in seconds) / math.sqrt(len(seconds) - 2)
 
 
-def _change(old: Sequence[ProfileRow], new: Sequence[ProfileRow], factor: float) -> tuple[Kind, str, str]:
-    """What changed in the rows of one operator that takes ``factor`` times as long: kind, detail and shapes.
+def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str, str]:
+    """What changed in the rows of one operator, and the shapes of the row that changed most.
 
-    It is exchanged if the work that gained most is one that the old side lacks, and differs from what gained least.
+    Its work is another one if what gained most is not on the old side, and differs from what gained least.
     """
-    gains: dict[tuple[str, ...], float] = defaultdict(float)
+    work = attrgetter("device", "name", "shapes")
+    gains: dict[tuple[str, str, str], float] = defaultdict(float)
     for row in old:
-        gains[_work_of(row)] -= median(row.seconds)
+        gains[work(row)] -= median(row.seconds)
     known = [*gains]
     for row in new:
-        gains[_work_of(row)] += median(row.seconds)
-    least, most = min(known or gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)
-    shapes = (most if factor > 1 else least)[-1]
-    if not (old and new):
-        return "gone" if old else "new", "", shapes
-    for change, was, now in zip(_EXCHANGED, least, most, strict=False):
-        if most not in known and was and now and was != now:
-            return change, f"{short_name(was)} → {short_name(now)}", shapes
+        gains[work(row)] += median(row.seconds)
+    most = max(gains, key=gains.__getitem__)
+    least = min(known, key=gains.__getitem__, default=most)
+    words = [
+        f"{short_name(was)} → {short_name(now)}"
+        for was, now in zip(least, most, strict=True)
+        if most not in known and was and now and was != now
+    ]
     old_calls, new_calls = (sum(row.calls for row in side) for side in (old, new))
-    # More calls are what changed if each of them grew by less.
-    if old_calls and 1 < factor < (new_calls / old_calls) ** 2:
-        return "calls", f"{old_calls:g} → {new_calls:g} calls", shapes
-    return "grew" if factor > 1 else "shrank", "", shapes
-
-
-_EXCHANGED: tuple[Kind, ...] = ("moved", "type", "kernel")
-
-
-def _work_of(row: ProfileRow) -> tuple[str, ...]:
-    """What an operator works on and with: device, type of the first input, kernel; and its shapes."""
-    return row.device, row.shapes.partition(",")[0].partition(" ")[2], row.name, row.shapes
+    if old_calls != new_calls:
+        words.append(f"{old_calls:g} → {new_calls:g} calls")
+    return ", ".join(words), max(gains, key=lambda one: abs(gains[one]))[-1]
 
 
 def short_name(name: str) -> str:

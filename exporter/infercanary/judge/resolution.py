@@ -35,9 +35,7 @@ FINE = Resolution()
 """Values that scatter over several steps."""
 
 
-def resolution(
-    baseline: Sequence[Floats], candidate: Sequence[Floats], more: Sequence[Floats] = ()
-) -> Resolution:
+def resolution(baseline: Sequence[Floats], candidate: Sequence[Floats], *more: Floats) -> Resolution:
     """Resolution of the values of two sides.
 
     The middle half of continuous values has several values. A start whose middle half is one value scatters by less
@@ -55,15 +53,14 @@ def resolution(
     """
     if min(map(_middle_half, (baseline, candidate))) > _EQUAL:
         return FINE
-    logs = np.unique(np.concatenate((*baseline, *candidate, *more)))
+    sides = [np.concatenate(side) for side in (baseline, candidate)]
+    old, new = (float(np.exp(np.median(side))) for side in sides)
+    logs = np.unique(np.concatenate((*sides, *more)))
     values = np.exp(logs)
     steps = np.diff(values)[np.diff(logs) > _EQUAL]
-    old, new = (math.exp(float(np.median([*map(np.median, side)]))) for side in (baseline, candidate))
     written = f"{old:.12g}"  # more digits are the noise of a conversion
-    digits = len(written.partition(".")[2])
-    step = float(min([*steps, values[0]] if steps.size else [10.0**-digits, old]))
-    only = None if steps.size else float(written)
-    return Resolution(_reach(step, old, new), _reach(step, new, old), only)
+    step = float(min(min(steps, default=10.0 ** -len(written.partition(".")[2])), values[0]))
+    return Resolution(_reach(step, old, new), _reach(step, new, old), None if steps.size else float(written))
 
 
 def _middle_half(starts: Sequence[Floats]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Comparison, Restarts, Shift
-from infercanary.judge.statistics import Points, assess, counting, learn, shift
+from infercanary.judge.statistics import Points, Series, assess, learn, shift
 
 Latencies: TypeAlias = "Sequence[float] | Floats"
 
@@ -43,7 +43,7 @@ def compare(
     Raises:
         ValueError: A point is no latency, one side alone is a list of starts, or ``restart_sd`` is out of range.
     """
-    if restart_sd is not None and not 0 <= restart_sd < math.inf:
+    if not 0 <= (restart_sd or 0.0) < math.inf:
         raise ValueError(f"restart_sd is {restart_sd}: it is finite and not below zero")
     are_starts, others = (len(side) > 0 and np.ndim(side[0]) > 0 for side in (baseline, candidate))
     if are_starts != others:
@@ -51,15 +51,7 @@ def compare(
     sides: Any = baseline, candidate
     if not are_starts:
         sides, restart_sd = ([baseline], [candidate]), restart_sd or 0.0
-    return compare_starts(*sides, restart_sd=restart_sd).seen
-
-
-class Compared(NamedTuple):
-    """What a comparison of starts gives, and the restart variance that it counts on."""
-
-    seen: Comparison
-    shift: Shift
-    restarts: Restarts
+    return compare_starts(*sides, restart_sd=restart_sd)[0]
 
 
 def compare_starts(
@@ -68,7 +60,7 @@ def compare_starts(
     *,
     restart_sd: float | None = None,
     policy: Policy = FILES,
-) -> Compared:
+) -> tuple[Comparison, Shift, Restarts]:
     """Are the starts of ``candidate`` slower than those of ``baseline``? The one path of ``compare``, here and in
     files.
 
@@ -80,14 +72,17 @@ def compare_starts(
         policy: What counts as a change.
 
     Returns:
-        The comparison (ratios), its shift (a logarithm), the restart variance. Where a side has no start that counts,
-        the comparison is inconclusive, of a shift that is NaN unless each side is one start with points.
+        The comparison (ratios), its shift (a logarithm), and the restart variance that it counts on. Where a side has
+        no start that counts, the comparison is inconclusive, of a shift that is NaN unless each side is one start with
+        points.
     """
-    pool, decide = policy.pool, policy.decide
-    old = counting(baseline, pool.fewest_runs, "baseline")[-pool.history :]
-    new = counting(candidate, pool.fewest_runs, "candidate")[-pool.history :]
+    pool = policy.pool
+    old, new = (
+        [s for points in side if len(s := Series.of(points, name)) >= pool.fewest_runs][-pool.history :]
+        for name, side in (("baseline", baseline), ("candidate", candidate))
+    )
     restarts = learn((old, new), pool) if restart_sd is None else Restarts(restart_sd, math.inf)
     found = shift_of_starts(old, new, restarts, pool)
     if not (old and new) and len(baseline) == len(candidate) == 1:
-        found = shift(baseline[0], candidate[0], pool)  # of infinite error, but its middle is known
-    return Compared(assess(found, decide.confidence, decide), found, restarts)
+        found = shift(baseline[0], candidate[0])  # of infinite error, but its middle is known
+    return assess(found, policy.decide.confidence, policy.decide), found, restarts

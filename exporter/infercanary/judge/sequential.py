@@ -16,26 +16,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from infercanary.judge.policy import Decide
 from infercanary.judge.shift import Comparison, Pooled, Verdict, quantile
 from infercanary.judge.statistics import decided
 
 
-class Looks:
+class Looks(NamedTuple):
     """The looks at one upgrade, and what they call.
 
     Args:
         decide: The looks, their error, and what counts as a change.
     """
 
-    def __init__(self, decide: Decide) -> None:
-        self._decide = decide
+    decide: Decide
 
     def half_width(self, pooled: Pooled, error: float) -> float:
         """Half the width (a logarithm) of the interval at a look, such that all looks together err in this share of
         cases, of both directions together."""
-        of_runs = quantile(error / len(self._decide.looks), pooled.runs_df) * pooled.runs_se
+        of_runs = quantile(error / len(self.decide.looks), pooled.runs_df) * pooled.runs_se
         of_restarts = quantile(error, pooled.restart_df) * pooled.restart_se
         return min(math.hypot(of_runs, of_restarts), pooled.bound + of_restarts)
 
@@ -51,8 +51,8 @@ class Looks:
         Returns:
             The verdict, and the shift with its interval as ratios.
         """
-        ends = pooled.resolution.around(pooled.log, self.half_width(pooled, 1 - self._decide.confidence))
-        return decided(pooled, ends, self._decide, self._is_beyond_doubt(pooled), "unconfirmed")
+        ends = pooled.resolution.around(pooled.log, self.half_width(pooled, 1 - self.decide.confidence))
+        return decided(pooled, ends, self.decide, self._is_beyond_doubt(pooled), "unconfirmed")
 
     def confirmed_at(self, pooled: Pooled, runs: int) -> int | None:
         """The look, in runs of a start, at which a shift that stays as it is would be called; None if at none.
@@ -61,7 +61,7 @@ class Looks:
             pooled: The shift now.
             runs: Runs of a start at this look.
         """
-        for later in self._decide.looks:
+        for later in self.decide.looks:
             more = later / runs
             then = pooled._replace(runs_se=pooled.runs_se / math.sqrt(more), runs_df=pooled.runs_df * more)
             if more > 1 and self._is_beyond_doubt(then):
@@ -70,9 +70,8 @@ class Looks:
 
     def _is_beyond_doubt(self, pooled: Pooled) -> bool:
         """Whether the shift is a change, but for ``false_calls`` of restarts."""
-        decide = self._decide
-        least = max(decide.log_effect, decide.log_clear + self.half_width(pooled, decide.false_calls))
-        return abs(pooled.log) >= least
+        half = self.half_width(pooled, self.decide.false_calls)
+        return abs(pooled.log) >= max(self.decide.log_effect, self.decide.log_clear + half)
 
 
 def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
@@ -89,7 +88,6 @@ def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
     """
     verdict: Verdict | None = None
     for seen in looks:
-        is_same = verdict == ("regressed" if seen.shift > 0 else "improved")
-        if not (seen.verdict == "unconfirmed" and is_same):
+        if seen.verdict != "unconfirmed" or verdict != ("regressed" if seen.shift > 0 else "improved"):
             verdict = seen.verdict
     return verdict

@@ -35,14 +35,10 @@ class Shift(NamedTuple):
             return -math.inf, math.inf
         return self.resolution.around(self.log, quantile(1 - level, self.df) * self.se)
 
-    def has_moved(self, effect: float, sigmas: float) -> bool:
-        """Whether it is of that ``effect`` or more, and by so many standard errors beyond its own noise."""
-        return abs(self.log) >= max(effect, sigmas * self.se)
-
     def widened(self, variance: float, df: float) -> Shift:
         """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
         total = self.se**2 + variance
-        if not variance or not math.isfinite(total):
+        if not 0 < total < math.inf:
             return self
         share = variance / total
         freedom = share**2 / df + (1 - share) ** 2 / self.df

@@ -27,7 +27,7 @@ import numpy as np
 
 from infercanary.judge.policy import LIVE, Decide, Pool
 from infercanary.judge.resolution import Floats, resolution
-from infercanary.judge.shift import UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict, ratio
+from infercanary.judge.shift import Comparison, Pooled, Restarts, Shift, Verdict, ratio
 
 Points: TypeAlias = "Sequence[float] | Floats | Series"
 
@@ -85,10 +85,9 @@ class Series:
     @cached_property
     def level(self) -> float:
         """Hodges and Lehmann's of one sample: the median of all means of two points, each with itself included."""
-        ordered = self.ordered
-        if len(self) > 256:  # more would take a matrix of their square
-            ordered = np.quantile(ordered, (np.arange(256) + 0.5) / 256, method="hazen")
-        return float(np.median(np.add.outer(ordered, ordered))) / 2
+        step = 1 + 2 * (len(self) // 1024)  # all of many points would take a matrix of their square
+        kept = self.ordered[step // 2 :: step]
+        return float(np.median(np.add.outer(kept, kept))) / 2
 
     @cached_property
     def scatter(self) -> float:
@@ -104,9 +103,7 @@ class Series:
     @cached_property
     def alike(self) -> float:
         """Autocorrelation of neighbours, as of a first-order process."""
-        rest = self._winsorized - self._winsorized.mean()
-        power = float(rest @ rest)
-        alike = float(rest[1:] @ rest[:-1]) / power if power > 1e-24 else 0.0
+        alike = autocorrelation(self._winsorized - self._winsorized.mean())
         # Nearer to 1 no number of runs would show a level.
         return min(max(alike + (1 + 3 * max(alike, 0.0)) / len(self), 0.0), 0.97)
 
@@ -134,12 +131,17 @@ class Series:
         return max(1, len(self) // 15)
 
 
+def autocorrelation(rest: Floats) -> float:
+    """Of neighbours in a series around zero; 0 where all of it is zero."""
+    return float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-24))
+
+
 def between(old: Level, new: Level) -> Shift:
     """The shift from one level to another."""
     return Shift(new.log - old.log, math.sqrt(old.variance), old.df).widened(new.variance, new.df)
 
 
-def shift(baseline: Points, candidate: Points, pool: Pool = LIVE.pool) -> Shift:
+def shift(baseline: Points, candidate: Points) -> Shift:
     """How much slower ``candidate`` is, as far as its points show: the difference of both levels.
 
     Its error assumes that nothing was restarted: ``pooling`` adds what restarts do. Modes that last about as long as a
@@ -148,18 +150,14 @@ def shift(baseline: Points, candidate: Points, pool: Pool = LIVE.pool) -> Shift:
     Args:
         baseline: At least ``fewest_runs`` points, or the error is infinite.
         candidate: The same.
-        pool: The fewest points of a side, and whether they are read from a clock.
 
     Returns:
         The shift (a logarithm); of an infinite error, and NaN without a point on a side, where too few are there.
     """
     a, b = Series.of(baseline, "baseline"), Series.of(candidate, "candidate")
-    if not (len(a) and len(b)):
-        return UNKNOWN
-    if min(len(a), len(b)) < pool.fewest_runs:
-        return Shift(b.level - a.level, math.inf, 0.0)
-    coarse = resolution([a.ordered], [b.ordered]) if pool.reads_clock else UNKNOWN.resolution
-    return between(a.known, b.known)._replace(resolution=coarse)
+    if min(len(a), len(b)) < LIVE.pool.fewest_runs:
+        return Shift(b.level - a.level if len(a) and len(b) else math.nan, math.inf, 0.0)
+    return between(a.known, b.known)._replace(resolution=resolution([a.ordered], [b.ordered]))
 
 
 def assess(of: Shift, level: float, decide: Decide = LIVE.decide) -> Comparison:
@@ -221,22 +219,12 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
     Returns:
         An SD of logarithms; of an image with k starts that count it has k - 1 degrees of freedom beside the prior's.
     """
-    squares, df = pool.restart_sd**2 * pool.restart_df, pool.restart_df
+    df = pool.restart_df
+    squares = pool.restart_sd**2 * df
     for image in images:
-        levels = [start.known for start in counting(image, pool.fewest_runs)]
+        levels = [s.known for points in image if len(s := Series.of(points)) >= pool.fewest_runs]
         if len(levels) > 1:
             logs, variances, _ = np.array(levels).T
-            squares += (logs.size - 1) * max(float(logs.var(ddof=1) - variances.mean()), 0.0)
-            df += logs.size - 1
+            squares += (len(levels) - 1) * max(logs.var(ddof=1) - variances.mean(), 0.0)
+            df += len(levels) - 1
     return Restarts(math.sqrt(squares / df), df)
-
-
-def counting(starts: Iterable[Points], fewest: int, what: str = "start") -> list[Series]:
-    """Leave out the starts that have fewer points than ``fewest``.
-
-    Args:
-        starts: The latencies of each.
-        fewest: Points of a start that counts.
-        what: Their name in an error.
-    """
-    return [series for start in starts if len(series := Series.of(start, what)) >= fewest]

@@ -222,7 +222,7 @@ def test_the_command_answers_as_the_judge_does(run, write, numbers, journal, lev
     assert said("a", "b", "--restart-sd", "1") == compare(a, b, restart_sd=0.01)
     assert (
         said("a", "b", "--confidence", "0.95")
-        == compare_starts([a], [b], restart_sd=0.0, policy=FILES.but(confidence=0.95)).seen
+        == compare_starts([a], [b], restart_sd=0.0, policy=FILES.but(confidence=0.95))[0]
     )
     more = ("--more-baseline", "c", "--more-candidate", "d")
     assert said("a", "b", *more) == compare([a, c], [b, d])

@@ -95,7 +95,7 @@ def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
         [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
         return len(family.points)
 
-    explained = Operators("explained", (5, 5), (shift,))
+    explained = Operators("explained", (shift,))
     assert points("regressed", explained) == points("improved", explained) == 1
     assert points("equivalent", explained) == points("inconclusive", explained) == 0
     assert (
@@ -111,7 +111,7 @@ def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
             OperatorShift(f"aten::{canary}{i}" + "x" * 200, 0.0, 0.001 * (i + 1), 0.1, "grew")
             for i in range(MOST)
         )
-        causes = Causes(operators=Operators("explained", (5, 5), shifts))
+        causes = Causes(operators=Operators("explained", shifts))
         return upgraded(causes=causes)
 
     found = Findings(judgements={name: result(name) for name in ("c", "d")}, sentences={})
@@ -138,7 +138,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
 
 def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
     shift = OperatorShift("aten::conv2d", 0.01, 0.02, 1.0, "grew")
-    drift = Drift(shift=0.5, onset=1.0, operators=Operators("explained", (5, 5), (shift,)))
+    drift = Drift(shift=0.5, onset=1.0, operators=Operators("explained", (shift,)))
     [family] = [
         each
         for each in metrics.families(Findings(drifts={("a", "c"): drift}), "a")

@@ -44,7 +44,7 @@ def shares(
         after,
         controls,
         clock,
-        lambda shift: shift.has_moved(LIVE.decide.log_effect, LIVE.attribute.moved_sigmas),
+        lambda shift: abs(shift.log) >= max(LIVE.decide.log_effect, LIVE.attribute.moved_sigmas * shift.se),
     )
 
 

@@ -79,29 +79,29 @@ UNKNOWN = replace(CONV, shapes="")
         ([CONV, RELU], [slower(CONV, 0.03), RELU], [("aten::conv2d", "grew", "")]),
         ([CONV, RELU], [slower(CONV, 0.003), RELU], [("aten::conv2d", "shrank", "")]),
         ([CONV, RELU], [slower(CONV, 0.0112), RELU], [("aten::conv2d", "grew", "")]),
-        ([CONV, row("small", 1e-4)], [slower(CONV, 0.03), row("small", 2e-4)], [("aten::conv2d", "grew", "")]),
+        ([CONV, row("small", 1e-4)], [slower(CONV, 0.03), row("small", 2e-4)],
+         [("aten::conv2d", "grew", ""), ("small", "grew", "")]),
         ([CONV, RELU], [slower(CONV, 0.03, name="aten::_slow_conv2d"), RELU],
-         [("aten::conv2d", "kernel", "mkldnn_convolution → _slow_conv2d")]),
+         [("aten::conv2d", "grew", "mkldnn_convolution → _slow_conv2d")]),
         ([CONV, RELU], [slower(CONV, 0.003, name="fast"), RELU],
-         [("aten::conv2d", "kernel", "mkldnn_convolution → fast")]),
-        ([CONV, RELU], [slower(CONV, 0.03, device="cuda:0"), RELU], [("aten::conv2d", "moved", "cpu → cuda:0")]),
-        ([CONV, RELU], [slower(CONV, 0.03, shapes="1x3x8x8 double, 4x3x3x3 double"), RELU],
-         [("aten::conv2d", "type", "float → double")]),
+         [("aten::conv2d", "shrank", "mkldnn_convolution → fast")]),
+        ([CONV, RELU], [slower(CONV, 0.03, device="cuda:0"), RELU], [("aten::conv2d", "grew", "cpu → cuda:0")]),
+        ([CONV, RELU], [slower(CONV, 0.03, name="slow", device="cuda:0"), RELU],
+         [("aten::conv2d", "grew", "cpu → cuda:0, mkldnn_convolution → slow")]),
         ([UNKNOWN, RELU], [slower(CONV, 0.03), RELU], [("aten::conv2d", "grew", "")]),
         ([CONV, RELU], [slower(UNKNOWN, 0.03), RELU], [("aten::conv2d", "grew", "")]),
-        ([CONV, RELU], [slower(CONV, 0.03, calls=6), RELU], [("aten::conv2d", "calls", "2 → 6 calls")]),
-        ([CONV, RELU], [slower(CONV, 0.03, calls=3), RELU], [("aten::conv2d", "grew", "")]),  # each of them is slower
-        ([CONV, RELU], [slower(CONV, 0.003, calls=3), RELU], [("aten::conv2d", "shrank", "")]),
-        ([CONV, RELU], [CONV, RELU, NORM], [("aten::batch_norm", "new", "")]),
-        ([CONV, RELU, NORM], [CONV, RELU], [("aten::batch_norm", "gone", "")]),
+        ([CONV, RELU], [slower(CONV, 0.03, calls=6), RELU], [("aten::conv2d", "grew", "2 → 6 calls")]),
+        ([CONV, RELU], [CONV, RELU, NORM], [("aten::batch_norm", "new", "0 → 1 calls")]),
+        ([CONV, RELU, NORM], [CONV, RELU], [("aten::batch_norm", "gone", "1 → 0 calls")]),
         # One of two layers in another type, and a small helper that is new beside the one that grew.
-        ([slower(LINEAR, 0.0055)], [LINEAR, replace(LINEAR, shapes="8x256 double")],
-         [("aten::linear", "type", "float → double")]),
+        ([slower(LINEAR, 0.0055, calls=2)], [LINEAR, replace(LINEAR, shapes="8x256 double")],
+         [("aten::linear", "grew", "8x256 float → 8x256 double")]),
         ([CONV], [slower(CONV, 0.03), slower(CONV, 0.004, name="helper", calls=0)], [("aten::conv2d", "grew", "")]),
         ([row("sm80_fprop", 0.001)], [row("scudnn_conv", 0.003)],
-         [("scudnn_conv", "kernel", "sm80_fprop → scudnn_conv")]),
-        ([CUDA], [slower(CPU, 0.009)], [("Erf", "moved", "CUDA → CPU")]),
-        ([row("Gelu", 0.001), RELU], [row("Mul", 0.006), RELU], [("Mul", "new", ""), ("Gelu", "gone", "")]),
+         [("scudnn_conv", "grew", "sm80_fprop → scudnn_conv")]),
+        ([CUDA], [slower(CPU, 0.009)], [("Erf", "grew", "CUDA → CPU")]),
+        ([row("Gelu", 0.001), RELU], [row("Mul", 0.006), RELU],
+         [("Mul", "new", "0 → 1 calls"), ("Gelu", "gone", "1 → 0 calls")]),
     ],
 )  # fmt: skip
 def test_the_operator_that_changed_is_named_with_its_kind_of_change(
@@ -109,11 +109,10 @@ def test_the_operator_that_changed_is_named_with_its_kind_of_change(
 ) -> None:
     old, new = profile(*before, seed=1), profile(*after, seed=2)
     found = compared(old, new)
-    assert found.state == "explained" and found.repeats == (REPEATS, REPEATS)
+    assert found.state == "explained"
     assert [(shift.operator, shift.change, shift.detail) for shift in found.shifts] == expected
     assert found.share == pytest.approx(1.0, abs=0.05)
     assert sum(shift.share for shift in found.shifts) == pytest.approx(1.0, abs=0.1)
-    assert found.wall == (median(old.wall), median(new.wall))
 
 
 @pytest.mark.parametrize(
@@ -146,28 +145,35 @@ FEW = replace(
 )  # fmt: skip
 
 
+DISTURBED = profile(CONV, slowed=(3, 3, 3, 1, 3))
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "timed", "state", "repeats"),
+    ("before", "after", "timed", "state"),
     [
-        (ONE, OTHER, (0.0108, 0.0322), "explained", (5, 5)),
-        (ONE, profile(CONV, outside=0.009), (0.0108, 0.0188), "outside", (5, 5)),
+        (ONE, OTHER, (0.0108, 0.0322), "explained"),
+        (ONE, profile(CONV, outside=0.009), (0.0108, 0.0188), "outside"),
         # Profiled repeats that changed otherwise than the timed ones.
-        (ONE, OTHER, (0.01, 0.0102), "unexplained", (5, 5)),
-        (ONE, OTHER, (0.0108, 0.018), "unexplained", (5, 5)),
-        (ONE, OTHER, (0.02, 0.01), "unexplained", (5, 5)),
-        (ONE, OTHER, (0.001, 0.3), "unexplained", (5, 5)),
-        # The last six profiles of a side.
-        ([ONE] * 8, [OTHER] * 2, (0.0108, 0.0322), "explained", (30, 10)),
-        # The profiler disturbed some repeats, or most of them.
-        (profile(CONV, slowed=(3, 1, 1, 1, 0.3)), OTHER, (0.0108, 0.0322), "explained", (5, 5)),
-        (profile(CONV, slowed=(3, 3, 1, 1, 3)), OTHER, (0.0108, 0.0322), "unexplained", (5, 5)),
+        (ONE, OTHER, (0.01, 0.0102), "unexplained"),
+        (ONE, OTHER, (0.0108, 0.018), "unexplained"),
+        (ONE, OTHER, (0.02, 0.01), "unexplained"),
+        (ONE, OTHER, (0.001, 0.3), "unexplained"),
+        (ONE, OTHER, (0.01, 0.01), "unexplained"),
+        (ONE, OTHER, (0.005, 0.0159), "explained"),
+        # The profiler disturbed some repeats, or most of them; of several profiles the one that it disturbed least.
+        (profile(CONV, slowed=(3, 1, 1, 1, 0.3)), OTHER, (0.0108, 0.0322), "explained"),
+        (DISTURBED, OTHER, (0.0108, 0.0322), "unexplained"),
+        ([DISTURBED, ONE, FEW, DISTURBED], [DISTURBED, OTHER], (0.0108, 0.0322), "explained"),
     ],
 )  # fmt: skip
 def test_the_state_says_what_profiles_explain(
-    before: Profile, after: Profile, timed: tuple[float, float] | None, state: str, repeats: tuple[int, int]
+    before: Profile | Sequence[Profile],
+    after: Profile | Sequence[Profile],
+    timed: tuple[float, float],
+    state: str,
 ) -> None:
     found = compared(before, after, timed)
-    assert (found.state, found.repeats) == (state, repeats)
+    assert found.state == state
     assert bool(found.shifts) == (state == "explained")
 
 
@@ -176,7 +182,6 @@ def test_the_state_says_what_profiles_explain(
     [
         ([], [ONE], (0.01, 0.02)),
         ([ONE], [], (0.01, 0.02)),
-        ([ONE], [OTHER], (0.01, 0.01)),
         ([ONE], [FEW], (0.01, 0.02)),
         ([ONE], [replace(OTHER, state="no_cupti")], (0.01, 0.03)),
         ([replace(ONE, engine="onnxruntime")], [OTHER], (0.01, 0.03)),
@@ -218,12 +223,11 @@ def test_words_name_the_operator_its_share_and_what_else_changed() -> None:
     grew, outside = compared(ONE, OTHER), compared(ONE, profile(CONV, outside=0.009))
     assert part(grew).startswith("conv2d 9.") and " → 31" in part(grew) and "ms" in part(grew)
     assert part(grew).endswith("% of the change)")
-    assert "% of the change is outside of them (" in part(outside)
+    assert part(outside).endswith("% of the change is outside of them")
     new = [row(f"aten::op{i}", 0.002 - i * 1e-4) for i in range(5)]
     added = compared(profile(CONV), profile(CONV, *new))
     assert part(added).startswith("op0 new (") and part(added).endswith(", 3 more new")
     unlike = compared(ONE, OTHER, (0.02, 0.01))
     assert part(unlike) in summary(unlike) and "does not explain it" in part(unlike)
-    assert "5 and 5 profiled repeats" in summary(unlike)
     [linear] = compared(profile(LINEAR, BIG), profile(LINEAR, slower(BIG, 0.012))).shifts
     assert line(linear).endswith("; 8x1024 float"), "the layer that changed, of several"

@@ -418,7 +418,7 @@ def _new_containers(found: Findings, canary: str) -> str:
 def _operators(changed: Mapping[str, Result]) -> dict[tuple[str, ...], float]:
     """The operators that explain the changes of a service, the largest differences."""
     gained = {
-        (canary, bounded(shift.operator), shift.change): shift.gained
+        (canary, bounded(shift.operator), shift.change): shift.after - shift.before
         for canary, judgement in changed.items()
         if judgement.causes.operators is not None and judgement.causes.operators.state == "explained"
         for shift in judgement.causes.operators.shifts

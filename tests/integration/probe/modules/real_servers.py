@@ -39,7 +39,6 @@ ENVIRONMENTS = {
     "mlserver": _Wanted(["mlserver==1.7.1"]),
     "triton": _Wanted(["nvidia-pytriton==0.7.0", "numpy==1.26.4"], dependencies=False),
     "transformers": _Wanted(["transformers[serving]==5.23.0"], beside=True),
-    "openvino": _Wanted(["onnxruntime-openvino==1.24.1"], beside=True),  # has ONNX Runtime's own name
 }
 
 
