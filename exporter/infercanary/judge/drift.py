@@ -73,7 +73,7 @@ def detect(
         starts: Of one container and one image, in order of time.
         siblings: Starts of other services on the host.
         canary: Its name.
-        restarts: The restart variance as it was known when the last of ``starts`` began.
+        restarts: The restart variance as it was known when the last of ``starts`` began; none of a single start.
 
     Returns:
         A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift and its onset.
@@ -92,10 +92,9 @@ def detect(
     now = Start(starts[-1].generation, merged[-rules.recent_blocks :])
     sides = [before.series], [now.series]
     shift = shift_of_starts(*sides, pool=policy.pool)
-    looks = [(shift, rules.drift_confidence)]
-    if len(starts) > 1:
-        # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
-        looks.append((shift_of_starts(*sides, restarts, policy.pool), 0.99))
+    # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
+    with_restarts = shift_of_starts(*sides, restarts, policy.pool)
+    looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):
         return Drift(shift=0.0)
     # The step that leaves the blocks nearest to the levels on either side.
@@ -103,10 +102,9 @@ def detect(
     nearer = abs(whole.series.logs - old) - abs(whole.series.logs - new)
     onset = float(whole.times[nearer.cumsum().argmin() + 1])
     beside = [
-        Pair([Start(s.generation, earlier)], [Start(s.generation, later)])
+        Pair([s.first(earlier)], [s.latest(later)])
         for s in siblings
-        if (earlier := [x for x in s.samples if x.started_at < onset])
-        and (later := [x for x in s.samples if x.started_at >= now.times[0]])
+        if (earlier := int((s.times < onset).sum())) and (later := int((s.times >= now.times[0]).sum()))
     ]
     causes = Attribution(policy).explain(shift, [Pair([before], [now])], canary, beside=beside)
     profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]

@@ -22,6 +22,7 @@ import numpy as np
 
 from infercanary.contract.measures import SPREAD, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
+from infercanary.judge.align import Alignment
 from infercanary.judge.causes import Attribution
 from infercanary.judge.finding import Finder
 from infercanary.judge.model import Pair, Sample, Start, Upgrade
@@ -29,7 +30,7 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import State
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import CHANGED, Comparison, Shift
-from infercanary.judge.spread import compare_spread
+from infercanary.judge.spread import RUNS, compare_spread
 from infercanary.judge.statistics import assess
 from infercanary.judge.upgrade import Selection, select
 
@@ -49,11 +50,7 @@ class MeasureVerdict(msgspec.Struct, frozen=True):
 
 
 class Measures:
-    """Judges measures.
-
-    Args:
-        policy: The numbers that decide about latency.
-    """
+    """Judges measures by the policy that decides about latency."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
@@ -76,8 +73,14 @@ class Measures:
             measure.name: self._judged(measure, selection.starts, upgrade, siblings)
             for measure in measured(upgrade.before, upgrade.after)
         }
-        spread = compare_spread(upgrade, siblings, self._policy)
-        found[SPREAD.name] = MeasureVerdict(*spread) if spread is not None else MeasureVerdict("settling")
+        found[SPREAD.name] = MeasureVerdict("settling")
+        alignment = Alignment(self._policy)
+        runs, pairs = next(alignment.looks(upgrade), (0, []))
+        if runs >= RUNS:
+            until = max(start.times[-1] for pair in pairs for start in pair.after)
+            beside = alignment.beside(siblings, upgrade, until)
+            if (spread := compare_spread(pairs, beside, self._policy.decide, self._policy.pool)) is not None:
+                found[SPREAD.name] = MeasureVerdict(*spread)
         return found
 
     def compare(self, before: Sequence[Start], after: Sequence[Start]) -> dict[str, MeasureVerdict]:

@@ -9,7 +9,7 @@ Shifts are ratios here (0.03 is 3 %), in either direction alike; the judge works
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -192,10 +192,10 @@ class Drift:
 class Policy:
     """The numbers that decide, by what they are for."""
 
-    decide: Decide = field(default_factory=Decide)
-    pool: Pool = field(default_factory=Pool)
-    attribute: Attribute = field(default_factory=Attribute)
-    drift: Drift = field(default_factory=Drift)
+    decide: Decide = Decide()
+    pool: Pool = Pool()
+    attribute: Attribute = Attribute()
+    drift: Drift = Drift()
 
     def but(self, **changes: Any) -> Policy:
         """Return the policy with some numbers changed.
