@@ -199,7 +199,7 @@ class Finder:
         not explain the scatter of the runs."""
         if any(threads(start.generation) != "1" for start in (*upgrade.before, *upgrade.after)):
             return None
-        left = left_waiting(starts, self._policy.pool)
+        left = left_waiting(starts)
         known, fewest = {start.boot: start for start in left}, self._policy.pool.fewest_runs
 
         def same(several: Sequence[Start]) -> list[Start]:

@@ -25,9 +25,6 @@ from infercanary.judge.policy import Decide, Pool
 from infercanary.judge.shift import CHANGED, Shift, Verdict
 from infercanary.judge.statistics import assess
 
-RUNS = 48
-"""Runs of a stretch, and of a new start at the first look."""
-
 
 class Spreads(NamedTuple):
     """Spreads of one replica, as logarithms."""
@@ -47,8 +44,9 @@ def compare_spread(
 ) -> tuple[Verdict, float, float, float, float, float] | None:
     """Did the spread of runs change with the upgrade.
 
-    A change is five times as large as one that counts of other measures. The interval that is shown (98 %) calls it,
-    unless controls, or siblings and replicas on the old image, spread at least half as much.
+    A change is five times as large as one that counts of other measures, and takes three earlier starts. The interval
+    that is shown (98 %) calls it, unless controls, or siblings and replicas on the old image, spread at least half as
+    much.
 
     Args:
         pairs: For each replica its starts before and after.
@@ -63,9 +61,14 @@ def compare_spread(
     replicas = _spreads(pairs)
     if not replicas:
         return None
-    shift = _shift(replicas, pool.spread_restart_sd)
-    rules = replace(decide, smallest_effect=max(decide.smallest_effect, 5 * pool.measure_effect))
-    seen = assess(shift, max(decide.confidence, 1 - 10 * decide.false_calls), rules)
+    # Replicas share a host, and what it does from one period to the next: they count as one. The prior of the restart
+    # variance counts for four degrees of freedom.
+    squares = fmean(math.fsum(x * x for x in each.apart) for each in replicas)
+    starts, df = fmean(each.starts for each in replicas), 3 + fmean(len(each.apart) for each in replicas)
+    variance = (4 * pool.spread_restart_sd**2 + squares) / df * (1 + 1 / starts) if starts >= 3 else math.inf
+    shift = Shift(fmean(each.grown for each in replicas), math.sqrt(variance), df)
+    rules = replace(decide, smallest_effect=5 * pool.measure_effect)
+    seen = assess(shift, 1 - 10 * decide.false_calls, rules)
     stayed = [Pair([old], [new]) for pair in pairs for old, new in pair.concurrent]
     if seen.verdict in CHANGED:
         controls = [each for name in CONTROLS for each in _spreads(pairs, name)]
@@ -76,7 +79,7 @@ def compare_spread(
     return *seen, before, before * math.exp(shift.log)
 
 
-def spread(values: Iterable[float]) -> float:
+def spread(values: Sequence[float]) -> float:
     """Mean difference of neighbours, as a ratio, without the largest eighth.
 
     Args:
@@ -85,10 +88,9 @@ def spread(values: Iterable[float]) -> float:
     Returns:
         At least .1 %: nobody cares how much steadier a latency is.
     """
-    steps = np.sort(np.abs(np.diff(np.log([*values]))))
-    ticks = steps[steps > 1e-9]
-    if ticks.size:  # two values that a coarse clock shows as one are a third of its tick apart, on average
-        steps = np.maximum(steps, ticks[0] / 3)
+    steps = np.sort(np.abs(np.diff(np.log(values))))
+    # Two values that a coarse clock shows as one are a third of its tick apart, on average.
+    steps = np.maximum(steps, min(steps[steps > 1e-9], default=0.0) / 3)
     return math.hypot(float(steps[: steps.size - steps.size // 8].mean()), 1e-3)
 
 
@@ -112,16 +114,4 @@ def _stretches(start: Start, control: str) -> list[float]:
         if s.runs == 1
         and (value := s.controls.get(control, 0.0) if control else (s.median or 0.0) - (s.waited or 0.0)) > 0
     ]
-    return [math.log(spread(values[end - RUNS : end])) for end in range(len(values), RUNS - 1, -RUNS)]
-
-
-def _shift(replicas: Sequence[Spreads], restart_sd: float) -> Shift:
-    """By how much the spread grew; its error is infinite while a replica has fewer than three earlier starts.
-
-    Replicas share a host, and what it does from one period to the next: they count as one. The prior counts for four
-    degrees of freedom.
-    """
-    squares = fmean(math.fsum(x * x for x in each.apart) for each in replicas)
-    starts, df = fmean(each.starts for each in replicas), 3 + fmean(len(each.apart) for each in replicas)
-    variance = (4 * restart_sd**2 + squares) / df * (1 + 1 / starts)
-    return Shift(fmean(each.grown for each in replicas), math.sqrt(variance) if starts >= 3 else math.inf, df)
+    return [math.log(spread(values[end - 48 : end])) for end in range(len(values), 47, -48)]
