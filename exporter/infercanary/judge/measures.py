@@ -77,7 +77,7 @@ class Measures:
             finder = Finder(self._rules(measure))
             finding = finder.find(Selection(every, Upgrade(upgrade.at, before, after, []), []))
             found[measure.name] = MeasureVerdict(finding.state)
-            if (look := finding.look) is not None:
+            if look := finding.look:
                 found[measure.name] = self._verdict(
                     measure, finding.state, look, look.pairs, finder.beside(finding, siblings)
                 )
@@ -86,7 +86,7 @@ class Measures:
         until = max((start.times[-1] for pair in pairs for start in pair.after), default=0.0)
         beside = alignment.beside(siblings, upgrade, until)
         spread = compare_spread(pairs, beside, self._policy.decide, self._policy.pool)
-        found[SPREAD.name] = MeasureVerdict(*spread) if spread is not None else MeasureVerdict("settling")
+        found[SPREAD.name] = MeasureVerdict(*spread) if spread else MeasureVerdict("settling")
         return found
 
     def compare(self, before: Sequence[Start], after: Sequence[Start]) -> dict[str, MeasureVerdict]:
@@ -103,12 +103,12 @@ class Measures:
         found = {}
         for measure in measured(before, after):
             rules = self._rules(measure)
-            sides = [self._derived(measure, side, (before, after)) for side in (before, after)]
-            look = compare_starts(*([s.series for s in side] for side in sides), policy=rules)
+            old, new = (self._derived(measure, side, (before, after)) for side in (before, after))
+            look = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
             state = look.seen.verdict
             if state in CHANGED:  # at the error of live calls: several measures are asked about at once
                 state = assess(look.shift, 1 - rules.decide.false_calls, rules.decide).verdict
-            found[measure.name] = self._verdict(measure, state, look, [Pair(*sides)], [])
+            found[measure.name] = self._verdict(measure, state, look, [Pair(old, new)], [])
         return found
 
     def _rules(self, measure: Measure) -> Policy:
@@ -145,7 +145,7 @@ class Measures:
             return MeasureVerdict(state)
         if state in CHANGED and measure.unit != "bytes":
             causes = Attribution(self._rules(measure)).explain(look.shift, pairs, "", beside=beside)
-            if causes.cause != "image" and (causes.host is not None or GPU_BUSY in causes.tags):
+            if causes.cause != "image" and (causes.host or GPU_BUSY in causes.tags):
                 state = "inconclusive"
         before, after = (
             median(s.median for pair in pairs for start in getattr(pair, side) for s in start.samples)
@@ -168,7 +168,7 @@ def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:
         Memory and energy first, then the points of sweeps. At most 20: a probe may report any number.
     """
     old, new = ({n for start in side for s in start.samples for n in s.measures} for side in (before, after))
-    known = [m for name in old & new if (m := measure_of(name)) is not None and m.is_judged]
+    known = [m for name in old & new if (m := measure_of(name)) and m.is_judged]
     return sorted(known, key=lambda m: (m.more_is_better, m.unit, len(m.name), m.name))[:20]
 
 
