@@ -317,7 +317,7 @@ def numbers(policy: Policy) -> dict[str, str]:
         "some": f"{100 * (1 - policy.attribute.whole_share):g}",
         "gone_minutes": f"{policy.pool.gone_seconds / 60:g}",
         "block_runs": str(policy.drift.block_runs),
-        "drift_blocks": str(policy.drift.baseline_blocks),
+        "drift_blocks": str(policy.drift.blocks),
     }
 
 

@@ -13,17 +13,16 @@ from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import Pool
 
 
-def left_waiting(starts: Sequence[Start], pool: Pool) -> list[Start]:
+def left_waiting(starts: Sequence[Start]) -> list[Start]:
     """``starts`` after subtracting each run's CPU wait caused by others on the host.
 
     CPU wait caused by others in the container stays in: that is the image's doing. Cold caches after a wait stay in.
 
     Args:
         starts: Of canaries with one thread; of several threads each knows only its own waiting.
-        pool: In how many of a start's runs the waiting must be known.
 
     Returns:
-        Those in which it is known often enough, with the runs in which it is known.
+        Those in which it is known of at least half of the runs, with these runs.
     """
     left = []
     for start in starts:
@@ -34,7 +33,7 @@ def left_waiting(starts: Sequence[Start], pool: Pool) -> list[Start]:
                 waited=0.0,
                 off_cpu={why: max(0.0, t - waited) if why == QUEUED else t for why, t in s.off_cpu.items()},
             )
-            for s, waited, rest in _known(start, pool)
+            for s, waited, rest in _known(start)
         ]
         if samples:
             left.append(Start(start.generation, samples))
@@ -58,7 +57,7 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     waits = {
         start.boot: math.log(median(1 + waited / rest for _, waited, rest in known))
         for start in (*starts, *new)
-        if (known := _known(start, pool))
+        if (known := _known(start))
     }
     candidates = [start for start in new if start.boot in waits]
     images = {start.work for start in new}
@@ -78,11 +77,11 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     return [start for start in starts if start.boot not in out]
 
 
-def _known(start: Start, pool: Pool) -> list[tuple[Sample, float, float]]:
-    """Runs whose CPU wait caused by others on the host is known, with it and the rest; none if those are too few."""
+def _known(start: Start) -> list[tuple[Sample, float, float]]:
+    """Runs whose CPU wait caused by others is known, with that wait and the rest; none if fewer than half."""
     known = [
         (s, s.waited, s.median - s.waited)
         for s in start.samples
         if s.median and s.waited is not None and s.waited < s.median
     ]
-    return known if len(known) >= pool.waiting_known * len(start.samples) else []
+    return known if 2 * len(known) >= len(start.samples) else []

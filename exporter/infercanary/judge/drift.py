@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 import msgspec
 import numpy as np
@@ -51,12 +52,10 @@ def blocks(samples: Sequence[Sample], runs: int) -> list[Sample]:
         Of the full blocks: runs at the end that do not fill one are left out.
     """
     found: list[Sample] = []
-    waiting: list[Sample] = []
-    for sample in samples:
-        waiting = [sample] if sample.runs > 1 else [*waiting, sample]
-        if sample.runs > 1 or len(waiting) == runs:
-            found.append(merge(waiting) if len(waiting) > 1 else sample)
-            waiting = []
+    for is_merged, group in groupby(samples, lambda sample: sample.runs > 1):
+        each = [*group]
+        full = range(runs, len(each) + 1, runs)
+        found += each if is_merged else [merge(each[end - runs : end]) for end in full]
     return found
 
 
@@ -73,29 +72,28 @@ def detect(
         starts: Of one container and one image, in order of time.
         siblings: Starts of other services on the host.
         canary: Its name.
-        restarts: The restart variance as it was known when the last of ``starts`` began.
+        restarts: The restart variance as it was known when the last of ``starts`` began; none of a single start.
 
     Returns:
         A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift and its onset.
     """
-    rules, fewest = policy.drift, policy.drift.baseline_blocks
+    rules = policy.drift
     merged = [block for start in starts for block in blocks(start.samples, rules.block_runs)]
-    if len(merged) < fewest + rules.recent_blocks:
+    if len(merged) < 2 * rules.blocks:
         return Drift()
     whole = Start(starts[0].generation, merged)
     # The first day is the baseline, once it is over; before that, what there is but for the last blocks. Where runs
     # are rare, or the container was paused, a day has too few: then it is as many as are needed. A clock that was set
     # back adds no time.
     ages = np.diff(whole.times, prepend=whole.times[0]).clip(0).cumsum()
-    day = max(fewest, int((ages < rules.first_seconds).sum()))
-    before = whole.first(min(day, len(merged) - rules.recent_blocks))
-    now = Start(starts[-1].generation, merged[-rules.recent_blocks :])
+    day = max(rules.blocks, int((ages < rules.first_seconds).sum()))
+    before = whole.first(min(day, len(merged) - rules.blocks))
+    now = Start(starts[-1].generation, merged[-rules.blocks :])
     sides = [before.series], [now.series]
     shift = shift_of_starts(*sides, pool=policy.pool)
-    looks = [(shift, rules.drift_confidence)]
-    if len(starts) > 1:
-        # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
-        looks.append((shift_of_starts(*sides, restarts, policy.pool), 0.99))
+    # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
+    with_restarts = shift_of_starts(*sides, restarts, policy.pool)
+    looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):
         return Drift(shift=0.0)
     # The step that leaves the blocks nearest to the levels on either side.
@@ -103,10 +101,9 @@ def detect(
     nearer = abs(whole.series.logs - old) - abs(whole.series.logs - new)
     onset = float(whole.times[nearer.cumsum().argmin() + 1])
     beside = [
-        Pair([Start(s.generation, earlier)], [Start(s.generation, later)])
+        Pair([s.first(earlier)], [s.latest(later)])
         for s in siblings
-        if (earlier := [x for x in s.samples if x.started_at < onset])
-        and (later := [x for x in s.samples if x.started_at >= now.times[0]])
+        if (earlier := int((s.times < onset).sum())) and (later := int((s.times >= now.times[0]).sum()))
     ]
     causes = Attribution(policy).explain(shift, [Pair([before], [now])], canary, beside=beside)
     profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]

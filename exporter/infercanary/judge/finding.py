@@ -193,7 +193,7 @@ class Finder:
         not explain the scatter of the runs."""
         if any(threads(start.generation) != "1" for start in (*upgrade.before, *upgrade.after)):
             return []
-        left = left_waiting(starts, self._pool)
+        left = left_waiting(starts)
         known, fewest = {start.boot: start for start in left}, self._pool.fewest_runs
         quiet = upgrade._replace(
             before=[known[s.boot] for s in upgrade.before if s.boot in known],

@@ -22,13 +22,14 @@ import numpy as np
 
 from infercanary.contract.measures import SPREAD, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
+from infercanary.judge.align import Alignment
 from infercanary.judge.causes import Attribution
-from infercanary.judge.finding import Finder
+from infercanary.judge.finding import Finder, Look
 from infercanary.judge.model import Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import State
-from infercanary.judge.samples import compare_starts
-from infercanary.judge.shift import CHANGED, Comparison, Shift
+from infercanary.judge.samples import Compared, compare_starts
+from infercanary.judge.shift import CHANGED
 from infercanary.judge.spread import compare_spread
 from infercanary.judge.statistics import assess
 from infercanary.judge.upgrade import Selection, select
@@ -49,11 +50,7 @@ class MeasureVerdict(msgspec.Struct, frozen=True):
 
 
 class Measures:
-    """Judges measures.
-
-    Args:
-        policy: The numbers that decide about latency.
-    """
+    """Judges measures by the policy that decides about latency."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
@@ -72,12 +69,24 @@ class Measures:
         upgrade = selection.upgrade
         if upgrade is None:
             return {}
-        found = {
-            measure.name: self._judged(measure, selection.starts, upgrade, siblings)
-            for measure in measured(upgrade.before, upgrade.after)
-        }
-        spread = compare_spread(upgrade, siblings, self._policy)
-        found[SPREAD.name] = MeasureVerdict(*spread) if spread is not None else MeasureVerdict("settling")
+        found, sides = {}, (upgrade.before, upgrade.after)
+        for measure in measured(*sides):
+            every = self._derived(measure, selection.starts, sides)
+            of = {start.boot: start for start in every}
+            before, after = ([of[start.boot] for start in side] for side in sides)
+            finder = Finder(self._rules(measure))
+            finding = finder.find(Selection(every, Upgrade(upgrade.at, before, after, []), []))
+            found[measure.name] = MeasureVerdict(finding.state)
+            if look := finding.look:
+                found[measure.name] = self._verdict(
+                    measure, finding.state, look, look.pairs, finder.beside(finding, siblings)
+                )
+        alignment = Alignment(self._policy)
+        _, pairs = next(alignment.looks(upgrade), (0, []))
+        until = max((start.times[-1] for pair in pairs for start in pair.after), default=0.0)
+        beside = alignment.beside(siblings, upgrade, until)
+        spread = compare_spread(pairs, beside, self._policy.decide, self._policy.pool)
+        found[SPREAD.name] = MeasureVerdict(*spread) if spread else MeasureVerdict("settling")
         return found
 
     def compare(self, before: Sequence[Start], after: Sequence[Start]) -> dict[str, MeasureVerdict]:
@@ -94,41 +103,25 @@ class Measures:
         found = {}
         for measure in measured(before, after):
             rules = self._rules(measure)
-            old, new = (self._derived(measure, side, before, after) for side in (before, after))
-            seen, shift, _ = compare_starts(*([s.series for s in side] for side in (old, new)), policy=rules)
-            state: State = seen.verdict
+            old, new = (self._derived(measure, side, (before, after)) for side in (before, after))
+            look = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
+            state = look.seen.verdict
             if state in CHANGED:  # at the error of live calls: several measures are asked about at once
-                state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
-            found[measure.name] = self._verdict(measure, state, seen, shift, [Pair(old, new)], [])
+                state = assess(look.shift, 1 - rules.decide.false_calls, rules.decide).verdict
+            found[measure.name] = self._verdict(measure, state, look, [Pair(old, new)], [])
         return found
-
-    def _judged(
-        self, measure: Measure, starts: Sequence[Start], upgrade: Upgrade, siblings: Sequence[Start]
-    ) -> MeasureVerdict:
-        every = self._derived(measure, starts, upgrade.before, upgrade.after)
-        of = {start.boot: start for start in every}
-        before, after = ([of[start.boot] for start in side] for side in (upgrade.before, upgrade.after))
-        finder = Finder(self._rules(measure))
-        finding = finder.find(Selection(every, Upgrade(upgrade.at, before, after, []), []))
-        look = finding.look
-        if look is None:
-            return MeasureVerdict(finding.state)
-        beside = finder.beside(finding, siblings)
-        return self._verdict(measure, finding.state, look.seen, look.shift, look.pairs, beside)
 
     def _rules(self, measure: Measure) -> Policy:
         return self._policy.for_measures(loads=measure.unit != "bytes")
 
     def _derived(
-        self, measure: Measure, starts: Iterable[Start], before: Iterable[Start], after: Iterable[Start]
+        self, measure: Measure, starts: Iterable[Start], sides: Iterable[Iterable[Start]]
     ) -> list[Start]:
         """Starts with the measure; memory up to the age that some start of either side has reached, and at least as
         many runs as count."""
         age = math.inf
         if measure.unit == "bytes":
-            age = min(
-                max((np.ptp(s.times) for s in side if s.samples), default=0.0) for side in (before, after)
-            )
+            age = min(max((np.ptp(s.times) for s in side if s.samples), default=0.0) for side in sides)
         fewest = self._policy.pool.fewest_runs
         return [
             of_measure(start.first(max(fewest, int((start.times - start.times[:1] <= age).sum()))), measure)
@@ -139,8 +132,7 @@ class Measures:
         self,
         measure: Measure,
         state: State,
-        seen: Comparison,
-        shift: Shift,
+        look: Look | Compared,
         pairs: Sequence[Pair],
         beside: Sequence[Pair],
     ) -> MeasureVerdict:
@@ -149,22 +141,19 @@ class Measures:
         A change that the host or others on the GPU may have made, as far as controls and siblings show, is
         `inconclusive`.
         """
-        if not math.isfinite(seen.shift):
+        if not math.isfinite(look.seen.shift):
             return MeasureVerdict(state)
         if state in CHANGED and measure.unit != "bytes":
-            causes = Attribution(self._rules(measure)).explain(shift, pairs, "", beside=beside)
-            if causes.cause != "image" and (causes.host is not None or GPU_BUSY in causes.tags):
+            causes = Attribution(self._rules(measure)).explain(look.shift, pairs, "", beside=beside)
+            if causes.cause != "image" and (causes.host or GPU_BUSY in causes.tags):
                 state = "inconclusive"
         before, after = (
-            median(s.median for start in side for s in start.samples if s.median)
-            for side in (
-                [s for pair in pairs for s in pair.before],
-                [s for pair in pairs for s in pair.after],
-            )
+            median(s.median for pair in pairs for start in getattr(pair, side) for s in start.samples)
+            for side in ("before", "after")
         )
         if not measure.more_is_better:
-            return MeasureVerdict(state, *seen[1:], before, after)
-        change, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in seen[1:])
+            return MeasureVerdict(state, *look.seen[1:], before, after)
+        change, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in look.seen[1:])
         return MeasureVerdict(state, change, low, high, 1 / before, 1 / after)
 
 
@@ -179,7 +168,7 @@ def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:
         Memory and energy first, then the points of sweeps. At most 20: a probe may report any number.
     """
     old, new = ({n for start in side for s in start.samples for n in s.measures} for side in (before, after))
-    known = [m for name in old & new if (m := measure_of(name)) is not None and m.is_judged]
+    known = [m for name in old & new if (m := measure_of(name)) and m.is_judged]
     return sorted(known, key=lambda m: (m.more_is_better, m.unit, len(m.name), m.name))[:20]
 
 
@@ -202,4 +191,4 @@ def of_measure(start: Start, measure: Measure) -> Start:
         for s in start.samples
         if 1e-18 < (value := s.measures.get(measure.name, 0.0)) < 1e18
     ]  # fmt: skip
-    return Start(start.generation, samples, start.last_at, start.canary_name)
+    return Start(start.generation, samples)

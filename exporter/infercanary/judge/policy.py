@@ -9,7 +9,7 @@ Shifts are ratios here (0.03 is 3 %), in either direction alike; the judge works
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -117,9 +117,6 @@ class Pool:
     """Ratio by which waiting for others on the host made a start's runs longer than those of the image's other starts:
     such a start teaches nothing, and is no baseline."""
 
-    waiting_known: float = 0.5
-    """Share of a start's runs whose waiting for CPUs must be known before a shift is taken without it."""
-
     gone_seconds: float = 600.0
     """Without a run for so long, and"""
 
@@ -175,11 +172,9 @@ class Drift:
     first_seconds: float = 86_400.0
     """How long the frozen baseline lasts from an image's first run; longer where that is too few blocks."""
 
-    baseline_blocks: int = 24
-    """Blocks of a baseline at least."""
-
-    recent_blocks: int = 24
-    """Blocks of now: four hours where a run is due every minute, 48 minutes where one is every 10 s."""
+    blocks: int = 24
+    """Blocks of now, and of a baseline at least: four hours where a run is due every minute, 48 minutes where one is
+    every 10 s."""
 
     drift_confidence: float = 0.99999
     """Of the interval: it is asked again and again, for years."""
@@ -189,10 +184,10 @@ class Drift:
 class Policy:
     """The numbers that decide, by what they are for."""
 
-    decide: Decide = field(default_factory=Decide)
-    pool: Pool = field(default_factory=Pool)
-    attribute: Attribute = field(default_factory=Attribute)
-    drift: Drift = field(default_factory=Drift)
+    decide: Decide = Decide()
+    pool: Pool = Pool()
+    attribute: Attribute = Attribute()
+    drift: Drift = Drift()
 
     def but(self, **changes: Any) -> Policy:
         """Return the policy with some numbers changed.
@@ -201,17 +196,14 @@ class Policy:
             changes: Name of a number, in whichever group → its value.
 
         Raises:
-            ValueError: A number has no such name.
+            KeyError: No number has that name.
         """
-        groups = {}
-        for group in fields(self):
-            old = getattr(self, group.name)
-            groups[group.name] = replace(
-                old, **{f.name: changes.pop(f.name) for f in fields(old) if f.name in changes}
-            )
-        if changes:
-            raise ValueError(f"{', '.join(changes)}: no number of the policy")
-        return Policy(**groups)
+        group_of = {f.name: group.name for group in fields(self) for f in fields(getattr(self, group.name))}
+        policy = self
+        for name, value in changes.items():
+            group = group_of[name]
+            policy = replace(policy, **{group: replace(getattr(policy, group), **{name: value})})
+        return policy
 
     def for_measures(self, *, loads: bool = False) -> Policy:
         """The same numbers for memory or, with ``loads``, for throughput and energy.
@@ -221,11 +213,10 @@ class Policy:
             with what other replicas had in the same minutes: the host does not change it, and theirs is older.
         """
         pool = self.pool
-        changes: dict[str, float] = {"concurrent_starts": 0}
+        known = Pool.restart_sd if pool.prior else pool.restart_sd
+        changes = {"concurrent_starts": 0, "restart_sd": known}
         if loads:
             changes = {"restart_sd": pool.load_restart_sd, "restart_df": 8.0}
-        elif pool.prior:
-            changes["restart_sd"] = Pool.restart_sd
         effect = max(self.decide.smallest_effect, pool.measure_effect)
         return self.but(reads_clock=False, smallest_effect=effect, **changes)
 

@@ -36,7 +36,7 @@ pytestmark = [
 NAME = f"{PROJECT}-cause"
 RUNS = 24
 SHORT = LIVE.but(
-    block_runs=1, baseline_blocks=9, recent_blocks=9, first_seconds=1.0, drift_confidence=0.99
+    block_runs=1, blocks=9, first_seconds=1.0, drift_confidence=0.99
 )  # fmt: skip
 """A first day of seconds, and an answer after half a minute: what a drift is named by is the same."""
 

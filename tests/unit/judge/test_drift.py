@@ -12,6 +12,7 @@ from infercanary.judge.model import Generation, Sample, ServiceKey, Start, merge
 from infercanary.judge.operator_words import part
 from infercanary.judge.operators import Operators
 from infercanary.judge.policy import LIVE
+from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.profiles import pack
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import learn
@@ -58,7 +59,7 @@ def start(samples: list[Sample], boot: str = "b", service: str = "s") -> Start:
 
 
 def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Drift:
-    return detect(starts, siblings, "c", learn([]))
+    return detect(starts, siblings, "c", learn([]) if len(starts) > 1 else NO_RESTART)
 
 
 def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:

@@ -17,7 +17,7 @@ def test_a_number_is_changed_by_its_name() -> None:
         == Policy()
         == LIVE
     )
-    with pytest.raises(ValueError, match="smalest_effect: no number"):
+    with pytest.raises(KeyError, match="smalest_effect"):
         LIVE.but(smalest_effect=0.5)
 
 

@@ -14,11 +14,11 @@ from infercanary.judge.drift import Drift
 from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
+from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import measure_words, sentence
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.statistics import learn
 from infercanary.judge.trials import Trials, trials
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
@@ -75,9 +75,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         for container, own in of_container.items():
             same = [s for s in own if s.work == own[-1].work]
             # With one start alone, nothing was restarted in between.
-            restarts = (
-                restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else learn([], policy.pool)
-            )
+            restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
         measures = Measures(policy).judge(starts, siblings)

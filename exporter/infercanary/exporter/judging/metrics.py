@@ -26,7 +26,7 @@ from infercanary.judge.shift import CHANGED
 LATENCY = "latency"
 _NAMED = 3  # containers of a service: an alert is read on a phone
 _COMPONENTS = 20  # of an upgrade, the most interesting ones
-_DRIFT_RUNS = LIVE.drift.block_runs * (LIVE.drift.baseline_blocks + LIVE.drift.recent_blocks)
+_DRIFT_RUNS = 2 * LIVE.drift.block_runs * LIVE.drift.blocks
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
 
