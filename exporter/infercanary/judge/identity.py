@@ -57,8 +57,7 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
         for start in starts
     ]
     left = [*compress(starts, chosen)]
-    is_edited = chosen == sorted(chosen) and not all(chosen)
-    return left, left[0].generation.started_at if is_edited else None
+    return left, left[0].generation.started_at if chosen[:1] == [False] else None
 
 
 def redrawn(starts: Sequence[Start]) -> int:
@@ -88,27 +87,21 @@ def is_named(generation: Generation, image: str) -> bool:
 
 
 def reference_of(image: str) -> str:
-    """The whole reference: a short one leaves out Docker's registry, and the tag ``latest``.
+    """The short reference, without Docker's registry, but with its tag.
 
     Args:
         image: As a pod names it.
     """
-    first, slash, _ = image.partition("/")
-    if not slash:
-        image = f"docker.io/library/{image}"
-    elif not {".", ":"} & {*first} and first != "localhost":
-        image = f"docker.io/{image}"
+    image = image.removeprefix("docker.io/").removeprefix("library/")
     return image if ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
-def image_name(generation: Generation | None) -> str:
+def image_name(generation: Generation) -> str:
     """What people call the image: its reference, and enough of the id to distinguish two of one tag.
 
     Args:
-        generation: A start of it; None gives an empty text.
+        generation: A start of it.
     """
-    if generation is None:
-        return ""
     if not generation.is_known:
         return generation.image_key[: len(ENVIRONMENT) + 13].replace(":", " ")
     digest = generation.image_key.removeprefix("sha256:")[:12]

@@ -64,7 +64,7 @@ def judge_measures(
     Returns:
         By measure, of those that runs of both images have, and spread; nothing without an upgrade.
     """
-    selection = select(starts, policy.pool)
+    selection = select(starts)
     upgrade = selection.upgrade
     if upgrade is None:
         return {}

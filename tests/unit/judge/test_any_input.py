@@ -21,7 +21,6 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import STATES
 from infercanary.judge.sentence import progress, sentence
-from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
 
 CANARY = "c"
@@ -208,7 +207,7 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     assert found.state in STATES and sentence(found) and progress(found) is not None
     assert (found.last_look == 0) == (found.shift is None)
     is_sound(found)
-    assert set(trials(own)) <= {start.boot for start in own}
+    assert set(Judge().trials(own)) <= {start.boot for start in own}
 
 
 @pytest.mark.parametrize("runs", range(5, 9))
