@@ -102,11 +102,11 @@ def image_name(generation: Generation) -> str:
     Args:
         generation: A start of it.
     """
-    if not generation.is_known:
-        return generation.image_key[: len(ENVIRONMENT) + 13].replace(":", " ")
-    digest = generation.image_key.removeprefix("sha256:")[:12]
-    named = generation.image and not generation.image.startswith("sha256:")
-    return f"{generation.image} ({digest})" if named else digest
+    kind, _, digest = generation.image_key.rpartition(":")
+    name = ENVIRONMENT if kind == ENVIRONMENT else generation.image
+    if not name or name.startswith("sha256:"):
+        return digest[:12]
+    return f"{name} ({digest[:12]})"
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:

@@ -289,8 +289,8 @@ class Start:
         What the canary ran on is no part of it: an image that fell back to the CPU is compared with what ran on a GPU.
         """
         known = self.generation.environment if self.generation.host else {}
-        gpu = min((name for name in known if name.endswith("_cuda_device")), default="")
-        return known.get("cpu_model", ""), known.get(gpu, "")
+        gpus = (known[name] for name in sorted(known) if name.endswith("_cuda_device"))
+        return known.get("cpu_model", ""), next(gpus, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
         """Whether it ran on such hardware, as far as both are known.

@@ -52,8 +52,8 @@ def select(starts: Sequence[Start]) -> Selection:
     places = [*replaced]
     rolled_back = ""
     while places and judged[places[-1]].identity not in left:
-        rolled_back = rolled_back or image_name(judged[places[-1]].generation)
-        places.pop()
+        gone = judged[places.pop()].generation
+        rolled_back = rolled_back or image_name(gone)
     if not places:
         return Selection(starts, None, live, rolled_back, settings_changed_at)
     new = judged[places[-1]].identity

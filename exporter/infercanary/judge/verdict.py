@@ -157,7 +157,7 @@ class Judge:
         result = replace(
             result,
             upgraded_at=upgrade.at,
-            newest_at=max(start.generation.started_at for start in upgrade.after),
+            newest_at=running.started_at,
             rollback=bool(upgrade.own),
             own=Part.of(own, self._policy.attribute.history_confidence) if own else None,
             changed=upgrade.changed,
