@@ -114,18 +114,18 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
 
     Docker's starts have both digests and no form, and stay as they are.
     """
-    images: dict[str, str] = {}  # the first digest of an image, by each digest and reference that it had
-    forms: set[tuple[str, str]] = set()
+    images: dict[str, str] = {}  # the first digest of an image, by each digest
+    named: dict[str, dict[str, str]] = {}  # the same by form, for each reference
     found = []
     for start in starts:
         form, digest = start.generation.image_form, start.generation.image_key
         if form:
-            reference = reference_of(start.generation.image)
-            image = images.get(digest) or images.get(reference, digest)
-            if digest not in images and (image, form) in forms:  # the tag moved on
-                image = digest
-            images[digest] = images[reference] = image
-            forms.add((image, form))
+            forms = named.setdefault(reference_of(start.generation.image), {})
+            if digest not in images:
+                if form in forms:  # the tag moved on
+                    forms.clear()
+                images[digest] = next(iter(forms.values()), digest)
+            image = forms[form] = images[digest]
             if image != digest:
                 start = start.reporting(image_id=image, image_digest="")
         found.append(start)
