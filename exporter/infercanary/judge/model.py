@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 from types import MappingProxyType
@@ -226,9 +226,6 @@ class Start:
     """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
     canary: str = ""
     """Its name; empty where the runs say it."""
-    _parts: dict[tuple[tuple[int, int], ...], Start] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
@@ -245,6 +242,11 @@ class Start:
             return cls(generation, samples)
         settled = [sample for sample in samples if sample.is_settled]
         return cls(generation, settled, samples[-1].started_at, samples[-1].canary)
+
+    @cached_property
+    def _parts(self) -> dict[tuple[tuple[int, int], ...], Start]:
+        """Cache of :meth:`part`."""
+        return {}
 
     @property
     def boot(self) -> tuple[str, str]:
