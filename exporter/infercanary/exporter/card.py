@@ -249,7 +249,7 @@ def _canary(
     else:
         verdict = verdict_on(judgement, findings.sentences[name], runs, policy)
         if judgement.state == "no_baseline":
-            verdict += _note(baseline(runs, policy, judgement.runs, judgement.until))
+            verdict += _note(baseline(runs, policy, judgement.runs))
         verdict += measures_of(findings.measures.get(name, {}))
     trouble = ""
     if last.outcome != "ok":

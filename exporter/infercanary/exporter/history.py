@@ -77,27 +77,23 @@ def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | 
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
 
-def baseline(
-    runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0, until: float | None = None
-) -> str:
+def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0) -> str:
     """How far the baseline of a canary is that was not upgraded yet.
 
     Args:
         runs: Of one canary and start, in order of time.
         policy: How many runs a baseline has.
-        judged: So many runs the judge knows, those of earlier starts and of other replicas among them.
-        until: When the last of these began, if that is known. It judges in turns; later ones are added.
+        judged: Number of runs that the judge knew at its last look, also of earlier starts and of other replicas.
 
     Returns:
         Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
     """
-    times = [run.started_at for run in runs if run.outcome == "ok"]
-    later = 0 if until is None else sum(at > until for at in times)
-    count = max(len(times), judged + later)
+    own = sum(run.outcome == "ok" for run in runs)
+    count = max(own, judged)
     missing = policy.pool.full_baseline_runs - count
     if missing <= 0:
         return f"baseline complete: {policy.pool.full_baseline_runs} runs or more; an upgrade can be judged"
-    others = ", with those of earlier starts and other replicas" if count > len(times) else ""
+    others = ", with those of earlier starts and other replicas" if count > own else ""
     return f"baseline {count} of {policy.pool.full_baseline_runs} runs{others}{time_left(missing, runs)}"
 
 

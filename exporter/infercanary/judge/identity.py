@@ -57,8 +57,7 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
         for start in starts
     ]
     left = [*compress(starts, chosen)]
-    is_edited = chosen == sorted(chosen) and not all(chosen)
-    return left, left[0].generation.started_at if is_edited else None
+    return left, left[0].generation.started_at if chosen[:1] == [False] else None
 
 
 def redrawn(starts: Sequence[Start]) -> int:
@@ -88,32 +87,26 @@ def is_named(generation: Generation, image: str) -> bool:
 
 
 def reference_of(image: str) -> str:
-    """The whole reference: a short one leaves out Docker's registry, and the tag ``latest``.
+    """The short reference, without Docker's registry, but with its tag.
 
     Args:
         image: As a pod names it.
     """
-    first, slash, _ = image.partition("/")
-    if not slash:
-        image = f"docker.io/library/{image}"
-    elif not {".", ":"} & {*first} and first != "localhost":
-        image = f"docker.io/{image}"
+    image = image.removeprefix("docker.io/").removeprefix("library/")
     return image if ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
-def image_name(generation: Generation | None) -> str:
+def image_name(generation: Generation) -> str:
     """What people call the image: its reference, and enough of the id to distinguish two of one tag.
 
     Args:
-        generation: A start of it; None gives an empty text.
+        generation: A start of it.
     """
-    if generation is None:
-        return ""
-    if not generation.is_known:
-        return generation.image_key[: len(ENVIRONMENT) + 13].replace(":", " ")
-    digest = generation.image_key.removeprefix("sha256:")[:12]
-    named = generation.image and not generation.image.startswith("sha256:")
-    return f"{generation.image} ({digest})" if named else digest
+    kind, _, digest = generation.image_key.rpartition(":")
+    name = ENVIRONMENT if kind == ENVIRONMENT else generation.image
+    if not name or name.startswith("sha256:"):
+        return digest[:12]
+    return f"{name} ({digest[:12]})"
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:
@@ -121,18 +114,18 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
 
     Docker's starts have both digests and no form, and stay as they are.
     """
-    images: dict[str, str] = {}  # the first digest of an image, by each digest and reference that it had
-    forms: set[tuple[str, str]] = set()
+    images: dict[str, str] = {}  # the first digest of an image, by each digest
+    named: dict[str, dict[str, str]] = {}  # the same by form, for each reference
     found = []
     for start in starts:
         form, digest = start.generation.image_form, start.generation.image_key
         if form:
-            reference = reference_of(start.generation.image)
-            image = images.get(digest) or images.get(reference, digest)
-            if digest not in images and (image, form) in forms:  # the tag moved on
-                image = digest
-            images[digest] = images[reference] = image
-            forms.add((image, form))
+            forms = named.setdefault(reference_of(start.generation.image), {})
+            if digest not in images:
+                if form in forms:  # the tag moved on
+                    forms.clear()
+                images[digest] = next(iter(forms.values()), digest)
+            image = forms[form] = images[digest]
             if image != digest:
                 start = start.reporting(image_id=image, image_digest="")
         found.append(start)

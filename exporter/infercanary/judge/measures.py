@@ -24,12 +24,12 @@ from infercanary.contract.measures import SPREAD, Measure, measure_of
 from infercanary.contract.vocabulary import GPU_BUSY
 from infercanary.judge.align import Alignment
 from infercanary.judge.causes import Attribution
-from infercanary.judge.finding import Finder, Look
+from infercanary.judge.finding import Finder
 from infercanary.judge.model import Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import State
-from infercanary.judge.samples import Compared, compare_starts
-from infercanary.judge.shift import CHANGED
+from infercanary.judge.samples import compare_starts
+from infercanary.judge.shift import CHANGED, Comparison, Shift
 from infercanary.judge.spread import compare_spread
 from infercanary.judge.statistics import assess
 from infercanary.judge.upgrade import Selection, select
@@ -65,7 +65,7 @@ class Measures:
         Returns:
             By measure, of those that runs of both images have, and spread; nothing without an upgrade.
         """
-        selection = select(starts, self._policy.pool)
+        selection = select(starts)
         upgrade = selection.upgrade
         if upgrade is None:
             return {}
@@ -79,9 +79,14 @@ class Measures:
             found[measure.name] = MeasureVerdict(finding.state)
             if look := finding.look:
                 found[measure.name] = self._verdict(
-                    measure, finding.state, look, look.pairs, finder.beside(finding, siblings)
+                    measure,
+                    finding.state,
+                    look.seen,
+                    look.shift,
+                    look.pairs,
+                    finder.beside(finding, siblings),
                 )
-        alignment = Alignment(self._policy)
+        alignment = Alignment(self._policy.pool, self._policy.decide.looks)
         _, pairs = next(alignment.looks(upgrade), (0, []))
         until = max((start.times[-1] for pair in pairs for start in pair.after), default=0.0)
         beside = alignment.beside(siblings, upgrade, until)
@@ -104,11 +109,11 @@ class Measures:
         for measure in measured(before, after):
             rules = self._rules(measure)
             old, new = (self._derived(measure, side, (before, after)) for side in (before, after))
-            look = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
-            state = look.seen.verdict
+            seen, shift, _ = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
+            state: State = seen.verdict
             if state in CHANGED:  # at the error of live calls: several measures are asked about at once
-                state = assess(look.shift, 1 - rules.decide.false_calls, rules.decide).verdict
-            found[measure.name] = self._verdict(measure, state, look, [Pair(old, new)], [])
+                state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
+            found[measure.name] = self._verdict(measure, state, seen, shift, [Pair(old, new)], [])
         return found
 
     def _rules(self, measure: Measure) -> Policy:
@@ -132,7 +137,8 @@ class Measures:
         self,
         measure: Measure,
         state: State,
-        look: Look | Compared,
+        seen: Comparison,
+        shift: Shift,
         pairs: Sequence[Pair],
         beside: Sequence[Pair],
     ) -> MeasureVerdict:
@@ -141,10 +147,10 @@ class Measures:
         A change that the host or others on the GPU may have made, as far as controls and siblings show, is
         `inconclusive`.
         """
-        if not math.isfinite(look.seen.shift):
+        if not math.isfinite(seen.shift):
             return MeasureVerdict(state)
         if state in CHANGED and measure.unit != "bytes":
-            causes = Attribution(self._rules(measure)).explain(look.shift, pairs, "", beside=beside)
+            causes = Attribution(self._rules(measure)).explain(shift, pairs, "", beside=beside)
             if causes.cause != "image" and (causes.host or GPU_BUSY in causes.tags):
                 state = "inconclusive"
         before, after = (
@@ -152,8 +158,8 @@ class Measures:
             for side in ("before", "after")
         )
         if not measure.more_is_better:
-            return MeasureVerdict(state, *look.seen[1:], before, after)
-        change, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in look.seen[1:])
+            return MeasureVerdict(state, *seen[1:], before, after)
+        change, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in seen[1:])
         return MeasureVerdict(state, change, low, high, 1 / before, 1 / after)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median, median_low
+from statistics import median
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
@@ -176,8 +176,8 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """One sample for ``samples`` of one canary, in order, none of which failed.
 
     It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
-    least half of them have it. The clock's reason is the last one. The error of the output is the largest one:
-    it is rare, and what a median would hide. ``runs`` counts all.
+    least half of them have it. The error of the output is the largest one: it is rare, and what a median would hide.
+    ``runs`` counts all. What no median is of is as in the last one.
 
     Args:
         samples: At least one.
@@ -187,23 +187,25 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """
     judged = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
     tags = Counter(tag for s in judged for tag in s.tags)
-    numbers: dict[str, Any] = {name: medians([getattr(s, name) for s in judged]) for name in _BY_NAME}
-    numbers |= medians([{n: x for n in _NUMBERS if (x := getattr(s, n)) is not None} for s in judged])
+    found: dict[str, Any] = {name: medians([getattr(s, name) for s in judged]) for name in _BY_NAME}
+    found |= medians([{n: x for n in _NUMBERS if (x := getattr(s, n)) is not None} for s in judged])
     return msgspec.structs.replace(
         judged[-1],
         sequence=samples[-1].sequence,
         started_at=samples[0].started_at,
-        repeats=median_low(s.repeats for s in judged),
         tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= len(judged))),
         output_error=max((s.output_error for s in judged if s.output_error is not None), default=None),
         runs=sum(s.runs for s in samples),
-        clock_reason=next((s.clock_reason for s in reversed(judged) if s.clock_reason), ""),
-        **numbers,
+        **found,
     )
 
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each name's values, of those that have it."""
+    """Median by name of the mappings that have it.
+
+    Args:
+        each: Values by name.
+    """
     names = dict.fromkeys(name for values in each for name in values)
     return {name: median(values[name] for values in each if name in values) for name in names}
 
@@ -223,7 +225,6 @@ class Start:
     """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
     canary: str = ""
     """Its name; empty where the runs say it."""
-    _parts: dict[tuple[int, int], Start] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
@@ -240,6 +241,11 @@ class Start:
             return cls(generation, samples)
         settled = [sample for sample in samples if sample.is_settled]
         return cls(generation, settled, samples[-1].started_at, samples[-1].canary)
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, int], Start]:
+        """Cache of :meth:`part`."""
+        return {}
 
     @property
     def boot(self) -> tuple[str, str]:
@@ -283,11 +289,9 @@ class Start:
 
         What the canary ran on is no part of it: an image that fell back to the CPU is compared with what ran on a GPU.
         """
-        if not self.generation.host:
-            return "", ""
-        known = self.generation.environment
-        gpu = min((name for name in known if name.endswith("_cuda_device")), default="")
-        return known.get("cpu_model", ""), known.get(gpu, "")
+        known = self.generation.environment if self.generation.host else {}
+        gpus = (known[name] for name in sorted(known) if name.endswith("_cuda_device"))
+        return known.get("cpu_model", ""), next(gpus, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
         """Whether it ran on such hardware, as far as both are known.

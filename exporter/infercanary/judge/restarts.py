@@ -12,16 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import numpy as np
-from scipy.special import psi
+from scipy.special import fdtri
 
 from infercanary.judge.contention import uncontended
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Pool
-from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import learn
 
@@ -36,8 +34,8 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> dict[str, float]:
-        """The numbers of a policy with this prior; none for number 0."""
-        return {"restart_sd": self.sd, "prior": self.number} if self.number else {}
+        """The numbers of a policy with this prior."""
+        return {"restart_sd": self.sd, "prior": self.number}
 
 
 def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
@@ -123,12 +121,7 @@ def learned(services: Sequence[Restarts]) -> Prior | None:
     if len(services) < fewest:
         return None
     sds, dfs = np.array(services).T
-    logs = 2 * np.log(np.maximum(sds, least_sd)) - _log_bias(dfs)
+    # A service's variance over the prior's is an F variable: each is divided by that one's median.
+    logs = np.log(np.maximum(sds, least_sd) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
-    middle += (high - low) / math.sqrt(len(services)) + _log_bias(LIVE.pool.restart_df)
-    return Prior(sd=math.exp(middle / 2), services=len(services))
-
-
-def _log_bias(df: float | Floats) -> Any:
-    """The mean logarithm of a variance of 1 that is estimated on so many degrees of freedom."""
-    return psi(df / 2) - np.log(df / 2)
+    return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))), services=len(services))

@@ -114,8 +114,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the upgrade: the first start of the new image."""
     newest_at: float | None = None
     """Time of the last start of the new image: a rollout that was stopped may go on."""
-    until: float | None = None
-    """Without an upgrade: time of the last of ``runs``."""
     shift: float | None = None
     """Shift of the latency; None where nothing can be compared."""
     low: float | None = None
@@ -174,7 +172,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Starts of both images that counted."""
     hosts: int = 0
     """Hosts of the compared starts; 0 where the store is of one host."""
-    hardware: tuple[str, ...] = ()
-    """Classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
     medians: tuple[Sequence[float], Sequence[float]] = ((), ())
     """Latencies of the compared runs before and after in seconds, in order of time, thinned for a picture."""

@@ -76,9 +76,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
         found.append(f"each of {result.redrawn} starts has other weights, as if drawn without a seed")
     if result.hosts:
         hosts = "a host" if result.hosts == 1 else f"{result.hosts} hosts"
-        classes = f" ({', '.join(result.hardware)})" if result.hardware else ""
-        each = ", within each class" if len(result.hardware) > 1 else ""
-        found.append(f"on {hosts}{classes}{each}")
+        found.append(f"on {hosts}")
     if result.contended:
         starts = "start" if result.contended == 1 else "starts"
         found.append(f"{result.contended} contended {starts} excluded")
@@ -191,7 +189,7 @@ def _no_baseline(result: Result) -> str:
         if result.upgraded_at is None:
             return "no upgrade yet: no earlier image has enough runs"
         text = "no upgrade yet: the image before has too few runs"
-        return f"{text} on {result.hardware[0]}" if len(result.hardware) == 1 else text
+        return f"{text} on this hardware" if result.hosts else text
     when = _utc(result.settings_changed_at)
     return f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"
 

@@ -22,6 +22,7 @@ import numpy as np
 from infercanary.contract.vocabulary import CONTROLS
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.policy import Decide, Pool
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import CHANGED, Shift, Verdict
 from infercanary.judge.statistics import assess
 
@@ -79,7 +80,7 @@ def compare_spread(
     return *seen, before, before * math.exp(shift.log)
 
 
-def spread(values: Sequence[float]) -> float:
+def spread(values: Sequence[float] | Floats) -> float:
     """Mean difference of neighbours, as a ratio, without the largest eighth.
 
     Args:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercanary.judge.identity import comparable, identified
-from infercanary.judge.model import Generation, Start, Upgrade
-from infercanary.judge.policy import LIVE, Pool
+from infercanary.judge.identity import comparable, identified, image_name
+from infercanary.judge.model import Start, Upgrade
+from infercanary.judge.policy import LIVE
 
 
 class Selection(NamedTuple):
@@ -24,13 +24,13 @@ class Selection(NamedTuple):
     upgrade: Upgrade | None
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
-    rolled_back: Generation | None = None
-    """A start of the last new image, if that was rolled back."""
+    rolled_back_image: str = ""
+    """Name of the last new image, if that was rolled back."""
     settings_changed_at: float | None = None
     """When the canary's settings became those of today (Unix seconds); None where it had no others."""
 
 
-def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
+def select(starts: Sequence[Start]) -> Selection:
     """Select the last change of image or model, whichever replica came first.
 
     New weights in the same image are an upgrade as a new image is. Starts with other settings of the canary than those
@@ -40,21 +40,20 @@ def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
 
     Args:
         starts: Of one service and canary, in order of time.
-        pool: When a start counts, and when a container is not live any more.
     """
     starts = identified(starts)
-    live = live_starts(starts, pool)
+    live = live_starts(starts)
     starts, settings_changed_at = comparable(starts, live)
     left = {start.identity for start in live}
-    known = left | {start.identity for start in starts if len(start.samples) >= pool.fewest_runs}
+    known = left | {start.identity for start in starts if len(start.samples) >= LIVE.pool.fewest_runs}
     # Nothing was before the first start: even if it is short, what came after it is an upgrade.
     judged = [start for place, start in enumerate(starts) if not place or start.identity in known]
-    replaced = _replaced(judged, pool)
+    replaced = _replaced(judged)
     places = [*replaced]
-    rolled_back = None
+    rolled_back = ""
     while places and judged[places[-1]].identity not in left:
-        rolled_back = rolled_back or judged[places[-1]].generation
-        places.pop()
+        gone = judged[places.pop()].generation
+        rolled_back = rolled_back or image_name(gone)
     if not places:
         return Selection(starts, None, live, rolled_back, settings_changed_at)
     new = judged[places[-1]].identity
@@ -72,10 +71,10 @@ def select(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Selection:
         [start for start in judged[first:] if start.identity == new],
         [start for start in judged[:first] if start.identity == new],
     )
-    return Selection(starts, upgrade, live_starts(upgrade.after, pool), rolled_back, settings_changed_at)
+    return Selection(starts, upgrade, live_starts(upgrade.after), rolled_back, settings_changed_at)
 
 
-def live_starts(starts: Sequence[Start], pool: Pool = LIVE.pool) -> list[Start]:
+def live_starts(starts: Sequence[Start]) -> list[Start]:
     """The newest start of each container that still runs, in order of time as ``starts`` are.
 
     There is no clock here: a container that still runs does not fall behind the others. Where all stand still, all of
@@ -83,7 +82,6 @@ def live_starts(starts: Sequence[Start], pool: Pool = LIVE.pool) -> list[Start]:
 
     Args:
         starts: Of one service, in order of time.
-        pool: When a container is not live any more.
 
     Returns:
         At most one start a container; none only where there are no starts.
@@ -91,11 +89,11 @@ def live_starts(starts: Sequence[Start], pool: Pool = LIVE.pool) -> list[Start]:
     newest = {start.generation.container: start for start in starts}.values()
     left = [start for start in newest if not start.generation.ended_at] or newest
     now = max(map(_last_run, left), default=0.0)
-    live = (start for start in left if _runs_until(start, pool) >= now)
+    live = (start for start in left if _runs_until(start) >= now)
     return sorted(live, key=lambda start: start.generation.started_at)
 
 
-def _replaced(starts: Sequence[Start], pool: Pool) -> dict[int, str]:
+def _replaced(starts: Sequence[Start]) -> dict[int, str]:
     """By the place of each start that took the place of another image: the identity of that one."""
     found = {}
     newest: dict[str, str] = {}  # the identity of each container's last start
@@ -110,7 +108,7 @@ def _replaced(starts: Sequence[Start], pool: Pool) -> dict[int, str]:
         if replaced != image:
             found[place] = replaced
         newest[container] = image
-        until[image] = max(until.pop(image, 0.0), _runs_until(start, pool))
+        until[image] = max(until.pop(image, 0.0), _runs_until(start))
     return found
 
 
@@ -118,7 +116,9 @@ def _last_run(start: Start) -> float:
     return start.last_at or (start.samples[-1] if start.samples else start.generation).started_at
 
 
-def _runs_until(start: Start, pool: Pool) -> float:
+def _runs_until(start: Start) -> float:
     gaps = np.diff(start.times[-12:])  # after the burst of a start, runs are further apart
     pace = float(gaps.mean()) if gaps.size else 0.0
-    return start.generation.ended_at or _last_run(start) + max(pool.gone_seconds, pool.gone_runs * pace)
+    return start.generation.ended_at or _last_run(start) + max(
+        LIVE.pool.gone_seconds, LIVE.pool.gone_runs * pace
+    )

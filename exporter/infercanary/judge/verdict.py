@@ -7,22 +7,36 @@ restarts have taught since counts. So evidence that comes late may take back a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from statistics import median
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from infercanary.contract.vocabulary import CONTROLS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.finding import Finder, Finding
 from infercanary.judge.identity import image_name, redrawn
-from infercanary.judge.model import Pair, Start
+from infercanary.judge.model import Pair, Sample, Start, Upgrade, medians
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Causes, Part, Result
 from infercanary.judge.shift import CHANGED, ratio
 from infercanary.judge.upgrade import Selection, select
 
 _CONTRADICTIONS = [{"image", "host"}, {"image", "load"}, {"both", "load"}]
+
+
+class Trial(NamedTuple):
+    """The judge was tried on a restart of one image, after so many looks, and called a change or did not."""
+
+    looks: int
+    called: bool
+
+
+Trials: TypeAlias = Mapping[tuple[str, str], Trial]
+"""By the container and the boot id of the start that was tried."""
 
 
 class Judge:
@@ -49,21 +63,57 @@ class Judge:
             `no_baseline` without an upgrade, or where the image before has too few runs; `settling` before the first
             look.
         """
-        selection = select(starts, self._policy.pool)
+        selection = select(starts)
         finding, causes = self._found(selection, siblings, canary)
-        looks = [runs for runs in self._policy.decide.looks if finding.look and runs < finding.look.runs]
-        if selection.upgrade is not None and looks and finding.state in CHANGED:
+        upgrade, look = selection.upgrade, finding.look
+        if upgrade and look and finding.state in CHANGED:
             # More runs may refute a cause, but one look does not: a sibling, a replica or a control that began to count
             # may have made it. Until another look agrees, the cause is unknown.
-            first = {start.boot: start.first(looks[-1]) for start in selection.upgrade.after}
-            before = selection._replace(
-                starts=[first.get(start.boot, start) for start in selection.starts],
-                upgrade=selection.upgrade._replace(after=[*first.values()]),
-            )
+            runs = max((runs for runs in self._policy.decide.looks if runs < look.runs), default=0)
+            first = upgrade._replace(after=[start.first(runs) for start in upgrade.after])
+            before = selection._replace(upgrade=first)
             earlier, others = self._found(before, siblings, canary)
             if earlier.state == finding.state and {causes.cause, others.cause} in _CONTRADICTIONS:
                 causes = replace(causes, cause="unknown")
         return self._result(finding, causes)
+
+    def trials(
+        self, starts: Sequence[Start], known: Mapping[tuple[str, str], Trial] = {}, most: float = math.inf
+    ) -> Trials:
+        """Try the judge on each start of an image whose container had started it before: an A/A test.
+
+        Nothing changed there, and each call is a false alarm.
+
+        Each is tried with what was known then: an unusual restart that already counts in the restart variance would
+        excuse itself. What was known then does not change, and so a trial is made anew only where its start reached
+        another look.
+
+        Args:
+            starts: Of a service, in order of time.
+            known: Earlier trials.
+            most: New trials in one call, because each costs as much as a judgement.
+
+        Returns:
+            All trials so far.
+        """
+        fewest = 24  # runs of both starts: a trial of fewer seldom calls anything
+        found: dict[tuple[str, str], Trial] = {}
+        earlier: dict[tuple[str, ...], int] = {}
+        for place, start in enumerate(starts):
+            container, runs = (start.generation.container, *start.work), len(start.samples)
+            before, earlier[container] = earlier.get(container, 0), runs
+            trial = known.get(start.boot, Trial(0, False))
+            looks = bisect_right(self._policy.decide.looks, runs)
+            if trial.looks < looks and most > 0 and min(before, runs) >= fewest:
+                most -= 1
+                past, after = starts[:place], start.reporting(image_id="tried")
+                same = [other for other in past if other.work == start.work]
+                upgrade = Upgrade(start.generation.started_at, same, [after], [])
+                tried = self.finder.find(Selection([*past, after], upgrade, [after]))
+                trial = Trial(looks, tried.state in CHANGED)
+            if trial.looks:
+                found[start.boot] = trial
+        return found
 
     def _found(self, selection: Selection, siblings: Sequence[Start], canary: str) -> tuple[Finding, Causes]:
         finding = self.finder.find(selection)
@@ -73,10 +123,10 @@ class Judge:
     def _result(self, finding: Finding, causes: Causes) -> Result:
         """The finding without the runs that it rests on."""
         selection, upgrade, look = finding.selection, finding.selection.upgrade, finding.look
-        answer = finding.unwaited or look
+        answer, own = finding.unwaited or look, finding.own
         result = Result(
             state=finding.state,
-            rolled_back_image=image_name(selection.rolled_back),
+            rolled_back_image=selection.rolled_back_image,
             settings_changed_at=selection.settings_changed_at,
             restart=(answer or finding).restarts,
         )
@@ -90,11 +140,11 @@ class Judge:
         stayed = [each.during for pair in pairs for each in pair.concurrent]
         compared = (*old, *new, *stayed)
         reached = max(len(start.samples) for start in upgrade.after)
-        own = finding.own
+        before, after = _runs(old), _runs(new)
         result = replace(
             result,
             upgraded_at=upgrade.at,
-            newest_at=max(start.generation.started_at for start in upgrade.after),
+            newest_at=running.started_at,
             rollback=bool(upgrade.own),
             own=Part.of(own, self._policy.attribute.history_confidence) if own else None,
             changed=upgrade.changed,
@@ -103,7 +153,7 @@ class Judge:
             origins=(replaced.origin, running.origin),
             is_by_reference="" != replaced.image_form != running.image_form != "",
             redrawn=redrawn(selection.starts),
-            controls=_controls(old),
+            controls=medians([sample.controls for sample in before]),
             next_look=next((runs for runs in self._policy.decide.looks if runs > reached), None),
             concurrent=len({start.generation.container for start in stayed}),
             contended=finding.contended,
@@ -111,16 +161,14 @@ class Judge:
             runs=reached,
             starts=len({start.boot for start in compared}),
             hosts=len({start.generation.host for start in compared} - {""}),
-            hardware=tuple(sorted({gpu or cpu for cpu, gpu in (start.hardware for start in new)} - {""})),
         )
         if answer is None:
             return result
-        before, after = _latencies(old), _latencies(new)
         return replace(
             result,
-            baseline=_middle(before),
-            current=_middle(after),
-            medians=(_thinned(before), _thinned(after)),
+            baseline=_level(before),
+            current=_level(after),
+            medians=(_picture(before), _picture(after)),
             shift=answer.seen.shift,
             low=answer.seen.low,
             high=answer.seen.high,
@@ -129,7 +177,7 @@ class Judge:
             confirmed_at=answer.confirmed_at,
             concurrent_shift=None if answer.pooled.moved is None else ratio(answer.pooled.moved),
             is_unwaited=finding.unwaited is not None,
-            runs=_count(new),
+            runs=sum(sample.runs for sample in after),
         )
 
 
@@ -139,39 +187,25 @@ def _without_upgrade(result: Result, selection: Selection) -> Result:
         return result
     last = selection.live[-1]
     # Runs of an image that was rolled back are no part of the next baseline.
-    same = [start for start in selection.starts if start.identity == last.identity]
+    same = _runs(start for start in selection.starts if start.identity == last.identity)
     return replace(
         result,
         candidate_image=image_name(last.generation),
-        runs=_count(same),
-        until=max((sample.started_at for start in same for sample in start.samples), default=None),
-        current=_middle(_latencies(same)),
-        controls=_controls(same),
+        runs=sum(sample.runs for sample in same),
+        current=_level(same),
+        controls=medians([sample.controls for sample in same]),
     )
 
 
-def _latencies(starts: Iterable[Start]) -> list[float]:
-    """Seconds, in order of time."""
-    runs = sorted((s.started_at, s.median) for start in starts for s in start.samples if s.median)
-    return [seconds for _, seconds in runs]
+def _runs(starts: Iterable[Start]) -> list[Sample]:
+    return sorted((sample for start in starts for sample in start.samples), key=attrgetter("started_at"))
 
 
-def _middle(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
+def _level(runs: Iterable[Sample]) -> float | None:
+    latencies = [sample.median for sample in runs if sample.median]
+    return median(latencies) if latencies else None
 
 
-def _thinned(values: Sequence[float], most: int = 120) -> Sequence[float]:
-    """At most so many, evenly spaced, for a picture."""
-    return values[:: 1 + len(values) // most]
-
-
-def _count(starts: Iterable[Start]) -> int:
-    return sum(sample.runs for start in starts for sample in start.samples)
-
-
-def _controls(starts: Sequence[Start]) -> dict[str, float]:
-    found = {
-        name: [s.controls[name] for start in starts for s in start.samples if name in s.controls]
-        for name in CONTROLS
-    }
-    return {name: median(seconds) for name, seconds in found.items() if seconds}
+def _picture(runs: Sequence[Sample], most: int = 120) -> list[float]:
+    """Latencies in order of time, thinned."""
+    return [sample.median for sample in runs[:: 1 + len(runs) // most] if sample.median]

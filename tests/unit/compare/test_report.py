@@ -107,9 +107,9 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     validate(rows, json.loads((Path(__file__).parents[3] / "docs/schemas/report.v1.json").read_text()))
     with_cpu.close()
     assert [(row["host"], row["image"], row["device"], row["starts"]) for row in rows] == [
-        ("gpu-host", "search:1 (search:1)", "H100", 1),
-        ("cpu-host", "search:1 (search:1)", "EPYC", 3),
-        ("cpu-host", "search:2 (search:2)", "EPYC", 1),
+        ("gpu-host", "search:1 (1)", "H100", 1),
+        ("cpu-host", "search:1 (1)", "EPYC", 3),
+        ("cpu-host", "search:2 (2)", "EPYC", 1),
     ]
     gpu, old, new = rows
     assert gpu["engine"] == "torch 2.7.0" and gpu["slower"] == 0
@@ -120,7 +120,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     text = run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--html", "report.html")
     assert re.search(r"^other\n  █{24}   10\.0\d ms +fastest\n", text, re.MULTILINE)
     assert re.search(r"^  █{2}  +4\.00\d ms +fastest\n", text, re.MULTILINE)
-    assert "cpu-host · classify · search:1 (search:1) · torch 2.7.0 · EPYC" in text
+    assert "cpu-host · classify · search:1 (1) · torch 2.7.0 · EPYC" in text
     page = (tmp_path / "report.html").read_text()
     assert (
         "H100" in page and page.count('<td class="bar"><svg') == 4 and "http" not in page.split("</style>")[1]
@@ -139,7 +139,7 @@ def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
         ("file:2", "s1", 2),
     ]
     text = run("one.sqlite", "--html", "report.html")
-    assert "classify · search:1 (search:1) · model file:2 · torch 2.7.0 · EPYC" in text
+    assert "classify · search:1 (1) · model file:2 · torch 2.7.0 · EPYC" in text
     assert "model file:1" in (tmp_path / "report.html").read_text()
     assert run("one.sqlite", "--format", "csv").splitlines()[1].endswith(",file:1,s1")
 

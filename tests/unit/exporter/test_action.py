@@ -86,7 +86,7 @@ def test_what_is_remembered_of_a_judgement() -> None:
     samples = [Sample(i, "c", float(i), "ok", 0.02) for i in range(7)]
     start = Generation(service="s", container="a", boot_id="b2", started_at=0.0)
     view = View({}, {OLD: 5, NEW: 9}, {NEW: REPORTED}, None)
-    assert seen_now([Start(start, samples)], view, LIVE) == {
+    assert seen_now([Start(start, samples)], view) == {
         OLD: SeenStart(5, 0, True, None),
         NEW: SeenStart(9, 7, False, REPORTED),
     }

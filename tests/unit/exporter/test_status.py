@@ -500,10 +500,6 @@ def test_a_container_that_was_created_again_keeps_its_services_baseline() -> Non
     assert "baseline 11 of 24 runs, with those of earlier starts and other replicas<" in page(
         [judged("1", Sides(), alone)]
     )
-    later = Result(
-        state="no_baseline", candidate_image="search:1 (1)", runs=11, until=runs(1)[0].started_at - 1
-    )
-    assert "baseline 12 of 24 runs, with" in page([judged("1", Sides(), later)]), "it is judged in turns"
     assert "baseline 1 of 24 runs" in page(
         [judged("1", Sides(others=MINE), Result(state="no_baseline", runs=0))]
     ), "its own are counted before the judge has them"

@@ -13,7 +13,7 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
 from infercanary.judge.result import STATES, Causes, Change, Result, State
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
-from infercanary.judge.trials import Trial
+from infercanary.judge.verdict import Trial
 from tests.results import upgraded
 
 Points = dict[tuple[str, ...], object]

@@ -22,7 +22,6 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import STATES
 from infercanary.judge.sentence import measure_words, progress, sentence
-from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
 
 CANARY = "c"
@@ -209,7 +208,7 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     assert found.state in STATES and sentence(found) and progress(found) is not None
     assert (found.last_look == 0) == (found.shift is None)
     is_sound(found)
-    assert set(trials(own)) <= {start.boot for start in own}
+    assert set(Judge().trials(own)) <= {start.boot for start in own}
 
 
 @pytest.mark.parametrize("runs", range(5, 9))

@@ -17,10 +17,9 @@ from infercanary.judge.sentence import sentence
 from infercanary.judge.sequential import Looks
 from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.statistics import Series
-from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
 
-judge = Judge().verdict
+judge, trials = Judge().verdict, Judge().trials
 pairs = Alignment(LIVE.pool).pairs
 
 UPGRADE = 10_000.0

@@ -25,7 +25,6 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.samples import compare
-from infercanary.judge.trials import trials
 from infercanary.judge.verdict import Judge
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
@@ -152,7 +151,7 @@ class Said(NamedTuple):
 
 def said(starts: Sequence[Start], siblings: Sequence[Start]) -> Said:
     j = Judge().verdict(starts, siblings, CANARY)
-    tried = trials(starts).values()
+    tried = Judge().trials(starts).values()
     aa: list[Any] = [len(tried), sum(trial.called for trial in tried)]
     return Said(
         f"{j.state} {j.causes.cause}",

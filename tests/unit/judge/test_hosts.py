@@ -46,15 +46,15 @@ TWO_CLASSES = [("Xeon", 0.02)] * 3 + [("EPYC", 0.01)] * 3
 @pytest.mark.parametrize(
     ("old", "new", "shift", "said"),
     [
-        (TWO_CLASSES, [("EPYC", 0.015)] * 3, 0.5, "; on 6 hosts (EPYC)"),
+        (TWO_CLASSES, [("EPYC", 0.015)] * 3, 0.5, "; on 6 hosts"),
         # A faster class is no improvement, and a slower one no regression.
-        (TWO_CLASSES, [("EPYC", 0.01)] * 2, 0.0, "(EPYC)"),
-        (TWO_CLASSES, [("Xeon", 0.02)] * 2, 0.0, "(Xeon)"),
-        (TWO_CLASSES, [("EPYC", 0.01), ("Xeon", 0.02)], 0.0, "on 8 hosts (EPYC, Xeon), within each class"),
+        (TWO_CLASSES, [("EPYC", 0.01)] * 2, 0.0, "on 5 hosts"),
+        (TWO_CLASSES, [("Xeon", 0.02)] * 2, 0.0, "on 5 hosts"),
+        (TWO_CLASSES, [("EPYC", 0.01), ("Xeon", 0.02)], 0.0, "on 8 hosts"),
         # A class that the old image never ran on is left out.
-        (TWO_CLASSES, [("Graviton", 0.005)] * 3, None, "too few runs on Graviton"),
-        (TWO_CLASSES, [("Graviton", 0.005), ("Xeon", 0.03), ("Xeon", 0.03)], 0.5, "(Xeon)"),
-        ([("L4", 0.02)] * 2, [("A100", 0.01)] * 2, None, "too few runs on A100"),
+        (TWO_CLASSES, [("Graviton", 0.005)] * 3, None, "too few runs on this hardware"),
+        (TWO_CLASSES, [("Graviton", 0.005), ("Xeon", 0.03), ("Xeon", 0.03)], 0.5, "hosts"),
+        ([("L4", 0.02)] * 2, [("A100", 0.01)] * 2, None, "too few runs on this hardware"),
         # An image that fell back to the CPU is compared with what ran on a GPU.
         ([("L4", 0.02)] * 2, [("Xeon, fell back", 0.5)] * 2, 24.0, "regressed"),
     ],
@@ -77,4 +77,4 @@ def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
         starts("two", T + 1000, ("EPYC", 0.01), hosts=False),
     )
     found = judge([*old, *new], [], "c")
-    assert found.state not in ("no_baseline", "settling") and (found.hosts, found.hardware) == (0, ())
+    assert found.state not in ("no_baseline", "settling") and found.hosts == 0

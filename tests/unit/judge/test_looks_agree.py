@@ -19,7 +19,7 @@ from tests.unit.judge.test_neighbour_gone import as_reported_since
 
 def said(starts: Sequence[Start], siblings: Sequence[Start]) -> list[tuple[str, str]]:
     """State and cause at each number of runs that the new image's starts have had."""
-    upgrade = select(starts, LIVE.pool).upgrade
+    upgrade = select(starts).upgrade
     assert upgrade is not None
     new = {start.boot for start in upgrade.after}
     found: list[tuple[str, str]] = []

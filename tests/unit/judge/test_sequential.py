@@ -188,7 +188,7 @@ def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it() -> None:
         called = False
         for runs in LIVE.decide.looks:
             starts = [*old, Start(new.generation, samples).first(runs)]
-            found = Judge().finder.find(select(starts, LIVE.pool))
+            found = Judge().finder.find(select(starts))
             assert found.look is not None
             if called and found.look.seen.verdict == "unconfirmed":
                 assert found.state == "regressed"

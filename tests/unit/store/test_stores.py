@@ -451,7 +451,7 @@ def test_a_block_is_the_median_of_its_runs() -> None:
         sample(4, median=0.011, phases={}, repeats=9, clock_reason="sw_thermal"),
     ]
     assert merge(runs) == Sample(
-        4, "resnet18", T + 10, "ok", pytest.approx(0.0115), 0, {"compute": 0.010, "queue": 0.2}, {"spin": 1.0},  # type: ignore[arg-type]
+        4, "resnet18", T + 10, "ok", pytest.approx(0.0115), 9, {"compute": 0.010, "queue": 0.2}, {"spin": 1.0},  # type: ignore[arg-type]
         1.3e9, ("stalled",), 1e-3, 4, clock_reason="sw_thermal",
     )  # fmt: skip
     of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])

@@ -98,19 +98,18 @@ def next_action(view: View, policy: Policy) -> NextAction:
     return NextAction.NOTHING
 
 
-def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, SeenStart]:
+def seen_now(starts: Sequence[Start], view: View) -> dict[Boot, SeenStart]:
     """What to remember of a canary that is judged now on ``starts``: the next :attr:`View.seen`.
 
     Args:
         starts: Each start of the canary, with its runs that count.
         view: What is known of the canary.
-        policy: When a start counts as live.
 
     Returns:
         Start → what was seen of it, for each one with runs in the store.
     """
     counted = {start.boot: len(start.samples) for start in starts}
-    live = {start.boot for start in live_starts(starts, policy.pool)}
+    live = {start.boot for start in live_starts(starts)}
 
     def seen(boot: Boot, count: int) -> SeenStart:
         was, reported = view.seen.get(boot), view.reported.get(boot)
@@ -128,7 +127,7 @@ def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
         starts: Of one canary, in order of time.
         policy: How many runs a start of a new image needs, and when a container is not live any more.
     """
-    live = {start.generation.container for start in live_starts(starts, policy.pool)}
+    live = {start.generation.container for start in live_starts(starts)}
     seen = [
         StartSummary(
             start.generation.container,

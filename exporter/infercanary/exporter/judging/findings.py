@@ -19,9 +19,8 @@ from infercanary.judge.restarts import restarts_before
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import measure_words, sentence
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.trials import Trials, trials
 from infercanary.judge.upgrade import select
-from infercanary.judge.verdict import Judge
+from infercanary.judge.verdict import Judge, Trials
 
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
 
@@ -64,10 +63,10 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         Returns:
             Findings that differ in this canary alone.
         """
-        known = self.judgements.get(canary)
-        upgrade = select(starts, policy.pool).upgrade if drift_alone else None
+        known, judge = self.judgements.get(canary), Judge(policy)
+        upgrade = select(starts).upgrade if drift_alone else None
         if not (drift_alone and known and known.upgraded_at == (upgrade.at if upgrade else None)):
-            known = Judge(policy).verdict(starts, siblings, canary)
+            known = judge.verdict(starts, siblings, canary)
         drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
         of_container: dict[str, list[Start]] = {}
         for start in starts:
@@ -82,7 +81,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         words, spread = sentence(known, policy), measures.get(SPREAD.name)
         if spread is not None and spread.state in CHANGED:
             words = f"{words}; {measure_words(SPREAD.name, spread)}"
-        tried = trials(starts, self.trials.get(canary, {}), _TRIALS, policy)
+        tried = judge.trials(starts, self.trials.get(canary, {}), _TRIALS)
         return msgspec.structs.replace(
             self,
             judgements={**self.judgements, canary: known},
@@ -93,7 +92,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
                 **self.measures,
                 canary: measures,
             },
-            sides={**self.sides, canary: sides(starts, policy)},
+            sides={**self.sides, canary: sides(starts)},
         )
 
     def counted(self, canary: str, runs: int) -> Findings:

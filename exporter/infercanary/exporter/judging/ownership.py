@@ -18,7 +18,7 @@ from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.result import Result
-from infercanary.judge.trials import Trials
+from infercanary.judge.verdict import Trials
 from infercanary.store.base import Fleet, StoreError
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from infercanary.exporter.judging.action import Boot
 from infercanary.judge.model import Start
-from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import select
 
 
@@ -22,21 +21,20 @@ class Sides(NamedTuple):
     """Of any other one; without an upgrade, all of them."""
 
 
-def sides(starts: Sequence[Start], policy: Policy) -> Sides:
+def sides(starts: Sequence[Start]) -> Sides:
     """The newest starts of a canary by side of its last upgrade.
 
     One that made no run for long is among them: it may be busy, and whether it runs is for others to say.
 
     Args:
         starts: Of one service and canary, identified, in order of time.
-        policy: When a start counts, and when an image was rolled back.
 
     Returns:
         At most one start a container.
     """
     newest = {start.generation.container: start for start in starts}
     left = [start for start in newest.values() if not start.generation.ended_at]
-    upgrade = select(starts, policy.pool).upgrade
+    upgrade = select(starts).upgrade
     if upgrade is None:
         return Sides(others=frozenset(start.boot for start in left))
     new, old = ({start.identity for start in side} for side in (upgrade.after, upgrade.before))

@@ -396,11 +396,11 @@ class Judging:
             starts = identified([Start.of(g, samples) for g, samples in read])
             if store.fleet is not None:  # others may have stored more meanwhile
                 view = view._replace(taken=store.taken(service, canary))
-            self._seen[service, canary] = action.seen_now(starts, view, self._policy)
+            self._seen[service, canary] = action.seen_now(starts, view)
             starts = action.counting_starts(starts, self._policy)
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
             before = self.findings.get(service, NOTHING)
-            upgrade = select(starts, self._policy.pool).upgrade
+            upgrade = select(starts).upgrade
             prior = self._learning.prior(store, upgrade.at if upgrade else None)
             policy = self._policy.but(**prior.changes)
             try:
