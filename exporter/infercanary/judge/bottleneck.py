@@ -61,11 +61,10 @@ def bottlenecks(
         of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
         processor = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     others: dict[Limit, float] = {"io": grown.io, "scheduling": grown.scheduling, "unknown": grown.unknown}
-    whole = level(after, LATENCY) - level(before, LATENCY)
+    whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
     shares = {
         limit: (others.get(limit, 0.0) + processor.get(limit, 0.0) * grown.processor) / whole
         for limit in LIMITS
-        if whole
     }
     # A share below half a percent rounds to nothing.
     return {limit: x for limit, x in sorted(shares.items(), key=lambda item: -item[1]) if abs(x) >= 0.005}
@@ -92,6 +91,6 @@ def _split(
     memory = max(0.0, explained(remembering) - compute)
     rest = 1.0 - compute - memory
     is_flat = memory < 0.25 and all(moved(s._replace(log=rest * growth)) for s in remembering)
-    if is_flat and computing and remembering:
+    if remembering and is_flat:
         return {"compute": compute + rest, "memory": memory}
     return {"compute": compute, "memory": memory, "unknown": rest}

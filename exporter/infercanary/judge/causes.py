@@ -32,7 +32,7 @@ from infercanary.judge.crowding import LATENCY, Crowding, level
 from infercanary.judge.differences import differences
 from infercanary.judge.evidence import Evidence
 from infercanary.judge.finding import Finding
-from infercanary.judge.model import Pair
+from infercanary.judge.model import Pair, Start
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import unpacked
@@ -72,30 +72,37 @@ class Attribution:
             if start.generation.container not in replaced and not start.generation.ended_at
         ]
         # Of runs without their CPU wait siblings tell nothing, since theirs is not subtracted.
-        seen = Evidence(look.shift, look.pairs, [] if finding.unwaited else beside, self._policy)
-        return self._of(seen, known, canary, seen.awaits(stays))
+        siblings = [] if finding.unwaited else beside
+        return self.explain(look.shift, look.pairs, canary, beside=siblings, known=known, stays=stays)
 
     def explain(
-        self, shift: Shift, compared: Sequence[Pair], canary: str, *, beside: Sequence[Pair] = ()
+        self,
+        shift: Shift,
+        compared: Sequence[Pair],
+        canary: str,
+        *,
+        beside: Sequence[Pair] = (),
+        known: Causes | None = None,
+        stays: Sequence[Start] | None = None,
     ) -> Causes:
-        """The causes of a shift that no upgrade made: of a drift, of two files, of an experiment.
+        """The causes of a shift, such as of a drift, of two files, of an experiment.
 
         Args:
             shift: Of ``canary``, between the starts of ``compared``.
             compared: For each replica its starts before and after.
             canary: Its name.
             beside: As ``compared``, of siblings, whose image did not change.
+            known: What needs no look; by the starts of ``compared`` without it.
+            stays: Starts of the old image in containers that were not replaced, where what will tell more is awaited.
 
         Returns:
             All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
         """
         seen = Evidence(shift, compared, beside, self._policy)
-        return self._of(seen, differences(seen.old, seen.new, seen.new, canary, self._rules), canary)
-
-    def _of(self, seen: Evidence, known: Causes, canary: str, awaits: bool = False) -> Causes:
-        """All causes; ``known`` is what needs no look."""
+        known = known or differences(seen.old, seen.new, seen.new, canary, self._rules)
+        awaits = stays is not None and seen.awaits(stays)
         changed = {change.component for change in known.changes}
-        blame = self._blame(seen, changed) if seen.shift.log and not awaits else {}
+        blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen
         if seen.gpu_users is not None and blame.get("cause") in ("image", "both"):
             # A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that did not
@@ -134,9 +141,7 @@ class Attribution:
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             if host is None or outside > min(seen.share(host), rules.whole_share):
                 host, is_known = seen.waiting._replace(log=outside * shift.log), seen.crowding is not None
-                error = (
-                    0.0  # the wait has that of restarts, and what is left of the runs no scatter of the wait
-                )
+                error = 0.0  # the wait's own has that of restarts, and not the scatter that the wait made
                 # Cold caches follow a wait.
                 slack = (1 - crowd.inside) * min((rules.waiting_factor - 1) * felt, 1 - felt)
         if host is None:
@@ -189,8 +194,8 @@ class Attribution:
             told.append(seen.siblings)
         moved = [s for s in told if seen.moved(s) and seen.share(s) > 0]
         if not moved:
-            return (min(told, key=lambda s: s.se)._replace(log=0.0) if told else None), True
-        most = max(moved, key=lambda s: abs(s.log) - self._rules.moved_sigmas * s.se)
+            return (Shift(0.0, min(s.se for s in told), seen.shift.df) if told else None), True
+        most = max(moved, key=seen.share)
         # An engine of several threads that waits for others on the host: no other's wait is as long.
         if not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and CPU_WAIT_INSIDE not in seen.risen:
             most = most._replace(log=seen.shift.log)

@@ -165,9 +165,9 @@ class Evidence:
         """Phase → its share of the change in seconds, of those that made much of it; the largest first."""
         old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
         grown = level(self.after, LATENCY) - level(self.before, LATENCY)
-        shares = [(name, (new.get(name, 0.0) - old[name]) / grown) for name in old if grown]
-        shares.sort(key=lambda share: -share[1])
-        return {name: share for name, share in shares if share >= self.policy.attribute.phase_share}
+        shares = {name: (new.get(name, 0.0) - old[name]) / (grown or math.inf) for name in old}
+        least = self.policy.attribute.phase_share
+        return {name: x for name, x in sorted(shares.items(), key=lambda item: -item[1]) if x >= least}
 
     def _risen(self, before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, tuple[float, float]]:
         old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
@@ -178,9 +178,9 @@ class Evidence:
     def gpu_users(self) -> tuple[float, float] | None:
         """Shares of runs that met others on the GPU before and after, where these may have made the shift: more runs
         met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
-        earlier, during = (_samples(ran[i] for ran in self._concurrent) for i in (0, 1))
+        beside = [_samples(ran[i] for ran in self._concurrent) for i in (0, 1)]
         old, new, without, then = (
-            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, earlier, during)
+            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, *beside)
         )
         more = new - old - (then - without)
         may_be = abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
