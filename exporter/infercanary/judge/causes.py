@@ -32,7 +32,7 @@ from infercanary.judge.crowding import LATENCY, Crowding, level
 from infercanary.judge.differences import differences
 from infercanary.judge.evidence import Evidence
 from infercanary.judge.finding import Finding
-from infercanary.judge.model import Pair, Start
+from infercanary.judge.model import Pair
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import unpacked
@@ -52,8 +52,8 @@ class Attribution:
 
         Args:
             finding: What is known of the shift, or that there is none yet.
-            beside: For each sibling, whose image did not change, its starts before and after; one without a run since
-                may have one soon.
+            beside: For each sibling and each replica that stays, whose image did not change, its starts before and
+                after; one without a run since may have one soon.
             canary: Its name.
 
         Returns:
@@ -65,15 +65,9 @@ class Attribution:
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
         if look is None:
             return known
-        replaced = {start.generation.container for start in upgrade.after}
-        stays = [
-            start
-            for start in upgrade.before
-            if start.generation.container not in replaced and not start.generation.ended_at
-        ]
         # Of runs without their CPU wait siblings tell nothing, since theirs is not subtracted.
         siblings = [] if finding.unwaited else beside
-        return self.explain(look.shift, look.pairs, canary, beside=siblings, known=known, stays=stays)
+        return self.explain(look.shift, look.pairs, canary, beside=siblings, known=known, awaits=True)
 
     def explain(
         self,
@@ -83,7 +77,7 @@ class Attribution:
         *,
         beside: Sequence[Pair] = (),
         known: Causes | None = None,
-        stays: Sequence[Start] | None = None,
+        awaits: bool = False,
     ) -> Causes:
         """The causes of a shift, such as of a drift, of two files, of an experiment.
 
@@ -93,14 +87,14 @@ class Attribution:
             canary: Its name.
             beside: As ``compared``, of siblings, whose image did not change.
             known: What needs no look; by the starts of ``compared`` without it.
-            stays: Starts of the old image in containers that were not replaced, where what will tell more is awaited.
+            awaits: Whether no cause is named while siblings will tell more soon.
 
         Returns:
             All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
         """
         seen = Evidence(shift, compared, beside, self._policy)
         known = known or differences(seen.old, seen.new, seen.new, canary, self._rules)
-        awaits = stays is not None and seen.awaits(stays)
+        awaits = awaits and seen.awaits_siblings
         changed = {change.component for change in known.changes}
         blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen

@@ -128,5 +128,5 @@ def _waited_share(sample: Sample) -> float | None:
 
 def _devices(generation: Generation) -> set[str]:
     """The kinds of device that its canaries ran on; several are reported as `cpu, cuda:0`."""
-    reported = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS)
-    return {kind for device in reported.split(",") if (kind := device.strip().partition(":")[0])}
+    reported = [generation.environment.get(component, "") for component in DEVICE_COMPONENTS]
+    return {device.strip().partition(":")[0] for devices in reported for device in devices.split(",")} - {""}

@@ -19,7 +19,7 @@ from infercanary.contract.vocabulary import (
     GPU_BUSY,
 )
 from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
-from infercanary.judge.model import Generation, Pair, Sample, Start, medians
+from infercanary.judge.model import Pair, Sample, Start, medians
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
 from infercanary.judge.shift import Shift
@@ -79,30 +79,24 @@ class Evidence:
         """A part of the shift over the whole, below 0 where it went the other way."""
         return part.log / (self.shift.log or math.inf)
 
-    def awaits(self, stays: Iterable[Start]) -> bool:
-        """Whether something beside will tell more soon, and nothing tells yet.
+    @property
+    def awaits_siblings(self) -> bool:
+        """Whether nothing beside tells anything yet, and a sibling will soon.
 
-        That is a replica on the old image or a sibling that goes on and has too few runs yet; a sibling that tells
-        nothing for as long as the new starts have few runs, and one that is alone for as long as it tells nothing.
-
-        Args:
-            stays: Starts of the old image in containers that were not replaced.
+        That is one that goes on and has too few runs yet; one that tells nothing for as long as the new starts have few
+        runs, and one that is alone for as long as it tells nothing.
         """
         if self.felt or any(pair.concurrent for pair in self.compared):
             return False
-        times = np.concatenate([start.times for start in self.new])
-        few = len(self._beside) < 2 or max(start.times.size for start in self.new) < 24
-        awaited = [
-            s.times for s in stays if (s.times >= times.min()).sum() < self.policy.pool.concurrent_runs
+        few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
+        times = [
+            np.concatenate([start.times for start in (*pair.before, *pair.after)])
+            for pair, shift in self._beside
+            if few or not math.isfinite(shift.se)
         ]
-        for pair, shift in self._beside:
-            if few or not math.isfinite(shift.se):
-                awaited.append(np.concatenate([pair.before[0].times, pair.after[0].times]))
-        # Whether each was still running, by its recent pace: a new start runs more often at first.
-        recent = [each[-12:] for each in awaited if each.size > 1]
-        return any(
-            each[-1] + self.policy.pool.gone_runs * np.diff(each).mean() >= times.max() for each in recent
-        )
+        # By its recent pace: a new start runs more often at first.
+        until, recent = max(s.started_at for s in self.after), (x[-12:] for x in times if x.size > 1)
+        return any(x[-1] + self.policy.pool.gone_runs * np.diff(x).mean() >= until for x in recent)
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
@@ -116,7 +110,7 @@ class Evidence:
     @cached_property
     def is_single(self) -> bool:
         """Whether the engine computes with one thread: of several, one knows only its own waiting."""
-        return all(threads(start.generation) == "1" for start in (*self.old, *self.new))
+        return all(map(is_single, (*self.old, *self.new)))
 
     @cached_property
     def waiting(self) -> Shift | None:
@@ -183,8 +177,8 @@ class Evidence:
             _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, *beside)
         )
         more = new - old - (then - without)
-        may_be = abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
-        return (old, new) if may_be else None
+        is_likely = math.copysign(1.0, self.shift.log) * more >= self.policy.attribute.tag_share
+        return (old, new) if is_likely else None
 
     def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
         """Shift of a value of each run that restarts do not affect."""
@@ -214,10 +208,9 @@ class Evidence:
         return Pooling(pool).shift(replicas, NO_RESTART)
 
 
-def threads(generation: Generation) -> str:
-    """Number of threads the engine computes with, as it reports them; `1` where no engine reports one."""
-    names = COMPUTE_THREADS
-    return next((generation.environment[name] for name in names if name in generation.environment), "1")
+def is_single(start: Start) -> bool:
+    """Whether its engine computes with one thread, as far as it reports that."""
+    return all(start.generation.environment.get(name, "1") == "1" for name in COMPUTE_THREADS)
 
 
 def _samples(starts: Iterable[Start]) -> list[Sample]:

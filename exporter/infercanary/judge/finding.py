@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from infercanary.judge.align import Alignment
 from infercanary.judge.contention import left_waiting, uncontended
-from infercanary.judge.evidence import threads
+from infercanary.judge.evidence import is_single
 from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import Pooling, Replica
@@ -106,7 +106,8 @@ class Finder:
         return found._replace(state=state, unwaited=unwaited[-1])
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
-        """Siblings beside the runs that a finding compares: their runs before the upgrade, and since.
+        """Siblings, and replicas that stay, beside the runs that a finding compares: their runs before the upgrade, and
+        since.
 
         Args:
             finding: Of an upgrade.
@@ -118,7 +119,7 @@ class Finder:
         until = max(
             s.started_at for pair in finding.look.pairs for start in pair.after for s in start.samples
         )
-        return self._alignment.beside(siblings, upgrade, until)
+        return self._alignment.beside([*siblings, *upgrade.stays], upgrade, until)
 
     def _has_baseline(self, upgrade: Upgrade) -> bool:
         classes = {start.hardware for start in upgrade.after}
@@ -197,7 +198,7 @@ class Finder:
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look] | None:
         """Looks after subtracting the CPU wait of each run; None where it is not known of a start that counts, or does
         not explain the scatter of the runs."""
-        if any(threads(start.generation) != "1" for start in (*upgrade.before, *upgrade.after)):
+        if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return None
         left = left_waiting(starts, self._policy.pool)
         known, fewest = {start.boot: start for start in left}, self._policy.pool.fewest_runs
