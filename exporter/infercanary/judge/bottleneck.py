@@ -38,8 +38,6 @@ def bottlenecks(
         Resource → its share, the largest first. Shares sum to about 1; one is below 0, and others are above 1, where a
         part became shorter meanwhile. Empty where nothing changed.
     """
-    if not (before and after):
-        return {}
     is_known = all(s.off_cpu for s in (*before, *after))
     old, new = (
         Parts._make(

@@ -150,13 +150,15 @@ class Attribution:
         # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
-        if load > few:
-            cause = "load" if load >= rules.whole_share and is_small else cause
+        if load >= rules.whole_share and is_small:
+            cause = "load"
+        elif load > few or may_be_load:
+            pass
         elif of_host + slack <= few:
-            cause = cause if may_be_load else "image"
-        elif of_host >= rules.whole_share and is_known and is_small:
+            cause = "image"
+        elif is_known and of_host >= rules.whole_share and is_small:
             cause = "host"
-        elif is_known and low > slack and not may_be_load:
+        elif is_known and low > slack:
             cause = "both"
         return {
             "cause": cause,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
 from infercanary.judge.model import Pair, Sample, Start, medians
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
@@ -41,7 +41,7 @@ class Evidence:
     """
 
     def __init__(
-        self, shift: Shift, compared: Iterable[Pair], beside: Iterable[Pair] = (), policy: Policy = LIVE
+        self, shift: Shift, compared: Iterable[Pair], beside: Iterable[Pair], policy: Policy
     ) -> None:
         self.shift, self.compared, self.policy = shift, [*compared], policy
         self.old, self.new = (
@@ -165,17 +165,14 @@ class Evidence:
 
     def _risen(self, before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, tuple[float, float]]:
         old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
-        both = {tag: (old.get(tag, 0.0), share) for tag, share in sorted(new.items())}
-        return {tag: shares for tag, shares in both.items() if shares[1] - shares[0] >= least}
+        return {tag: (old[tag], new[tag]) for tag in sorted(new) if new[tag] - old[tag] >= least}
 
     @property
     def gpu_users(self) -> tuple[float, float] | None:
         """Shares of runs that met others on the GPU before and after, where these may have made the shift: more runs
         met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
         beside = [_samples(ran[i] for ran in self._concurrent) for i in (0, 1)]
-        old, new, without, then = (
-            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, *beside)
-        )
+        old, new, without, then = (_tags(runs)[GPU_BUSY] for runs in (self.before, self.after, *beside))
         more = new - old - (then - without)
         is_likely = math.copysign(1.0, self.shift.log) * more >= self.policy.attribute.tag_share
         return (old, new) if is_likely else None
@@ -217,7 +214,7 @@ def _samples(starts: Iterable[Start]) -> list[Sample]:
     return [sample for start in starts for sample in start.samples]
 
 
-def _tags(samples: Sequence[Sample]) -> dict[str, float]:
-    """Tag → the share of runs that had it."""
+def _tags(samples: Sequence[Sample]) -> Mapping[str, float]:
+    """Tag → the share of runs that had it; 0 for any other."""
     had = Counter(tag for sample in samples for tag in sample.labelled_tags)
-    return {tag: count / len(samples) for tag, count in had.items()}
+    return defaultdict(float, {tag: count / len(samples) for tag, count in had.items()})
