@@ -127,26 +127,28 @@ class Attribution:
         """
         rules, shift, crowd = self._rules, seen.shift, seen.crowding or Crowding()
         few, size = 1 - rules.whole_share, abs(shift.log)
-        host, is_known = self._host(seen, changed)
+        host, se, is_known = self._host(seen, changed)
+        error = math.hypot(shift.se, se)
         load = slack = 0.0  # slack is the share of the image's part that may be the host's
-        error = shift.se
         if seen.waiting is not None:
             felt = min(1.0, seen.share(seen.waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
-            if host is None or outside > min(seen.share(host), rules.whole_share):
-                host, is_known = seen.waiting._replace(log=outside * shift.log), seen.crowding is not None
-                error = 0.0  # the wait's own has that of restarts, and not the scatter that the wait made
+            if host is None or outside > min(host, rules.whole_share):
+                host, is_known = outside, seen.crowding is not None
+                error = se = (
+                    seen.waiting.se
+                )  # with what restarts do, and without the scatter that the wait made
                 # Cold caches follow a wait.
                 slack = (1 - crowd.inside) * min((rules.waiting_factor - 1) * felt, 1 - felt)
         if host is None:
             return {}
-        of_host = min(seen.share(host), 1 - load)
-        image = Shift((1 - of_host - load) * shift.log, math.hypot(error, host.se), shift.df)
+        host = min(host, 1 - load)
+        image = 1 - host - load
         # A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold
         # it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         may_be_load = more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
-        low, high = sorted(x / shift.log for x in image.interval(rules.cause_confidence))
+        low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
         # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
@@ -154,22 +156,23 @@ class Attribution:
             cause = "load"
         elif load > few or may_be_load:
             pass
-        elif of_host + slack <= few:
+        elif host + slack <= few:
             cause = "image"
-        elif is_known and of_host >= rules.whole_share and is_small:
+        elif is_known and host >= rules.whole_share and is_small:
             cause = "host"
         elif is_known and low > slack:
             cause = "both"
         return {
             "cause": cause,
-            "host": self._part(host._replace(log=of_host * shift.log)),
-            "image": self._part(image),
-            "load": self._part(host._replace(log=load * shift.log)) if load else None,
+            "host": self._part(Shift(host * shift.log, se, shift.df)),
+            "image": self._part(Shift(image * shift.log, error, shift.df)),
+            "load": self._part(Shift(load * shift.log, se, shift.df)) if load else None,
             "unknown_load": may_be_load,
         }
 
-    def _host(self, seen: Evidence, changed: Collection[str]) -> tuple[Shift | None, bool]:
-        """The part of the shift that what the image cannot touch has moved by too, and whether that may be blamed.
+    def _host(self, seen: Evidence, changed: Collection[str]) -> tuple[float | None, float, bool]:
+        """The share of the shift that what the image cannot touch has moved by too (None where nothing tells), its
+        standard error (a logarithm), and whether that may be blamed.
 
         Siblings do such work as the canary. Those or controls that stood still say that the host did not change; where
         one moved the same way as the canary, the host's part is what it moved by: of several the largest, at most all.
@@ -190,13 +193,15 @@ class Attribution:
             told.append(seen.siblings)
         moved = [s for s in told if seen.moved(s) and seen.share(s) > 0]
         if not moved:
-            return (Shift(0.0, min(s.se for s in told), seen.shift.df) if told else None), True
+            return 0.0 if told else None, min((s.se for s in told), default=0.0), True
         most = max(moved, key=seen.share)
         # An engine of several threads that waits for others on the host: no other's wait is as long.
-        if not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and CPU_WAIT_INSIDE not in seen.risen:
-            most = most._replace(log=seen.shift.log)
+        is_queued = (
+            not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and CPU_WAIT_INSIDE not in seen.risen
+        )
         # One sibling may have changed by itself, or lie.
-        return most, len(seen.felt) > 1 or moved != [seen.siblings]
+        is_known = len(seen.felt) > 1 or moved != [seen.siblings]
+        return 1.0 if is_queued else seen.share(most), most.se, is_known
 
     def _part(self, shift: Shift) -> Part:
         return Part.of(shift, self._rules.cause_confidence)
