@@ -52,18 +52,15 @@ def bottlenecks(
         for side in (before, after)
     )
     grown = Parts._make(b - a for a, b in zip(old, new, strict=True))
-    processor: dict[Limit, float] = {"compute": 1.0}
+    split: dict[Limit, float] = {"compute": 1.0}
     if max(old, new).is_launched_slowly:
-        processor = {"scheduling": 1.0}
+        split = {"scheduling": 1.0}
     elif grown.processor and old.processor and new.processor:
         of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
-        processor = _split(math.log(new.processor / old.processor), of_device, clock, moved)
-    others: dict[Limit, float] = {"io": grown.io, "scheduling": grown.scheduling, "unknown": grown.unknown}
+        split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
-    shares = {
-        limit: (others.get(limit, 0.0) + processor.get(limit, 0.0) * grown.processor) / whole
-        for limit in LIMITS
-    }
+    seconds = dict(zip(LIMITS, (0.0, 0.0, grown.io, grown.scheduling, grown.unknown), strict=True))
+    shares = {limit: (x + split.get(limit, 0.0) * grown.processor) / whole for limit, x in seconds.items()}
     # A share below half a percent rounds to nothing.
     return {limit: x for limit, x in sorted(shares.items(), key=lambda item: -item[1]) if abs(x) >= 0.005}
 

@@ -111,7 +111,7 @@ class Attribution:
             siblings=seen.siblings and self._part(seen.siblings),
             clock=seen.clock and self._part(seen.clock),
             tags=tags,
-            inside=seen.crowding.cores if seen.crowding is not None and seen.is_crowded else None,
+            inside=seen.crowding.cores if seen.crowding is not None and CPU_WAIT_INSIDE in tags else None,
             operators=self._operators(seen, canary),
             unknown_siblings=awaits,
             unknown_waiting=seen.crowding is None and seen.waiting is not None,
@@ -182,7 +182,8 @@ class Attribution:
             for name, s in seen.controls.items()
             if name in IN_STEP and CONTROLS[name].made_of not in changed and seen.tells(s)
         ]
-        if seen.is_crowded:
+        is_crowded = CPU_WAIT_INSIDE in seen.risen
+        if is_crowded:
             # They shared the container's CPU with others as the canary did: what moved them is not the host.
             told = [s._replace(log=0.0) for s in told]
         if THROTTLED in seen.risen and "cpu_quota" not in changed and any(map(seen.moved, told)):
@@ -196,9 +197,7 @@ class Attribution:
             return 0.0 if told else None, min((s.se for s in told), default=0.0), True
         most = max(moved, key=seen.share)
         # An engine of several threads that waits for others on the host: no other's wait is as long.
-        is_queued = (
-            not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and CPU_WAIT_INSIDE not in seen.risen
-        )
+        is_queued = not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and not is_crowded
         # One sibling may have changed by itself, or lie.
         is_known = len(seen.felt) > 1 or moved != [seen.siblings]
         return 1.0 if is_queued else seen.share(most), most.se, is_known

@@ -15,7 +15,6 @@ from infercanary.contract.vocabulary import (
     BY_ITSELF,
     COMPUTE_THREADS,
     CONTROLS,
-    CPU_WAIT_INSIDE,
     GPU_BUSY,
 )
 from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
@@ -101,11 +100,12 @@ class Evidence:
     @cached_property
     def controls(self) -> dict[str, Shift]:
         """Control → its shift, of those that enough runs have."""
-        shifts = {
-            name: self._shift(self.compared, lambda s, name=name: s.controls.get(name))  # type: ignore[misc]
-            for name in sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
+        names = sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
+        return {
+            name: shift
+            for name in names
+            if math.isfinite((shift := self._shift(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
         }
-        return {name: shift for name, shift in shifts.items() if math.isfinite(shift.se)}
 
     @cached_property
     def is_single(self) -> bool:
@@ -130,11 +130,6 @@ class Evidence:
     def crowding(self) -> Crowding | None:
         """Processes that caused the CPU wait: in the container, or on the host."""
         return crowding(self.before, self.after, self.policy.pool.fewest_new_runs)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the canary shares the container's CPU with others inside."""
-        return CPU_WAIT_INSIDE in self.risen
 
     @cached_property
     def clock(self) -> Shift | None:
