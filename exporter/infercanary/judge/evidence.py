@@ -21,6 +21,7 @@ from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, l
 from infercanary.judge.model import Pair, Sample, Start, medians
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, middle_of
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
@@ -40,9 +41,9 @@ class Evidence:
     """
 
     def __init__(
-        self, shift: Shift, compared: Iterable[Pair], beside: Iterable[Pair], policy: Policy
+        self, shift: Shift, compared: Sequence[Pair], beside: Iterable[Pair], policy: Policy
     ) -> None:
-        self.shift, self.compared, self.policy = shift, [*compared], policy
+        self.shift, self.compared, self.policy = shift, compared, policy
         self.old, self.new = (
             [start for pair in self.compared for start in getattr(pair, side)] for side in ("old", "after")
         )
@@ -87,15 +88,19 @@ class Evidence:
         """
         if self.felt or any(pair.concurrent for pair in self.compared):
             return False
+        until = max(s.started_at for s in self.after)
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
-        times = [
-            np.concatenate([start.times for start in (*pair.before, *pair.after)])
-            for pair, shift in self._beside
-            if few or not math.isfinite(shift.se)
-        ]
-        # By its recent pace: a new start runs more often at first.
-        until, recent = max(s.started_at for s in self.after), (x[-12:] for x in times if x.size > 1)
-        return any(x[-1] + self.policy.pool.gone_runs * np.diff(x).mean() >= until for x in recent)
+        for pair, shift in self._beside:
+            times = np.concatenate([start.times for start in (*pair.before, *pair.after)])
+            if (few or not math.isfinite(shift.se)) and self._goes_on(times[-12:], until):
+                return True
+        return False
+
+    def _goes_on(self, times: Floats, until: float) -> bool:
+        """Whether a start with these last runs still ran then, by their pace: a new start runs more often at first."""
+        return times.size > 1 and bool(
+            times[-1] + self.policy.pool.gone_runs * np.diff(times).mean() >= until
+        )
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
