@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+
+import numpy as np
 
 from infercanary.contract.bottleneck import LIMITS, Limit, Parts, parts
 from infercanary.contract.vocabulary import CONTROLS
@@ -39,18 +40,11 @@ def bottlenecks(
         part became shorter meanwhile. Empty where nothing changed.
     """
     is_known = all(s.off_cpu for s in (*before, *after))
-    old, new = (
-        Parts._make(
-            map(
-                median,
-                zip(
-                    *(parts(s.median or 0.0, s.phases, s.off_cpu if is_known else {}) for s in side),
-                    strict=True,
-                ),
-            )
-        )
+    runs = (
+        [parts(s.median or 0.0, s.phases, s.off_cpu if is_known else {}) for s in side]
         for side in (before, after)
     )
+    old, new = (Parts._make(np.median(side, axis=0).tolist()) for side in runs)
     grown = Parts._make(b - a for a, b in zip(old, new, strict=True))
     split: dict[Limit, float] = {"compute": 1.0}
     if max(old, new).is_launched_slowly:

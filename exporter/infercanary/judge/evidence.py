@@ -86,7 +86,7 @@ class Evidence:
         That is one that goes on and has too few runs yet; one that tells nothing for as long as the new starts have few
         runs, and one that is alone for as long as it tells nothing.
         """
-        if self.felt or any(pair.concurrent for pair in self.compared):
+        if self.felt:
             return False
         until = max(s.started_at for s in self.after)
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
