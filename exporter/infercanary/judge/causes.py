@@ -139,7 +139,7 @@ class Attribution:
                     seen.waiting.se
                 )  # with what restarts do, and without the scatter that the wait made
                 # Cold caches follow a wait.
-                slack = (1 - crowd.inside) * min((rules.waiting_factor - 1) * felt, 1 - felt)
+                slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:
             return {}
         host = min(host, 1 - load)

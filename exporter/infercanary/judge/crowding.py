@@ -73,8 +73,8 @@ def computing(sample: Sample) -> float | None:
     """Seconds of a run without its CPU wait; None if the wait is unknown, or was all of it."""
     if sample.median is None or sample.waited is None:
         return None
-    waited = sample.waited + (sample.crowded or 0.0)
-    return sample.median - waited if waited < sample.median else None
+    own = sample.median - sample.waited - (sample.crowded or 0.0)
+    return own if own > 0 else None
 
 
 def level(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
