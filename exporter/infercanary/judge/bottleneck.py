@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+
+import numpy as np
 
 from infercanary.contract.bottleneck import LIMITS, Limit, Parts, parts
 from infercanary.contract.vocabulary import CONTROLS
@@ -38,35 +39,22 @@ def bottlenecks(
         Resource → its share, the largest first. Shares sum to about 1; one is below 0, and others are above 1, where a
         part became shorter meanwhile. Empty where nothing changed.
     """
-    if not (before and after):
-        return {}
     is_known = all(s.off_cpu for s in (*before, *after))
-    old, new = (
-        Parts._make(
-            map(
-                median,
-                zip(
-                    *(parts(s.median or 0.0, s.phases, s.off_cpu if is_known else {}) for s in side),
-                    strict=True,
-                ),
-            )
-        )
+    runs = (
+        [parts(s.median or 0.0, s.phases, s.off_cpu if is_known else {}) for s in side]
         for side in (before, after)
     )
+    old, new = (Parts._make(np.median(side, axis=0).tolist()) for side in runs)
     grown = Parts._make(b - a for a, b in zip(old, new, strict=True))
-    processor: dict[Limit, float] = {"compute": 1.0}
+    split: dict[Limit, float] = {"compute": 1.0}
     if max(old, new).is_launched_slowly:
-        processor = {"scheduling": 1.0}
+        split = {"scheduling": 1.0}
     elif grown.processor and old.processor and new.processor:
         of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
-        processor = _split(math.log(new.processor / old.processor), of_device, clock, moved)
-    others: dict[Limit, float] = {"io": grown.io, "scheduling": grown.scheduling, "unknown": grown.unknown}
-    whole = level(after, LATENCY) - level(before, LATENCY)
-    shares = {
-        limit: (others.get(limit, 0.0) + processor.get(limit, 0.0) * grown.processor) / whole
-        for limit in LIMITS
-        if whole
-    }
+        split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
+    whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
+    seconds = dict(zip(LIMITS, (0.0, 0.0, grown.io, grown.scheduling, grown.unknown), strict=True))
+    shares = {limit: (x + split.get(limit, 0.0) * grown.processor) / whole for limit, x in seconds.items()}
     # A share below half a percent rounds to nothing.
     return {limit: x for limit, x in sorted(shares.items(), key=lambda item: -item[1]) if abs(x) >= 0.005}
 
@@ -92,6 +80,6 @@ def _split(
     memory = max(0.0, explained(remembering) - compute)
     rest = 1.0 - compute - memory
     is_flat = memory < 0.25 and all(moved(s._replace(log=rest * growth)) for s in remembering)
-    if is_flat and computing and remembering:
+    if remembering and is_flat:
         return {"compute": compute + rest, "memory": memory}
     return {"compute": compute, "memory": memory, "unknown": rest}

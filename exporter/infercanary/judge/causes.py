@@ -52,8 +52,8 @@ class Attribution:
 
         Args:
             finding: What is known of the shift, or that there is none yet.
-            beside: For each sibling, whose image did not change, its starts before and after; one without a run since
-                may have one soon.
+            beside: For each sibling and each replica that stays, whose image did not change, its starts before and
+                after; one without a run since may have one soon.
             canary: Its name.
 
         Returns:
@@ -65,37 +65,38 @@ class Attribution:
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
         if look is None:
             return known
-        replaced = {start.generation.container for start in upgrade.after}
-        stays = [
-            start
-            for start in upgrade.before
-            if start.generation.container not in replaced and not start.generation.ended_at
-        ]
         # Of runs without their CPU wait siblings tell nothing, since theirs is not subtracted.
-        seen = Evidence(look.shift, look.pairs, [] if finding.unwaited else beside, self._policy)
-        return self._of(seen, known, canary, seen.awaits(stays))
+        siblings = [] if finding.unwaited else beside
+        return self.explain(look.shift, look.pairs, canary, beside=siblings, known=known, awaits=True)
 
     def explain(
-        self, shift: Shift, compared: Sequence[Pair], canary: str, *, beside: Sequence[Pair] = ()
+        self,
+        shift: Shift,
+        compared: Sequence[Pair],
+        canary: str,
+        *,
+        beside: Sequence[Pair] = (),
+        known: Causes | None = None,
+        awaits: bool = False,
     ) -> Causes:
-        """The causes of a shift that no upgrade made: of a drift, of two files, of an experiment.
+        """The causes of a shift, such as of a drift, of two files, of an experiment.
 
         Args:
             shift: Of ``canary``, between the starts of ``compared``.
             compared: For each replica its starts before and after.
             canary: Its name.
             beside: As ``compared``, of siblings, whose image did not change.
+            known: What needs no look; by the starts of ``compared`` without it.
+            awaits: Whether no cause is named while siblings will tell more soon.
 
         Returns:
             All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
         """
         seen = Evidence(shift, compared, beside, self._policy)
-        return self._of(seen, differences(seen.old, seen.new, seen.new, canary, self._rules), canary)
-
-    def _of(self, seen: Evidence, known: Causes, canary: str, awaits: bool = False) -> Causes:
-        """All causes; ``known`` is what needs no look."""
+        known = known or differences(seen.old, seen.new, seen.new, canary, self._rules)
+        awaits = awaits and seen.awaits_siblings
         changed = {change.component for change in known.changes}
-        blame = self._blame(seen, changed) if seen.shift.log and not awaits else {}
+        blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen
         if seen.gpu_users is not None and blame.get("cause") in ("image", "both"):
             # A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that did not
@@ -110,7 +111,7 @@ class Attribution:
             siblings=seen.siblings and self._part(seen.siblings),
             clock=seen.clock and self._part(seen.clock),
             tags=tags,
-            inside=seen.crowding.cores if seen.crowding is not None and seen.is_crowded else None,
+            inside=seen.crowding.cores if seen.crowding is not None and CPU_WAIT_INSIDE in tags else None,
             operators=self._operators(seen, canary),
             unknown_siblings=awaits,
             unknown_waiting=seen.crowding is None and seen.waiting is not None,
@@ -126,49 +127,52 @@ class Attribution:
         """
         rules, shift, crowd = self._rules, seen.shift, seen.crowding or Crowding()
         few, size = 1 - rules.whole_share, abs(shift.log)
-        host, is_known = self._host(seen, changed)
+        host, se, is_known = self._host(seen, changed)
+        error = math.hypot(shift.se, se)
         load = slack = 0.0  # slack is the share of the image's part that may be the host's
-        error = shift.se
         if seen.waiting is not None:
             felt = min(1.0, seen.share(seen.waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
-            if host is None or outside > min(seen.share(host), rules.whole_share):
-                host, is_known = seen.waiting._replace(log=outside * shift.log), seen.crowding is not None
-                error = (
-                    0.0  # the wait has that of restarts, and what is left of the runs no scatter of the wait
-                )
+            if host is None or outside > min(host, rules.whole_share):
+                host, is_known = outside, seen.crowding is not None
+                error = se = (
+                    seen.waiting.se
+                )  # with what restarts do, and without the scatter that the wait made
                 # Cold caches follow a wait.
-                slack = (1 - crowd.inside) * min((rules.waiting_factor - 1) * felt, 1 - felt)
+                slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:
             return {}
-        of_host = min(seen.share(host), 1 - load)
-        image = Shift((1 - of_host - load) * shift.log, math.hypot(error, host.se), shift.df)
+        host = min(host, 1 - load)
+        image = 1 - host - load
         # A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold
         # it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         may_be_load = more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
-        low, high = sorted(x / shift.log for x in image.interval(rules.cause_confidence))
+        low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
         # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
-        if load > few:
-            cause = "load" if load >= rules.whole_share and is_small else cause
-        elif of_host + slack <= few:
-            cause = cause if may_be_load else "image"
-        elif of_host >= rules.whole_share and is_known and is_small:
+        if load >= rules.whole_share and is_small:
+            cause = "load"
+        elif load > few or may_be_load:
+            pass
+        elif host + slack <= few:
+            cause = "image"
+        elif is_known and host >= rules.whole_share and is_small:
             cause = "host"
-        elif is_known and low > slack and not may_be_load:
+        elif is_known and low > slack:
             cause = "both"
         return {
             "cause": cause,
-            "host": self._part(host._replace(log=of_host * shift.log)),
-            "image": self._part(image),
-            "load": self._part(host._replace(log=load * shift.log)) if load else None,
+            "host": self._part(Shift(host * shift.log, se, shift.df)),
+            "image": self._part(Shift(image * shift.log, error, shift.df)),
+            "load": self._part(Shift(load * shift.log, se, shift.df)) if load else None,
             "unknown_load": may_be_load,
         }
 
-    def _host(self, seen: Evidence, changed: Collection[str]) -> tuple[Shift | None, bool]:
-        """The part of the shift that what the image cannot touch has moved by too, and whether that may be blamed.
+    def _host(self, seen: Evidence, changed: Collection[str]) -> tuple[float | None, float, bool]:
+        """The share of the shift that what the image cannot touch has moved by too (None where nothing tells), its
+        standard error (a logarithm), and whether that may be blamed.
 
         Siblings do such work as the canary. Those or controls that stood still say that the host did not change; where
         one moved the same way as the canary, the host's part is what it moved by: of several the largest, at most all.
@@ -178,7 +182,8 @@ class Attribution:
             for name, s in seen.controls.items()
             if name in IN_STEP and CONTROLS[name].made_of not in changed and seen.tells(s)
         ]
-        if seen.is_crowded:
+        is_crowded = CPU_WAIT_INSIDE in seen.risen
+        if is_crowded:
             # They shared the container's CPU with others as the canary did: what moved them is not the host.
             told = [s._replace(log=0.0) for s in told]
         if THROTTLED in seen.risen and "cpu_quota" not in changed and any(map(seen.moved, told)):
@@ -189,13 +194,13 @@ class Attribution:
             told.append(seen.siblings)
         moved = [s for s in told if seen.moved(s) and seen.share(s) > 0]
         if not moved:
-            return (min(told, key=lambda s: s.se)._replace(log=0.0) if told else None), True
-        most = max(moved, key=lambda s: abs(s.log) - self._rules.moved_sigmas * s.se)
+            return 0.0 if told else None, min((s.se for s in told), default=0.0), True
+        most = max(moved, key=seen.share)
         # An engine of several threads that waits for others on the host: no other's wait is as long.
-        if not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and CPU_WAIT_INSIDE not in seen.risen:
-            most = most._replace(log=seen.shift.log)
+        is_queued = not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and not is_crowded
         # One sibling may have changed by itself, or lie.
-        return most, len(seen.felt) > 1 or moved != [seen.siblings]
+        is_known = len(seen.felt) > 1 or moved != [seen.siblings]
+        return 1.0 if is_queued else seen.share(most), most.se, is_known
 
     def _part(self, shift: Shift) -> Part:
         return Part.of(shift, self._rules.cause_confidence)

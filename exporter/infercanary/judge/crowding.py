@@ -63,9 +63,9 @@ def _row(sample: Sample) -> tuple[float, ...] | None:
     """By how much a run took longer for others inside, and for all others (logarithms); its wait for those inside and
     their cores; its latency, and the requests meanwhile. None where one but the last is not known."""
     s, own = sample, computing(sample)
-    if own is None or s.median is None or s.waited is None or s.crowded is None or s.inside is None:
+    if own is None or s.median is None or s.crowded is None or s.inside is None:
         return None
-    by_inside, longer = math.log((s.median - s.waited) / own), math.log(s.median / own)
+    by_inside, longer = math.log1p(s.crowded / own), math.log(s.median / own)
     return by_inside, longer, s.crowded, s.inside, s.median, math.nan if s.received is None else s.received
 
 
@@ -73,8 +73,8 @@ def computing(sample: Sample) -> float | None:
     """Seconds of a run without its CPU wait; None if the wait is unknown, or was all of it."""
     if sample.median is None or sample.waited is None:
         return None
-    waited = sample.waited + (sample.crowded or 0.0)
-    return sample.median - waited if waited < sample.median else None
+    own = sample.median - sample.waited - (sample.crowded or 0.0)
+    return own if own > 0 else None
 
 
 def level(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:

@@ -83,7 +83,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
         for name in sorted({**before, **after}, key=order_of_interest)
         if before.get(name) != after.get(name)
         and (name in own or not is_of_canary(name))
-        and not (is_given(name) and not (name in before and name in after))
+        and ((name in before and name in after) or not is_given(name))
         and not (are_same and is_setting(name))
     )
 
@@ -102,14 +102,14 @@ def _slower_starts(
     after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
     earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
     # As it waited in its first runs it will have waited as it started.
-    computing = [1 - level(s.samples[:5], _waited_share) for s in after]
+    waited = max((level(s.samples[:5], _waited_share) for s in after), default=0.0)
     old, new = medians(earlier), medians(later)
     found = {}
     for step in sorted(old.keys() & new.keys()):
         most = max(steps.get(step, 0.0) for steps in earlier)
-        least = [steps[step] * share for steps, share in zip(later, computing, strict=True) if step in steps]
-        is_slower = min(least) > max(rules.cold_start_ratio * most, most + rules.cold_start_seconds)
-        if is_slower and len(least) >= rules.cold_starts:
+        seconds = [steps[step] * (1 - waited) for steps in later if step in steps]
+        is_slower = min(seconds) > max(rules.cold_start_ratio * most, most + rules.cold_start_seconds)
+        if is_slower and len(seconds) >= rules.cold_starts:
             found[step] = old[step], new[step]
     return found
 
@@ -128,5 +128,5 @@ def _waited_share(sample: Sample) -> float | None:
 
 def _devices(generation: Generation) -> set[str]:
     """The kinds of device that its canaries ran on; several are reported as `cpu, cuda:0`."""
-    reported = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS)
-    return {kind for device in reported.split(",") if (kind := device.strip().partition(":")[0])}
+    reported = [generation.environment.get(component, "") for component in DEVICE_COMPONENTS]
+    return {device.strip().partition(":")[0] for devices in reported for device in devices.split(",")} - {""}

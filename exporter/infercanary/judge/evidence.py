@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import TypeAlias
@@ -15,14 +15,14 @@ from infercanary.contract.vocabulary import (
     BY_ITSELF,
     COMPUTE_THREADS,
     CONTROLS,
-    CPU_WAIT_INSIDE,
     GPU_BUSY,
 )
 from infercanary.judge.align import replica_of
 from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
-from infercanary.judge.model import Generation, Pair, Sample, Start, medians
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.model import Pair, Sample, Start, medians
+from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, middle_of
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
@@ -42,9 +42,9 @@ class Evidence:
     """
 
     def __init__(
-        self, shift: Shift, compared: Iterable[Pair], beside: Iterable[Pair] = (), policy: Policy = LIVE
+        self, shift: Shift, compared: Sequence[Pair], beside: Iterable[Pair], policy: Policy
     ) -> None:
-        self.shift, self.compared, self.policy = shift, [*compared], policy
+        self.shift, self.compared, self.policy = shift, compared, policy
         self.old, self.new = (
             [start for pair in self.compared for start in getattr(pair, side)] for side in ("before", "after")
         )
@@ -86,44 +86,43 @@ class Evidence:
         """A part of the shift over the whole, below 0 where it went the other way."""
         return part.log / (self.shift.log or math.inf)
 
-    def awaits(self, stays: Iterable[Start]) -> bool:
-        """Whether something beside will tell more soon, and nothing tells yet.
+    @property
+    def awaits_siblings(self) -> bool:
+        """Whether nothing beside tells anything yet, and a sibling will soon.
 
-        That is a replica on the old image or a sibling that goes on and has too few runs yet; a sibling that tells
-        nothing for as long as the new starts have few runs, and one that is alone for as long as it tells nothing.
-
-        Args:
-            stays: Starts of the old image in containers that were not replaced.
+        That is one that goes on and has too few runs yet; one that tells nothing for as long as the new starts have few
+        runs, and one that is alone for as long as it tells nothing.
         """
-        if self.felt or any(pair.concurrent for pair in self.compared):
+        if self.felt:
             return False
-        times = np.concatenate([start.times for start in self.new])
-        few = len(self._beside) < 2 or max(start.times.size for start in self.new) < 24
-        awaited = [
-            s.times for s in stays if (s.times >= times.min()).sum() < self.policy.pool.concurrent_runs
-        ]
+        until = max(s.started_at for s in self.after)
+        few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         for pair, shift in self._beside:
-            if few or not math.isfinite(shift.se):
-                awaited.append(np.concatenate([pair.before[0].times, pair.after[0].times]))
-        # Whether each was still running, by its recent pace: a new start runs more often at first.
-        recent = [each[-12:] for each in awaited if each.size > 1]
-        return any(
-            each[-1] + self.policy.pool.gone_runs * np.diff(each).mean() >= times.max() for each in recent
+            times = np.concatenate([start.times for start in (*pair.before, *pair.after)])
+            if (few or not math.isfinite(shift.se)) and self._goes_on(times[-12:], until):
+                return True
+        return False
+
+    def _goes_on(self, times: Floats, until: float) -> bool:
+        """Whether a start with these last runs still ran then, by their pace: a new start runs more often at first."""
+        return times.size > 1 and bool(
+            times[-1] + self.policy.pool.gone_runs * np.diff(times).mean() >= until
         )
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
         """Control → its shift, of those that enough runs have."""
-        shifts = {
-            name: self._shift(self.compared, lambda s, name=name: s.controls.get(name))  # type: ignore[misc]
-            for name in sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
+        names = sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
+        return {
+            name: shift
+            for name in names
+            if math.isfinite((shift := self._shift(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
         }
-        return {name: shift for name, shift in shifts.items() if math.isfinite(shift.se)}
 
     @cached_property
     def is_single(self) -> bool:
         """Whether the engine computes with one thread: of several, one knows only its own waiting."""
-        return all(threads(start.generation) == "1" for start in (*self.old, *self.new))
+        return all(map(is_single, (*self.old, *self.new)))
 
     @cached_property
     def waiting(self) -> Shift | None:
@@ -143,11 +142,6 @@ class Evidence:
     def crowding(self) -> Crowding | None:
         """Processes that caused the CPU wait: in the container, or on the host."""
         return crowding(self.before, self.after, self.policy.pool.fewest_new_runs)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the canary shares the container's CPU with others inside."""
-        return CPU_WAIT_INSIDE in self.risen
 
     @cached_property
     def clock(self) -> Shift | None:
@@ -172,14 +166,13 @@ class Evidence:
         """Phase → its share of the change in seconds, of those that made much of it; the largest first."""
         old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
         grown = level(self.after, LATENCY) - level(self.before, LATENCY)
-        shares = [(name, (new.get(name, 0.0) - old[name]) / grown) for name in old if grown]
-        shares.sort(key=lambda share: -share[1])
-        return {name: share for name, share in shares if share >= self.policy.attribute.phase_share}
+        shares = {name: (new.get(name, 0.0) - old[name]) / (grown or math.inf) for name in old}
+        least = self.policy.attribute.phase_share
+        return {name: x for name, x in sorted(shares.items(), key=lambda item: -item[1]) if x >= least}
 
     def _risen(self, before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, tuple[float, float]]:
         old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
-        both = {tag: (old.get(tag, 0.0), share) for tag, share in sorted(new.items())}
-        return {tag: shares for tag, shares in both.items() if shares[1] - shares[0] >= least}
+        return {tag: (old[tag], new[tag]) for tag in sorted(new) if new[tag] - old[tag] >= least}
 
     @property
     def gpu_users(self) -> tuple[float, float] | None:
@@ -187,12 +180,11 @@ class Evidence:
         met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
         earlier = _samples(ran.before for ran in self._concurrent)
         during = _samples(ran.during for ran in self._concurrent)
-        old, new, without, then = (
-            _tags(runs).get(GPU_BUSY, 0.0) for runs in (self.before, self.after, earlier, during)
-        )
+        each = self.before, self.after, earlier, during
+        old, new, without, then = (_tags(runs)[GPU_BUSY] for runs in each)
         more = new - old - (then - without)
-        may_be = abs(more) >= self.policy.attribute.tag_share and more * self.shift.log > 0
-        return (old, new) if may_be else None
+        is_likely = math.copysign(1.0, self.shift.log) * more >= self.policy.attribute.tag_share
+        return (old, new) if is_likely else None
 
     def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
         """Shift of a value of each run that restarts do not affect."""
@@ -203,17 +195,16 @@ class Evidence:
         return Pooling(self.policy.pool).shift([replica_of(pair, points) for pair in compared], NO_RESTART)
 
 
-def threads(generation: Generation) -> str:
-    """Number of threads the engine computes with, as it reports them; `1` where no engine reports one."""
-    names = COMPUTE_THREADS
-    return next((generation.environment[name] for name in names if name in generation.environment), "1")
+def is_single(start: Start) -> bool:
+    """Whether its engine computes with one thread, as far as it reports that."""
+    return all(start.generation.environment.get(name, "1") == "1" for name in COMPUTE_THREADS)
 
 
 def _samples(starts: Iterable[Start]) -> list[Sample]:
     return [sample for start in starts for sample in start.samples]
 
 
-def _tags(samples: Sequence[Sample]) -> dict[str, float]:
-    """Tag → the share of runs that had it."""
+def _tags(samples: Sequence[Sample]) -> Mapping[str, float]:
+    """Tag → the share of runs that had it; 0 for any other."""
     had = Counter(tag for sample in samples for tag in sample.labelled_tags)
-    return {tag: count / len(samples) for tag, count in had.items()}
+    return defaultdict(float, {tag: count / len(samples) for tag, count in had.items()})

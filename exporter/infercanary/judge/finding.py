@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from infercanary.judge.align import Alignment, replica_of
 from infercanary.judge.contention import left_waiting, uncontended
-from infercanary.judge.evidence import threads
+from infercanary.judge.evidence import is_single
 from infercanary.judge.model import Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import Pooling
@@ -109,16 +109,17 @@ class Finder:
         return found
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
-        """Siblings beside the runs that a finding compares: their runs before the upgrade, and since.
+        """Siblings, and replicas that stay, beside the runs that a finding compares: their runs before the upgrade, and
+        since.
 
         Args:
             finding: Of an upgrade.
             siblings: Starts of other services on the host, in order of time.
         """
         upgrade, look = finding.selection.upgrade, finding.look
-        return (
-            [] if upgrade is None or look is None else self._alignment.beside(siblings, upgrade, look.until)
-        )
+        if upgrade is None or look is None:
+            return []
+        return self._alignment.beside([*siblings, *upgrade.stays], upgrade, look.until)
 
     def _has_baseline(self, upgrade: Upgrade) -> bool:
         classes = {start.hardware for start in upgrade.after}
@@ -191,7 +192,7 @@ class Finder:
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look]:
         """Looks after subtracting the CPU wait of each run; none where it is not known of a start that counts, or does
         not explain the scatter of the runs."""
-        if any(threads(start.generation) != "1" for start in (*upgrade.before, *upgrade.after)):
+        if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return []
         left = left_waiting(starts)
         known, fewest = {start.boot: start for start in left}, self._pool.fewest_runs

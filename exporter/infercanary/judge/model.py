@@ -377,6 +377,16 @@ class Upgrade(NamedTuple):
     own: Sequence[Start]
 
     @property
+    def stays(self) -> list[Start]:
+        """Starts of the old image in containers that were not replaced, as far as they have not ended."""
+        replaced = {start.generation.container for start in self.after}
+        return [
+            start
+            for start in self.before
+            if not (start.generation.ended_at or start.generation.container in replaced)
+        ]
+
+    @property
     def changed(self) -> Changed:
         """What was exchanged, by the last start before and after."""
         old, new = self.before[-1], self.after[-1]

@@ -51,26 +51,20 @@ class Parts(NamedTuple):
         return self.launch >= self.processor > 0
 
 
-def parts(
-    latency: float,
-    phases: Mapping[str, float],
-    off_cpu: Mapping[str, float],
-    waited: float | None = None,
-) -> Parts:
+def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, float]) -> Parts:
     """Divide a run's latency by resource.
 
     Args:
         latency: Median seconds of a repeat.
         phases: Phase → its median seconds.
         off_cpu: Reason (of ``OFF_CPU``) → seconds of the latency; empty where that is not known.
-        waited: Of a probe that reports no ``off_cpu``: seconds that it waited for a CPU.
 
     Returns:
         Parts of 0 or more, whose sum is the latency.
     """
     io = sum(phases.get(name, 0.0) for name in _TRANSFERS)
     waiting = sum(phases.get(name, 0.0) for name in _WAITING)
-    queued = off_cpu.get(QUEUED, waited or 0.0)
+    queued = off_cpu.get(QUEUED, 0.0)
     if _LAUNCH in phases:  # timed by a device's clock: the thread sleeps while the device works
         return _bounded(latency, phases.get(_COMPUTE, 0.0), io, waiting, phases[_LAUNCH])
     if not OF_SERVER.isdisjoint(phases):  # seen from the client: what the server does meanwhile is not

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         {"phases": CPU, "off_cpu": {"reading": 0.0, "asleep": 0.003}},
         {"compute": 0.7, "unknown": 0.3},
     ),
-    "an earlier probe": ({"phases": CPU, "off_cpu": {}, "waited": 0.004}, {"scheduling": 0.4, "unknown": 0.6}),
+    "an earlier probe": ({"phases": CPU, "off_cpu": {}}, {"unknown": 1.0}),
     "an earlier probe, without run queues": ({"phases": CPU, "off_cpu": {}}, {"unknown": 1.0}),
     "no phases": ({"phases": {}, "off_cpu": {**AWAKE, "queued": 0.001}}, {"compute": 0.9, "scheduling": 0.1}),
     "a target's own queue": (
@@ -82,12 +82,11 @@ SECONDS = st.floats(0, 1e6)
     SECONDS,
     st.dictionaries(st.sampled_from([*PHASES, "tokenize"]), SECONDS),
     st.dictionaries(st.sampled_from([*OFF_CPU, "of a newer probe"]), SECONDS),
-    st.none() | SECONDS,
 )
 def test_whatever_a_probe_reports_shares_are_shares(
-    latency: float, phases: dict[str, float], off_cpu: dict[str, float], waited: float | None
+    latency: float, phases: dict[str, float], off_cpu: dict[str, float]
 ) -> None:
-    found = parts(latency, phases, off_cpu, waited)
+    found = parts(latency, phases, off_cpu)
     assert min(found) >= 0
     assert sum(found[:4]) == pytest.approx(latency)
     each = shares(found)

@@ -35,11 +35,9 @@ from infercanary.exporter.sharing import (
     shared_cpus,
     shared_gpus,
 )
-from infercanary.judge.causes import Attribution
-from infercanary.judge.model import Generation, Pair, Start
-from infercanary.judge.result import Result
+from infercanary.judge.differences import changes
+from infercanary.judge.result import Causes, Result
 from infercanary.judge.sentence import sentence
-from infercanary.judge.shift import UNKNOWN
 from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 from infercanary.probe.samplers.nvml.slow import INFO
@@ -421,14 +419,9 @@ async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
 
 
 def test_the_verdict_names_who_came_onto_the_gpu() -> None:
-    def start(neighbours: str | None) -> Start:
-        environment = {"torch": "2.7.0"} | ({GPU_SHARED_WITH: neighbours} if neighbours else {})
-        return Start(
-            Generation(service="s", container="a", boot_id="b", started_at=0.0, environment=environment), []
-        )
-
-    def sentence_of(before: str | None, after: str | None) -> str:
-        causes = Attribution().explain(UNKNOWN, [Pair([start(before)], [start(after)])], "canary")
+    def sentence_of(*neighbours: str | None) -> str:
+        before, after = ({GPU_SHARED_WITH: name} if name else {} for name in neighbours)
+        causes = Causes(changes=changes(before, after, "canary"))
         return sentence(Result(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
 
     assert "GPU shared with nobody → moderate-1" in sentence_of(NOBODY, "moderate-1")

@@ -38,8 +38,9 @@ def siblings(every: float, factor: float, noise: float = 0.005) -> list[Start]:
     ]
 
 
-def replicas(every: float) -> list[Start]:
-    return [start("stays", "old", NEW - 4000, 0.02, int(8000 / every), every=every)]
+def replicas(every: float, ended_at: float = 0.0) -> list[Start]:
+    stays = start("stays", "old", NEW - 4000, 0.02, int(8000 / every), every=every)
+    return [Start(msgspec.structs.replace(stays.generation, ended_at=ended_at), stays.samples)]
 
 
 SCENARIOS: dict[str, tuple[list[Start], list[Start], float, str, bool]] = {
@@ -51,6 +52,7 @@ SCENARIOS: dict[str, tuple[list[Start], list[Start], float, str, bool]] = {
     "siblings that vary too much to tell": (siblings(2.0, 1.0, 0.4), [], NEW + 45, "unknown", True),
     "siblings that ended before": (siblings(60.0, 1.0), [], NEW - 600, "image", False),
     "a replica that runs once a minute": ([], replicas(60.0), NEW + 45, "unknown", True),
+    "a replica that the new one replaced": ([], replicas(60.0, NEW), NEW + 45, "image", False),
     "a replica that ended before": ([], replicas(60.0), NEW - 600, "image", False),
 }
 

@@ -33,6 +33,7 @@ def starts(image: str, at: float, *pods: tuple[str, float], hosts: bool = True) 
         generation = Generation(
             service="search", container=name if hosts else "a", boot_id=name, started_at=at + number, image_id=image,
             host=f"host of {name}" if hosts else "", environment=dict(CLASSES[kind]),
+            cold_start={"c": {"load": 9.0 if kind == "Graviton" else 2.0}},
         )  # fmt: skip
         seconds = level * np.exp(rng.normal(0, 0.003, 40))
         samples = [Sample(i, "c", at + 10 * i, "ok", float(x)) for i, x in enumerate(seconds)]
@@ -63,7 +64,7 @@ def test_a_rollout_is_judged_within_each_class(
     old: list[tuple[str, float]], new: list[tuple[str, float]], shift: float | None, said: str
 ) -> None:
     found = judge([*starts("one", T, *old), *starts("two", T + 1000, *new)], [], "c")
-    assert said in sentence(found)
+    assert said in sentence(found) and found.causes.cold_start == {}
     if shift is None:
         assert found.state == "no_baseline"
     else:
