@@ -221,7 +221,7 @@ def delays(server: Postgres, exporters: int, services: int) -> list[float]:
             for judge in judges:
                 judged = judge.findings.get(keys[number])
                 if (
-                    judged and "c" in judged.judgements and judged.judgements["c"].last_look == 24
+                    judged and "c" in judged.judgements and judged.judgements["c"].looks.last == 24
                     and judge.ownership.publishes(keys[number])
                 ):  # fmt: skip
                     found.append(time.monotonic() - submitted)

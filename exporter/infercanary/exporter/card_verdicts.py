@@ -41,8 +41,8 @@ def verdict_on(judgement: Result, sentence: str, runs: Sequence[RunSummary], pol
             names += f", last start {duration(max(0.0, time.time() - newest))} ago"
         origin = _origin(*judgement.origins)
         how_far = progress(judgement)
-        if how_far and judgement.next_look is not None and judgement.shift is None:
-            how_far += time_left(judgement.next_look - judgement.runs, runs)
+        if how_far and judgement.looks.next is not None and judgement.shift is None:
+            how_far += time_left(judgement.looks.next - judgement.runs, runs)
         images = f"<small>{'; '.join(filter(None, (names, origin, how_far)))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{escaped(sentence, 1000)}</p>{images}'

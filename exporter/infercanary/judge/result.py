@@ -105,6 +105,26 @@ class Causes(msgspec.Struct, frozen=True):
         return (self.output_error or 0.0) > OUTPUT_TOLERANCE
 
 
+class Looks(msgspec.Struct, frozen=True):
+    """Looks of the judge, each at a number of runs of a start."""
+
+    last: int = 0
+    """The last look; 0 before the first one."""
+    next: int | None = None
+    """The next look; None after the last one."""
+    confirmed_at: int | None = None
+    """The look that calls an unconfirmed change if nothing changes; None if the change needs more starts."""
+
+
+class Doubts(msgspec.Struct, frozen=True):
+    """Reasons to doubt that there was an upgrade."""
+
+    is_by_reference: bool = False
+    """True if the images are compared by name, since their digests are not comparable."""
+    redrawn: int = 0
+    """Number of starts, each with weights of its own (random initialization); 0 where two starts have the same."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict with its evidence. Shifts are ratios (0.05 is 5 % slower), times are Unix seconds."""
 
@@ -134,10 +154,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the last new image, if it was rolled back."""
     origins: tuple[Origin, Origin] = (NOWHERE, NOWHERE)
     """Origins of the old and of the new image, by their labels."""
-    is_by_reference: bool = False
-    """True if the images are compared by name, since their digests are not comparable."""
-    redrawn: int = 0
-    """Number of starts, each with weights of its own (random initialization); 0 where two starts have the same."""
+    doubts: Doubts = Doubts()
+    """Reasons to doubt that there was an upgrade."""
     settings_changed_at: float | None = None
     """Time of the last change of the canary's settings; None where runs from before it are compared."""
     baseline: float | None = None
@@ -148,12 +166,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Control → its median time in seconds with the old image; without an upgrade, with the only image."""
     only: float | None = None
     """Latency of all runs of both sides in seconds, as a coarse clock shows it; None where runs differ."""
-    last_look: int = 0
-    """Runs of a start at the last look; 0 before the first one."""
-    next_look: int | None = None
-    """Runs of a start at the next look; None after the last one."""
-    confirmed_at: int | None = None
-    """The look that calls an unconfirmed change if nothing changes; None if the change needs more starts."""
+    looks: Looks = Looks()
+    """The last look and the next one."""
     restart: Restarts = Restarts(LIVE.pool.restart_sd, math.inf)
     """Restart variance that the interval has. It is assumed if its degrees of freedom are the policy's."""
     concurrent: int = 0

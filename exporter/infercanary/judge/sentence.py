@@ -70,10 +70,10 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image") -> s
             if policy.pool.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
-    if result.is_by_reference:
+    if result.doubts.is_by_reference:
         found.append("the images differ by reference: their digests are of different content")
-    if result.redrawn:
-        found.append(f"each of {result.redrawn} starts has other weights, as if drawn without a seed")
+    if result.doubts.redrawn:
+        found.append(f"each of {result.doubts.redrawn} starts has other weights, as if drawn without a seed")
     if result.hosts:
         hosts = "a host" if result.hosts == 1 else f"{result.hosts} hosts"
         found.append(f"on {hosts}")
@@ -99,11 +99,11 @@ def progress(result: Result) -> str:
     Args:
         result: Of an upgrade.
     """
-    if result.next_look is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
+    if result.looks.next is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
         return ""
     if result.shift is None:
-        return f"collecting: {result.runs} of {result.next_look} runs"
-    return f"next look at {result.next_look} runs"
+        return f"collecting: {result.runs} of {result.looks.next} runs"
+    return f"next look at {result.looks.next} runs"
 
 
 def percent(ratio: float) -> str:
@@ -205,9 +205,9 @@ def _utc(at: float) -> str:
 def _unconfirmed(result: Result) -> str:
     """Direction of a change that is clear of the dead band, and the evidence that it still needs."""
     how = "slower" if (result.shift or 0.0) > 0 else "faster"
-    if result.confirmed_at is not None:
-        return f"{how}, unconfirmed ({result.last_look} of {result.confirmed_at} runs)"
-    if not result.last_look:
+    if result.looks.confirmed_at is not None:
+        return f"{how}, unconfirmed ({result.looks.last} of {result.looks.confirmed_at} runs)"
+    if not result.looks.last:
         return f"{how}, unconfirmed"
     return f"{how}, unconfirmed: needs more restarts or replicas"
 

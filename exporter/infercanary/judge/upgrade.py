@@ -88,7 +88,8 @@ def live_starts(starts: Sequence[Start]) -> list[Start]:
     """
     newest = {start.generation.container: start for start in starts}.values()
     left = [start for start in newest if not start.generation.ended_at] or newest
-    now = max(map(_last_run, left), default=0.0)
+    # A start whose host's clock is behind may have ended before its last run.
+    now = max((min(_last_run(start), _runs_until(start)) for start in left), default=0.0)
     live = (start for start in left if _runs_until(start) >= now)
     return sorted(live, key=lambda start: start.generation.started_at)
 

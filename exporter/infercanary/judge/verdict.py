@@ -21,7 +21,7 @@ from infercanary.judge.finding import Finder, Finding
 from infercanary.judge.identity import image_name, redrawn
 from infercanary.judge.model import Pair, Sample, Start, Upgrade, medians
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.result import Causes, Part, Result
+from infercanary.judge.result import Causes, Doubts, Looks, Part, Result
 from infercanary.judge.shift import CHANGED, ratio
 from infercanary.judge.upgrade import Selection, select
 
@@ -141,6 +141,7 @@ class Judge:
         compared = (*old, *new, *stayed)
         reached = max(len(start.samples) for start in upgrade.after)
         before, after = _runs(old), _runs(new)
+        looks = Looks(next=next((runs for runs in self._policy.decide.looks if runs > reached), None))
         result = replace(
             result,
             upgraded_at=upgrade.at,
@@ -151,10 +152,9 @@ class Judge:
             baseline_image=image_name(replaced),
             candidate_image=image_name(running),
             origins=(replaced.origin, running.origin),
-            is_by_reference="" != replaced.image_form != running.image_form != "",
-            redrawn=redrawn(selection.starts),
+            doubts=Doubts("" != replaced.image_form != running.image_form != "", redrawn(selection.starts)),
             controls=medians([sample.controls for sample in before]),
-            next_look=next((runs for runs in self._policy.decide.looks if runs > reached), None),
+            looks=looks,
             concurrent=len({start.generation.container for start in stayed}),
             contended=finding.contended,
             causes=causes,
@@ -173,8 +173,7 @@ class Judge:
             low=answer.seen.low,
             high=answer.seen.high,
             only=answer.shift.resolution.only,
-            last_look=answer.runs,
-            confirmed_at=answer.confirmed_at,
+            looks=Looks(answer.runs, looks.next, answer.confirmed_at),
             concurrent_shift=None if answer.pooled.moved is None else ratio(answer.pooled.moved),
             is_unwaited=finding.unwaited is not None,
             runs=sum(sample.runs for sample in after),

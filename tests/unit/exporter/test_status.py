@@ -32,7 +32,7 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
-from infercanary.judge.result import Result, State
+from infercanary.judge.result import Looks, Result, State
 from tests.results import upgraded
 
 
@@ -51,7 +51,7 @@ def runs(count: int, every: float = 10.0) -> list[RunSummary]:
 
 
 def shown(state: State, next_look: int | None) -> str:
-    return verdict_on(upgraded(state, next_look=next_look), "inconclusive", [], LIVE)
+    return verdict_on(upgraded(state, looks=Looks(next=next_look)), "inconclusive", [], LIVE)
 
 
 def test_what_is_open_says_when_it_looks_again() -> None:
@@ -61,7 +61,7 @@ def test_what_is_open_says_when_it_looks_again() -> None:
 
 
 def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
-    settling = upgraded("settling", None, runs=7, next_look=12)
+    settling = upgraded("settling", None, runs=7, looks=Looks(next=12))
     assert "collecting: 7 of 12 runs</small>" in verdict_on(settling, "settling", [], LIVE)
     assert "collecting: 7 of 12 runs, about 50 s left" in verdict_on(settling, "settling", runs(4), LIVE)
 

@@ -11,7 +11,7 @@ from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
-from infercanary.judge.result import STATES, Causes, Change, Result, State
+from infercanary.judge.result import STATES, Causes, Change, Looks, Result, State
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.verdict import Trial
 from tests.results import upgraded
@@ -186,7 +186,7 @@ def test_the_sentence_is_exported_in_the_judges_words() -> None:
 
 
 def test_the_exported_sentence_does_not_change_with_progress() -> None:
-    early, late = (upgraded("settling", None, runs=runs, next_look=12) for runs in (5, 11))
+    early, late = (upgraded("settling", None, runs=runs, looks=Looks(next=12)) for runs in (5, 11))
     assert shown_sentence(early) == shown_sentence(late)
     assert shown(of(late), "judged_runs") == {("c",): 11.0}
 

@@ -206,7 +206,7 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     found = Judge().verdict(own, others, CANARY)
     assert found.state in STATES and sentence(found) and progress(found) is not None
-    assert (found.last_look == 0) == (found.shift is None)
+    assert (found.looks.last == 0) == (found.shift is None)
     is_sound(found)
     assert set(Judge().trials(own)) <= {start.boot for start in own}
 

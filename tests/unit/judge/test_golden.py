@@ -156,7 +156,7 @@ def said(starts: Sequence[Start], siblings: Sequence[Start]) -> Said:
     return Said(
         f"{j.state} {j.causes.cause}",
         [] if j.shift is None else [[j.shift, j.low, j.high]],
-        [j.upgraded_at, j.baseline, j.current, j.rollback, j.runs, j.starts, j.next_look, *aa],
+        [j.upgraded_at, j.baseline, j.current, j.rollback, j.runs, j.starts, j.looks.next, *aa],
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.judge import result
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.resolution import Resolution
@@ -126,12 +127,10 @@ def test_an_interval_reaches_as_far_as_the_clock_may_hide(
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
     assert looks.confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5) == 8
     assert looks.confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5) is None
-    slower = Result(
-        state="unconfirmed", shift=0.1, low=0.02, high=0.2, last_look=11, next_look=12, confirmed_at=12
-    )
+    slower = Result(state="unconfirmed", shift=0.1, low=0.02, high=0.2, looks=result.Looks(11, 12, 12))
     assert "slower, unconfirmed (11 of 12 runs)" in sentence(slower)
     assert progress(slower) == "next look at 12 runs"
-    faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, last_look=192)
+    faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, looks=result.Looks(192))
     assert "faster, unconfirmed: needs more restarts or replicas" in sentence(faster)
 
 
@@ -142,9 +141,9 @@ def test_the_live_judge_says_what_an_unconfirmed_change_waits_for() -> None:
         for slower in (0.06, 0.12):
             found = judge(service(seed, 1, 5, slower=slower, sd=0.01, earlier=1), [], "c")
             if found.state == "unconfirmed":
-                confirmed = found.confirmed_at
+                confirmed = found.looks.confirmed_at
                 waits.add(confirmed is not None)
-                assert confirmed is None or confirmed > found.last_look
+                assert confirmed is None or confirmed > found.looks.last
     assert waits
 
 

@@ -350,7 +350,7 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     assert state(3) == state(4) == "settling"
     assert state(5) == state(24) == "regressed"
     few = judgement_of(history("old", "old", "new", runs=4))
-    assert few.next_look == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
+    assert few.looks.next == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
     assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=3))), (
         "it has no progress in it"
     )
