@@ -135,9 +135,8 @@ class Attribution:
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             if host is None or outside > min(host, rules.whole_share):
                 host, is_known = outside, seen.crowding is not None
-                error = se = (
-                    seen.waiting.se
-                )  # with what restarts do, and without the scatter that the wait made
+                # What restarts do is in the wait's error, and the scatter that the wait made is not.
+                error = se = seen.waiting.se
                 # Cold caches follow a wait.
                 slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:

@@ -53,7 +53,6 @@ SCENARIOS: dict[str, tuple[list[Start], list[Start], float, str, bool]] = {
     "siblings that ended before": (siblings(60.0, 1.0), [], NEW - 600, "image", False),
     "a replica that runs once a minute": ([], replicas(60.0), NEW + 45, "unknown", True),
     "a replica that the new one replaced": ([], replicas(60.0, NEW), NEW + 45, "image", False),
-    "a replica that ended before": ([], replicas(60.0), NEW - 600, "image", False),
 }
 
 
