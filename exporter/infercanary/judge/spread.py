@@ -1,8 +1,9 @@
 """Run-to-run spread of a canary's latency: an image may be as fast as the one before, and less steady.
 
 The spread of 48 runs is the mean difference of neighbours, as a ratio, without the largest eighth. Slow drift hardly
-changes it, nor does a neighbour that comes and goes: each time is one difference of many. The spreads of an image's
-earlier starts show what restarts, noise and the host do, and so no model of the noise is needed.
+changes it. The spreads of an image's earlier starts show what restarts, noise and the host do, and so no model of the
+noise is needed. Beside a neighbour that comes and goes a doubled spread is seldom called; other ways were tried
+(``benchmarks/results/2026-11-28-spread.md``).
 
 Worse in simulated noise were: differences from a local median or of second order, ranks of single differences, means of
 3 to 8 of them, the plain or the winsorized mean (outliers), one value a start, and replicas that count as independent

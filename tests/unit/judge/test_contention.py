@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.restarts import taught_by
 from infercanary.judge.result import Result
@@ -38,6 +39,7 @@ def start(image: str, number: int, points: list[tuple[float, float | None]], thr
         Sample(
             sequence=i, canary="c", started_at=generation.started_at + i, outcome="ok", repeats=10,
             median=median / 1e3, waited=None if waited is None else waited / 1e3,
+            off_cpu={QUEUED: (waited or 0.0) / 1e3},
         )
         for i, (median, waited) in enumerate(points)
     ]  # fmt: skip
@@ -96,7 +98,7 @@ def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed: int) -> 
 
 def test_of_several_threads_or_of_unknown_waiting_nothing_is_taken_out() -> None:
     assert not judged(steady(90, 12), threads="4").is_unwaited
-    unknown = [(median, None if i % 3 else waited) for i, (median, waited) in enumerate(steady(90, 12))]
+    unknown = [(median, None if i % 3 else waited) for i, (median, waited) in enumerate(steady(90, 48))]
     assert not judged(unknown).is_unwaited
 
 

@@ -347,9 +347,18 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:
     assert spread_of(starts, 192).state == "regressed"
 
 
+def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image() -> None:
+    def waiting(run: Sample) -> Sample:
+        waited = 0.001 * (run.sequence % 3) * (run.started_at >= 1e9)
+        return msgspec.structs.replace(run, median=(run.median or math.nan) + waited, waited=waited)
+
+    starts = [Start(s.generation, [*map(waiting, s.samples)]) for s in shaken(1.0)]
+    assert spread_of(starts, 192).state not in CHANGED
+
+
 @pytest.mark.parametrize("tick", [0.0005, 0.02])
 def test_a_coarse_clock_or_a_still_latency_has_a_spread(tick: float) -> None:
     values = np.round(np.random.default_rng(0).normal(1, 0.01, 48) / tick) * tick
-    assert spread(values) == pytest.approx(0.01, rel=0.35)
+    assert spread(values.tolist()) == pytest.approx(0.01, rel=0.35)
     assert spread([1.0] * 48) == pytest.approx(0.001)
-    assert spread([*values, 50.0, *values]) < 1.3 * spread(values), "one wild run is no spread"
+    assert spread([*values, 50.0, *values]) < 1.3 * spread(values.tolist()), "one wild run is no spread"
