@@ -26,8 +26,6 @@ class Look(NamedTuple):
     runs: int
     pairs: Sequence[Pair]
     """The starts that were compared."""
-    all_pairs: Sequence[Pair]
-    """The same with all starts, where those of the same period alone were compared."""
     restarts: Restarts
     confirmed_at: int | None = None
     """Look that would call an unconfirmed change if it stays as it is; None if none would."""
@@ -164,7 +162,7 @@ class Finder:
             seen = seen._replace(verdict="unconfirmed" if seen.verdict in CHANGED else "inconclusive")
         elif seen.verdict == "unconfirmed":
             confirmed_at = self._looks.confirmed_at(pooled, runs)
-        return Look(pooled, seen, runs, pairs, reached, restarts, confirmed_at)
+        return Look(pooled, seen, runs, pairs, restarts, confirmed_at)
 
     def _is_seen_as_it_is(
         self,
@@ -194,13 +192,9 @@ class Finder:
         not explain the scatter of the runs."""
         if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return []
-        left = left_waiting(starts)
-        known, fewest = {start.boot: start for start in left}, self._pool.fewest_runs
-        quiet = upgrade._replace(
-            before=[known[s.boot] for s in upgrade.before if s.boot in known],
-            after=[known[s.boot] for s in upgrade.after if s.boot in known],
-        )
-        if len(quiet.after) < sum(len(s.samples) >= fewest for s in upgrade.after):
+        quiet = upgrade._replace(before=left_waiting(upgrade.before), after=left_waiting(upgrade.after))
+        fewest = self._pool.fewest_runs
+        if len(quiet.after) < sum(len(start.samples) >= fewest for start in upgrade.after):
             return []
         scatters = [
             max((s.series.scatter for s in (*of.before, *of.after) if len(s.samples) >= fewest), default=0.0)
@@ -208,7 +202,9 @@ class Finder:
         ]
         if scatters[0] > 0.5 * scatters[1]:
             return []
-        return self._replayed(quiet, restarts_of(self._alignment.teaching(left, quiet), self._pool))
+        return self._replayed(
+            quiet, restarts_of(self._alignment.teaching(left_waiting(starts), quiet), self._pool)
+        )
 
     def _pooled(self, pairs: Sequence[Pair], restarts: Restarts) -> Pooled | None:
         return self._pooling.pooled([*map(replica_of, pairs)], restarts)
