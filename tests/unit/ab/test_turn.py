@@ -96,13 +96,13 @@ def test_a_turn_waits_for_a_sweep_that_is_near(
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two canaries open one after the other, 3 s and 8 s after the start; each warms up for 2 s."""
+    """Two canaries open one after the other, and answer 5 s and 11 s after the start; each warms up for 2 s."""
     now = 0.0
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def fetched(url: str, cursor: str) -> bytes:
         """What the probe says now."""
-        opened = [name for name, at in {"a": 5.0, "b": 10.0}.items() if now >= at]
+        opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
         steps = [Point((name, "warm_up"), 2.0) for name in opened]
         states = [Point((name, "opening"), float(name not in opened)) for name in "ab"]
         families = (
@@ -116,6 +116,6 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     while len(start._answered) < 2:
         start._ask()
         now += start._pause()
-    assert start._answered == pytest.approx({"a": 3.0, "b": 8.0}, abs=turn._FIRST_PAUSE)
+    assert start._answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
     start._ask()
     assert start._pause() > turn._FIRST_PAUSE, "nothing opens any more"
