@@ -126,7 +126,7 @@ def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
 def against_host(answer: dict[str, Any]) -> str:
     """A table of a manual install beside the image, and the verdict."""
     lines = [
-        "| manual install against the image | mean | SD | first report | first run |",
+        "| manual install against the image | mean | SD | first answer | first run |",
         "|---|---|---|---|---|",
     ]
     for side in ("a", "b"):
@@ -134,7 +134,7 @@ def against_host(answer: dict[str, Any]) -> str:
         cells = [arm["name"].partition(" ")[0], f"{arm['mean'] * 1e3:.2f} ms", f"{arm['sd'] * 1e3:.2f} ms"]
         cells += [
             f"{arm['cold_start'][step]:.2f} s ± {arm['swing'].get(step, 0):.0%}"
-            for step in ("first_report", "first_run")
+            for step in ("first_answer", "first_run")
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", str(answer["sentence"])])

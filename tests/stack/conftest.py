@@ -33,6 +33,7 @@ from harness import (
     services,
     webhook,
 )
+from ports import free_port
 
 from images import slower
 
@@ -169,21 +170,28 @@ def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """A real image registry on loopback (Debian's docker-registry), which Docker trusts there without TLS."""
+def registry(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A real image registry on loopback (Debian's docker-registry), which Docker trusts there without TLS.
+
+    With the parameter "users" it asks for a name and a password.
+    """
     binary = shutil.which("docker-registry")
     if binary is None:
         pytest.skip("needs Debian's docker-registry")
-    address = "127.0.0.1:5000"
+    address = f"127.0.0.1:{free_port()}"
     config = tmp_path / "registry.yml"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path / 'data'}}}}}\nhttp: {{addr: {address}}}\n"
     )
+    if has_users := getattr(request, "param", "") == "users":
+        with config.open("a") as file:
+            file.write(f"auth: {{htpasswd: {{realm: test, path: {tmp_path / 'users'}}}}}\n")
     server = subprocess.Popen(
         [binary, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        eventually("the registry answers", 20, lambda: get(f"http://{address}/v2/") is not None)
+        path = "" if has_users else "v2/"  # without a name it refuses all but its root
+        eventually("the registry answers", 20, lambda: get(f"http://{address}/{path}") is not None)
         yield address
     finally:
         server.terminate()

@@ -104,7 +104,9 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
     rng = np.random.default_rng(seed)
     pairs: list[TurnPair] = []
     while not pairs or not all(each.done for each in answer.decisions(pairs, MOST).values()):
-        turns = [Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, 1.0, 9.0, 0.5) for own in ({}, change)]
+        turns = [
+            Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, 0.4, {}, 9.0, 0.5) for own in ({}, change)
+        ]
         pairs.append(TurnPair(turns[0], turns[1], len(pairs) % 2 == 0))
     a, b = (ArmSummary(name=name, starts=0, failed_starts=0, runs=0) for name in "ab")
     return answer.summarize(CANARY, Result(pairs, (), "clear", 1.0), a, b, MOST).compared

@@ -202,10 +202,11 @@ def _experiment(
                 arms.append(replace(arm, name=host.name))
                 continue
             daemon.check(side.conditions.volume)
-            image = daemon.image(side.image, interruption, lambda what: progress.show("pull", what))
+            image = daemon.image(side.image, interruption, partial(progress.show, f"pull {side.image}"))
             prefix = f"infercanary-ab-{identity}-{letter}"
             running.append(_Containers(daemon, image, side.conditions, prefix))
-            arms.append(replace(arm, image_id=image.id, image_bytes=image.bytes, origin=image.origin))
+            known = replace(arm, image_id=image.id, image_bytes=image.bytes, origin=image.origin)
+            arms.append(replace(known, cold_start=image.pull))
         result = experiments.run(running[0], running[1], plan, judged, interruption, progress)
         return result, (arms[0], arms[1])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import tarfile
 import time
@@ -51,6 +52,12 @@ SETTINGS = "/infercanary-ab/probe.yaml"
 _CALL_SECONDS = 60
 _GRACE_SECONDS = 600.0
 _LINE = 300  # characters of a log line
+_FIXES = (
+    ("denied|unauthorized|credentials|[Aa]uthentic", "log in with `docker login`, build it, or fix the name"),
+    ("no space left", "free some room on Docker's disk"),
+    ('(Get|Head) "http|dial |EOF|reset', "see that its registry answers here, build it, or fix the name"),
+)
+"""What Docker answers to a pull → the fix. The first that fits counts."""
 _GONE = (404, 409)  # not found, or already being removed
 _UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 
@@ -63,6 +70,8 @@ class InspectedImage(msgspec.Struct, frozen=True):
     bytes: int
     port: int
     origin: Origin = NOWHERE
+    pull: dict[str, float] = {}
+    """The step ``pull`` in seconds; empty if it was here."""
 
 
 class Daemon:
@@ -102,24 +111,29 @@ class Daemon:
             The image's id, bytes, and the port of its probe.
 
         Raises:
-            UsageError: It cannot be found or pulled, or its labels name no port.
+            UsageError: It cannot be pulled, or its labels name no port.
             ExperimentInterrupted: A signal came while it was pulled.
         """
         if not name.strip() or not name.isprintable() or name.startswith("-"):
             raise UsageError(f"image `{name[:60]}`: is not the name of one; give what `docker run` takes")
+        pull = {}
         try:
             try:
                 found = self._inspect(name)
             except docker.errors.ImageNotFound:
+                begin = time.monotonic()
                 self._pull(name, interruption, notify)
+                pull["pull"] = time.monotonic() - begin
                 found = self._inspect(name)
         except _UNREACHED as error:
-            raise UsageError(
-                f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, or fix the name"
-            ) from None
+            why = one_line(error)
+            fix = next(
+                (fix for pattern, fix in _FIXES if re.search(pattern, why)), "build it, or fix the name"
+            )
+            raise UsageError(f"image {name}: not here, and cannot be pulled ({why}); {fix}") from None
         labels = (found.get("Config") or {}).get("Labels") or {}
         size = int(found.get("Size") or 0)
-        return InspectedImage(name, str(found["Id"]), size, _port(name, labels), Origin.of(labels))
+        return InspectedImage(name, str(found["Id"]), size, _port(name, labels), Origin.of(labels), pull)
 
     def check(self, mounts: Sequence[Mount]) -> None:
         """Check that each volume is there: Docker would create a missing one, and leave it.

@@ -27,11 +27,6 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[s
         f"<h3>The experiment</h3>{page.facts(known, _origin(answer))}",
         _starts(answer),
         _pairs(answer),
-        page.table(
-            (page.row(*map(safe, step)) for step in text.cold_start(answer)),
-            "step,A,B",
-            "Cold start: median, and half of the range",
-        ),
     ]
     return [page.comparison(answer.compared, a, b), page.article(answer.compared.verdict, parts)]
 

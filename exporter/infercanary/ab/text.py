@@ -10,7 +10,7 @@ from infercanary.compare.units import short, size, value
 from infercanary.judge.sentence import percent
 
 _MOST = 16  # pairs in a row
-_NAMES = {"first_report": "first report", "first_run": "first run", "time_to_steady": "steady"}
+_NAMES = {"first_answer": "first answer", "first_run": "first run", "time_to_steady": "steady"}
 
 
 def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: int = 80) -> str:
@@ -22,16 +22,12 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: in
         b: B's runs that count.
         width: Columns.
     """
-    cold = [
-        ("" if i else "cold start", f"{step:<13}{a_took} → {b_took}")
-        for i, (step, a_took, b_took) in enumerate(cold_start(answer))
-    ]
-    lines = text.rows([*facts(answer).items(), *cold], width)
+    lines = text.rows(facts(answer).items(), width)
     return f"{text.comparison(answer.compared, a, b, width)}\n" + "\n".join(lines) + "\n"
 
 
 def facts(answer: CanaryAnswer) -> dict[str, str]:
-    """Return both arms, the pairs and how long it took.
+    """Return both arms, the pairs, how long it took, and each step of a deployment that is known of an arm.
 
     Args:
         answer: On one canary.
@@ -39,11 +35,17 @@ def facts(answer: CanaryAnswer) -> dict[str, str]:
     Returns:
         Label → one line.
     """
+    arms = (answer.a, answer.b)
     return {
         "A": side(answer.a),
         "B": side(answer.b),
         "pairs": pairs(answer),
         "took": f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}",
+        **{
+            _NAMES.get(step, step): " → ".join(_duration(arm, step) for arm in arms)
+            for step in STEPS
+            if any(step in arm.cold_start for arm in arms)
+        },
     }
 
 
@@ -85,20 +87,9 @@ def pairs(answer: CanaryAnswer) -> str:
     return ", ".join(each[:_MOST]) + more if each else "none"
 
 
-def cold_start(answer: CanaryAnswer) -> list[tuple[str, str, str]]:
-    """Return the steps of the cold start that are known of both arms, each with its median and half of its range.
-
-    Args:
-        answer: On one canary.
-
-    Returns:
-        The step's name, and how long it took A and B.
-    """
-    arms = (answer.a, answer.b)
-    known = [step for step in STEPS if all(step in arm.cold_start for arm in arms)]
-    return [(_NAMES.get(step, step), _duration(answer.a, step), _duration(answer.b, step)) for step in known]
-
-
 def _duration(arm: ArmSummary, step: str) -> str:
+    """Return the median of a step, and half of its range."""
+    if step not in arm.cold_start:
+        return "not pulled" if step == "pull" else "not known"
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
     return f"{value(arm.cold_start[step], 's')}{swing}"

@@ -93,8 +93,10 @@ class Turn(NamedTuple):
 
     starts: Mapping[str, Start]
     """Canary → its settled runs, in order."""
-    first_report: float
-    """Seconds from the start until the probe answered."""
+    start: float
+    """Seconds that Docker, or this host, took to start it."""
+    answered: Mapping[str, float]
+    """Canary → seconds from the request to start until the first inference was answered."""
     seconds: float
     """Seconds of the whole turn."""
     interval: float
@@ -160,7 +162,8 @@ class _Asked:
         self._last: Received | None = None
         self._why = "nothing answers"
         self._runs: dict[str, list[Run]] = {}
-        self._first_report = 0.0
+        self._start = time.monotonic() - self.begin
+        self._answered: dict[str, float] = {}
         self._good = 0
         self._progressed = self.begin  # when the last steady run came
         self._had_enough: float | None = None  # when there were enough runs, and only a sweep was missing
@@ -196,12 +199,15 @@ class _Asked:
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
                 # If Docker runs in a virtual machine, a container's own address never answers, and waiting for it would
-                # count as time to the first report.
+                # count as time to the first answer.
                 if error.reason == "timeout" and url != self._urls[0]:
                     self._passed_over[url] = _PASSED_OVER
                 continue
-            if self._last is None:
-                self._first_report = time.monotonic() - self.begin
+            took = time.monotonic() - self.begin
+            for labels, warm_up in _points(found.accepted.families, COLD_START_METRIC):
+                if labels[1:] == ("warm_up",):
+                    # Warm-up comes after the first inference, and the probe reports both at once.
+                    self._answered.setdefault(labels[0], max(self._start, took - warm_up))
             self._urls, self._last, self._cursor = [url], found, found.report.cursor
             for run in found.accepted.runs:
                 if not run.boot_id and (not self.needed.canary or run.canary == self.needed.canary):
@@ -266,8 +272,13 @@ class _Asked:
         return len(samples) if rare or len(samples) >= _MOST_RUNS * self.needed.runs else quiet
 
     def _pause(self) -> float:
-        """Return the seconds until the missing runs may be there: each request disturbs the probe a little."""
-        if self._last is None:
+        """Return the seconds until the missing runs may be there: each request disturbs the probe a little.
+
+        The pause while a canary opens is the error of its first answer.
+        """
+        if self._last is None or any(
+            on and labels[1:] == ("opening",) for labels, on in _points(self._last.accepted.families, _STATE)
+        ):
             return _FIRST_PAUSE
         least = min((len(runs) for runs in self._runs.values()), default=0)
         expected = (self.needed.runs - least) * self._interval(self._last)
@@ -292,7 +303,8 @@ class _Asked:
             cold_start=cold,
         )
         starts = {name: Start(generation, self._settled(name)) for name in self._canaries(found)}
-        return Turn(starts, self._first_report, time.monotonic() - self.begin, self._interval(found))
+        seconds = time.monotonic() - self.begin
+        return Turn(starts, self._start, self._answered, seconds, self._interval(found))
 
 
 async def _fetched(url: str, cursor: str) -> bytes:

@@ -160,7 +160,7 @@ def test_the_same_image_is_not_called_slower(images: Callable[..., str], setting
     )
     assert result["a"]["starts"] == result["b"]["starts"] >= 3
     assert result["a"]["image_bytes"] > 1e6
-    assert {"first_report", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
+    assert {"start", "first_answer", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
     # Of the starts, since a pair that neighbours disturbed does not count.
     sides = "".join(re.findall(r"start \d+ of \d+ at most, ([AB]): starting\b", ended.err))
     assert len(sides) >= 6 and sides.startswith("ABBAAB"), sides
@@ -192,7 +192,7 @@ def test_a_slower_image_ends_with_1_and_says_why(
     assert ended.code == 1, ended
     assert ended.out.startswith("work: regressed ")
     assert "work_bytes 8000000 → 32000000" in " ".join(ended.out.split())
-    assert "compute" in ended.out and "cold start" in ended.out and "▲" in ended.out
+    assert "compute" in ended.out and "first answer" in ended.out and "▲" in ended.out
     text = page.read_text()
     assert '<article class="regressed">' in text and "Starts, in order of time" in text
     assert "http" not in text.replace("http-equiv", "")
@@ -344,6 +344,51 @@ def test_what_docker_does_not_have(images: Callable[..., str], arguments: tuple[
     assert "no-such-volume" not in run("docker", "volume", "ls", "--quiet").split()
 
 
+def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(
+    images: Callable[..., str], settings: str, registry: str, tmp_path: Path
+) -> None:
+    built = images("pulled", "RUN head -c 20000000 /dev/urandom > /tmp/filler")
+    name = f"{registry}/{REPOSITORY}:pulled"
+    run("docker", "tag", built, name)
+    run("docker", "push", "--quiet", name)
+    run("docker", "rmi", name, built)
+    page = tmp_path / "report.html"
+    try:
+        ended = ab(name, BASE, "--both", settings, *QUICK, "--html", str(page))
+    finally:
+        run("docker", "rmi", "--force", name)
+    assert ended.code in (0, 3), ended
+    assert f"pulling {name}: " in ended.err and f"pulling {BASE}" not in ended.err
+    words = " ".join(ended.out.split())
+    assert re.search(rf"A {name}, [0-9a-f]{{12}}, [\d.]+ [MG]B, ", words), ended.out
+    took = r"[\d.]+ m?s( \(± [\d.]+ %\))?"
+    steps = rf"pull {took} → not pulled start {took} → {took} first answer {took} → {took} load "
+    assert re.search(steps, words), ended.out
+    assert "<dt>pull</dt>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "fix"),
+    [
+        ("", "none:1", "build it, or fix the name"),
+        ("users", "none:1", "log in with `docker login`, build it, or fix the name"),
+        ("", "127.0.0.1:1/none:1", "see that its registry answers here, build it, or fix the name"),
+    ],
+    indirect=["registry"],
+)
+def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(
+    images: Callable[..., str], registry: str, name: str, fix: str
+) -> None:
+    name = name if "/" in name else f"{registry}/{name}"
+    ended = ab(BASE, name, *QUICK)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines()[-1].startswith(
+        f"infercanary: image {name}: not here, and cannot be pulled ("
+    ), ended.err
+    assert ended.err.endswith(f"); {fix}\n"), ended.err
+    assert "start 1 of " not in ended.err
+
+
 def test_without_a_probe_it_says_so(images: Callable[..., str]) -> None:
     ended = ab(BASE, BASE, "--both", "command=sleep 600", "--start-timeout", "3")
     assert ended.code == 2
@@ -473,7 +518,7 @@ def test_a_manual_install_against_an_image(images: Callable[..., str], settings:
     assert result["a"]["image_bytes"] is None
     for side in ("a", "b"):
         assert result[side]["mean"] > 0 and result[side]["sd"] > 0
-        assert result[side]["swing"].keys() >= {"first_report", "first_run"}
+        assert result[side]["swing"].keys() >= {"first_answer", "first_run"}
 
 
 def volumes(ids: list[str]) -> list[str]:

@@ -28,6 +28,7 @@ A = ArmSummary(
     name="search:1.4",
     image_id="sha256:" + "a" * 64,
     image_bytes=1_410_000_000,
+    cold_start={"pull": 12.0},
     starts=0,
     failed_starts=0,
     runs=0,
@@ -60,7 +61,8 @@ def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",), load=1.0, inte
             cold_start={canary: {"load": load * rng.uniform(0.95, 1.05), "first_run": 0.1, "time_to_steady": 3.0}},
         )  # fmt: skip
         starts[canary] = Start(generation, samples)
-    return Turn(starts, 2.0 * rng.uniform(0.9, 1.1), 9.0, interval)
+    answered = {canary: 2.0 * rng.uniform(0.9, 1.1) for canary in canaries}
+    return Turn(starts, 0.4, answered, 9.0, interval)
 
 
 def pairs(count, shift=1.0, seed=1, **b):
@@ -115,7 +117,8 @@ def test_a_regression_is_reported_with_its_cause():
     assert "measured on 10 starts" in words
     assert "A search:1.4, aaaaaaaaaaaa, 1.41 GB, mean 20." in words
     assert "B search:1.5, bbbbbbbbbbbb, 1.62 GB, mean 2" in words
-    assert re.search(r"first report (1\.9|2\.)\d+ s", words) and "(± " in words
+    assert "pull 12.00 s → not pulled start 400.0 ms (± 0 %) → 400.0 ms (± 0 %) first answer " in words
+    assert re.search(r"first answer (1\.9|2\.)\d+ s \(± ", words)
     assert "took 90.00 s; ended when the answer was clear" in words
     assert len([x for x in each.pairs if x.shift > 0.05]) == 5
 
@@ -133,7 +136,7 @@ def test_a_page_is_well_formed_and_escaped():
     articles = page.experiment(each, *series(found, "c"))
     read = Page(pages.page("title", articles, ["a note"]))
     assert "</h1><img src=x>" in read.text and "<script>2.13</script>" in read.text
-    assert "Starts, in order of time" in read.text and "Cold start" in read.text and "B first" in read.text
+    assert "Starts, in order of time" in read.text and "first answer" in read.text and "B first" in read.text
 
 
 def test_a_page_holds_a_change_of_more_than_ten_times():

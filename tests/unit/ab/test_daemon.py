@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from infercanary.ab.daemon import (
     OWNER_LABEL,
     SETTINGS,
     UNTIL_LABEL,
+    Daemon,
     RunningContainer,
     _archive,
     _port,
@@ -26,6 +28,7 @@ from infercanary.ab.daemon import (
     one_line,
     owner,
 )
+from infercanary.ab.interruption import Interruption
 from infercanary.command.settings import UsageError
 
 NOW = 1_800_000_000.0
@@ -116,6 +119,52 @@ def test_what_docker_says_is_one_line() -> None:
     assert one_line(docker.errors.APIError("x", explanation="no space\nleft")) == "no space left"
     assert one_line(docker.errors.DockerException('{"message": "not\\tfound"}')) == "not found"
     assert one_line(ConnectionResetError()) == "ConnectionResetError"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fix"),
+    [
+        ("manifest for h/i:1 not found: manifest unknown: manifest unknown", "build it, or fix the name"),
+        ('Head "http://h/v2/i/manifests/1": no basic auth credentials', "log in with `docker login`, "),
+        ("pull access denied for i, repository does not exist or may require 'docker login'", "log in "),
+        ("toomanyrequests: You may increase the limit by authenticating and upgrading", "log in "),
+        ('Get "http://h/v2/": dial tcp 127.0.0.1:1: connect: connection refused', "see that its registry answers"),
+        ("download failed after attempts=6: unexpected EOF", "see that its registry answers"),
+        ("failed to register layer: write /lib/a: no space left on device", "free some room"),
+    ],
+)  # fmt: skip
+def test_a_pull_that_fails_names_the_fix(monkeypatch: pytest.MonkeyPatch, answer: str, fix: str) -> None:
+    """In the words of a real registry and daemon."""
+    registry = Registry({"error": answer})
+    monkeypatch.setattr(daemon, "client", lambda: registry)
+    with pytest.raises(UsageError) as error:
+        Daemon("id", 60).image("h/i:1", Interruption(), print)
+    assert f"cannot be pulled ({answer}); {fix}" in str(error.value)
+
+
+def test_only_a_missing_image_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry({"status": "Pulling from i"})
+    monkeypatch.setattr(daemon, "client", lambda: registry)
+    said: list[str] = []
+    pulled, here = (Daemon("id", 60).image("h/i:1", Interruption(), said.append) for _ in range(2))
+    assert pulled.pull["pull"] > 0 and here.pull == {}
+    assert said == ["pulling h/i:1: Pulling from i"]
+
+
+class Registry:
+    """Docker's client, of a daemon without an image until it is pulled; the pull has this one line."""
+
+    def __init__(self, line: dict[str, str]) -> None:
+        self._line, self._is_here = line, False
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        if not self._is_here:
+            raise docker.errors.ImageNotFound("no such image")
+        return {"Id": "sha256:1", "Size": 5, "Config": None}
+
+    def pull(self, repository: str, **options: Any) -> Iterator[dict[str, str]]:
+        self._is_here = "error" not in self._line
+        yield self._line
 
 
 def test_settings_as_an_archive() -> None:

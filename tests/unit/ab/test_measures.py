@@ -69,7 +69,7 @@ def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:
     """Of each pair, the throughput of B over that of A at batch 8; and of all, its latency over that of A."""
     sides = [
         [
-            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, 1.0, 9.0, 0.5)
+            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, 0.4, {}, 9.0, 0.5)
             for r, slower in ((1.0, 1.0), (ratio, latency))
         ]
         for ratio in ratios

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,3 +91,31 @@ def test_a_turn_waits_for_a_sweep_that_is_near(
     start._runs = {"c": [*found.report.runs]}
     start._had_enough = now - waited
     assert start._enough(found) is is_enough
+
+
+def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two canaries open one after the other, and answer 5 s and 11 s after the start; each warms up for 2 s."""
+    now = 0.0
+    monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def fetched(url: str, cursor: str) -> bytes:
+        """What the probe says now."""
+        opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
+        steps = [Point((name, "warm_up"), 2.0) for name in opened]
+        states = [Point((name, "opening"), float(name not in opened)) for name in "ab"]
+        families = (
+            Family("infercanary_cold_start_seconds", "gauge", "help", ("canary", "step"), tuple(steps)),
+            Family("infercanary_canary_state", "gauge", "help", ("canary", "state"), tuple(states)),
+        )
+        return encode(Report(1, "boot", 0.0, "1", 0, families, {}, ()))
+
+    monkeypatch.setattr(turn, "_fetched", fetched)
+    start = turn._Asked(Started(), Needed(8, "", 60), now, 60, Interruption(), lambda text: None)
+    while len(start._answered) < 2:
+        start._ask()
+        now += start._pause()
+    assert start._answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
+    start._ask()
+    assert start._pause() > turn._FIRST_PAUSE, "nothing opens any more"
