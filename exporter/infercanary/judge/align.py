@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -52,12 +53,9 @@ class Alignment:
         Returns:
             Those of each class; none of a class that the old image did not run on.
         """
-        classes: dict[tuple[str, str], list[Start]] = {}
-        for start in after:
-            classes.setdefault(start.hardware, []).append(start)
         return [
             pair
-            for hardware, of_class in classes.items()
+            for hardware, of_class in _grouped(after, "hardware").items()
             for pair in self._pairs([start for start in before if start.is_comparable(hardware)], of_class)
         ]
 
@@ -67,23 +65,19 @@ class Alignment:
         There is one pair for each container that both images ran in, and at most one more; none where either image has
         no start that counts, or while replicas on the old image have too few runs of the same period.
         """
-        old = _by_container(before, self._pool.fewest_runs)
-        new = _by_container(after, self._pool.fewest_new_runs)
-        own = old.keys() & new.keys()
+        fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
+        old = _grouped((s for s in before if len(s.samples) >= fewest), "generation.container")
+        new = _grouped((s for s in after if len(s.samples) >= fewest_new), "generation.container")
+        own = [name for name in old if name in new]
         if len(own) == len(old) < len(new):
             # Those with new names are one pair: a baseline that several share is one measurement, not several. So where
             # they have it to share with those of old names, all are one.
-            own = set()
-        groups: dict[str, tuple[list[Start], list[Start]]] = defaultdict(lambda: ([], []))
-        for name, group in old.items():
-            groups[name if name in own else ""][0].extend(group[-self._pool.history :])
-        for name, group in new.items():
-            groups[name if name in own else ""][1].extend(group)
-        return [
-            pair
-            for baseline, group in groups.values()
-            if baseline and group and (pair := self._pair(baseline, group, before)) is not None
-        ]
+            own = []
+        groups = [(old.pop(name)[-history:], new.pop(name)) for name in own]
+        rest = [start for group in old.values() for start in group[-history:]]
+        groups.append((rest, [*chain(*new.values())]))
+        pairs = [self._pair(baseline, group, before) for baseline, group in groups if baseline and group]
+        return [pair for pair in pairs if pair is not None]
 
     def _pair(
         self, baseline: Sequence[Start], after: Sequence[Start], before: Sequence[Start]
@@ -100,7 +94,7 @@ class Alignment:
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
         until = max(start.times[-1] for start in after)
         # One that runs more seldom than every 30 s is not waited for.
-        if not stays and any(ran.ends >= until and _every(ran.before) <= 30 for ran in near):
+        if not stays and any(ran.ends >= until and ran.before.pace <= 30 for ran in near):
             return None
         own = {start.boot for start in baseline}
         earlier = {ran.before.boot: ran.before for ran in ran_on}
@@ -114,12 +108,13 @@ class Alignment:
     def _same_period(self, stays: Sequence[Concurrent], after: Sequence[Start]) -> Pair | None:
         """Those of the baseline that ran on, and the first starts of ``after`` while one of them goes on.
 
-        A start that ended long before the new ones did is not of their period. None where less than half of the new
-        starts have enough runs in it. The first ones stay the same when others begin.
+        A start that ended long before the new ones did is not of their period, nor is one with fewer runs in it than a
+        baseline needs. None where less than half of the new starts have enough runs in it. The first ones stay the same
+        when others begin.
         """
         last = max((ran.ends for ran in stays), default=-math.inf)
-        cut = (start.first(int(np.searchsorted(start.times, last, "right"))) for start in after)
-        new = [start for start in cut if len(start.samples) >= self._pool.fewest_new_runs]
+        parts = (start.until(np.nextafter(last, math.inf)) for start in after)
+        new = [start for start in parts if len(start.samples) >= self._pool.fewest_new_runs]
         new = new[: self._pool.concurrent_starts]
         if not new or 2 * len(new) < len(after):
             return None
@@ -128,19 +123,18 @@ class Alignment:
             ran._replace(during=during)
             for ran in stays
             if ran.ends >= began + 0.75 * (until - began)
-            and len((during := _meanwhile(ran.during, new)).samples) >= self._pool.concurrent_runs
+            and len((during := _meanwhile(ran.during, new)).samples) >= self._pool.fewest_runs
         ]
         return Pair([ran.during for ran in there], new, there, is_same_period=True) if there else None
 
     def _concurrent(self, start: Start, after: Sequence[Start]) -> Concurrent | None:
         """The runs of ``start`` before ``after`` and meanwhile; None where too few are before, or it did not go on."""
-        first = int(np.searchsorted(start.times, min(s.times[0] for s in after)))
-        if not max(self._pool.fewest_runs, 2) <= first < start.times.size:
+        before = start.until(min(s.times[0] for s in after))
+        if not self._pool.fewest_runs <= len(before.samples) < len(start.samples):
             return None
-        before = start.part(first - self._pool.baseline_runs, first)
         # Until its next run would be late, it goes on.
-        ends = float(start.times[-1]) + self._pool.gone_runs * _every(before)
-        return Concurrent(before, _meanwhile(start, after), ends)
+        ends = float(start.times[-1]) + self._pool.gone_runs * before.pace
+        return Concurrent(before.latest(self._pool.baseline_runs), _meanwhile(start, after), ends)
 
     def teaching(self, starts: Sequence[Start], upgrade: Upgrade | None) -> list[Start]:
         """The starts that show the restart variance.
@@ -152,16 +146,14 @@ class Alignment:
             starts: Of a service, in order of time.
             upgrade: The one that is judged; None without any.
         """
-        old = {start.boot for start in upgrade.before} if upgrade is not None else set()
-        found = []
-        for start in starts:
-            before = (
-                start.first(int(np.searchsorted(start.times, upgrade.at)))
-                if upgrade and start.boot in old
-                else start
-            )
-            found.append(before if len(before.samples) >= self._pool.fewest_runs else start)
-        return found
+        if upgrade is None:
+            return [*starts]
+        old = {start.boot for start in upgrade.before}
+        parts = [start.until(upgrade.at) if start.boot in old else start for start in starts]
+        return [
+            part if len(part.samples) >= self._pool.fewest_runs else start
+            for start, part in zip(starts, parts, strict=True)
+        ]
 
     def beside(self, siblings: Sequence[Start], upgrade: Upgrade, until: float) -> list[Pair]:
         """Siblings on a host of the new image that ran before the upgrade: their runs before and since.
@@ -173,14 +165,14 @@ class Alignment:
             upgrade: The one that is judged.
             until: The last run that is judged (Unix seconds): what siblings feel days later is no part of the shift.
         """
-        hosts, at = {start.generation.host for start in upgrade.after}, upgrade.at
-        found = []
+        hosts = {start.generation.host for start in upgrade.after}
+        pairs = []
         for start in siblings:
-            first, end = np.searchsorted(start.times, [at, np.nextafter(until, math.inf)]).tolist()
-            if start.generation.host in hosts and first:
-                before = start.part(first - self._pool.baseline_runs, first)
-                found.append(Pair([before], [start.part(first, end)]))
-        return found
+            before, last = start.until(upgrade.at), start.until(np.nextafter(until, math.inf))
+            if start.generation.host in hosts and before.samples:
+                since = last.part(len(before.samples), len(last.samples))
+                pairs.append(Pair([before.latest(self._pool.baseline_runs)], [since]))
+        return pairs
 
 
 def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("series")) -> Replica:
@@ -198,11 +190,6 @@ def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("serie
     )
 
 
-def _every(start: Start) -> float:
-    """Seconds between its runs, on average."""
-    return float(np.ptp(start.times)) / (start.times.size - 1)
-
-
 def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
     """With the runs alone that began while one of ``after`` ran."""
     firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
@@ -211,9 +198,9 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
     return Start(start.generation, [*compress(start.samples, ran)])
 
 
-def _by_container(starts: Iterable[Start], fewest: int) -> dict[str, list[Start]]:
-    groups: dict[str, list[Start]] = {}
+def _grouped(starts: Iterable[Start], attribute: str) -> dict[Any, list[Start]]:
+    """Value of an attribute → the starts that have it, in order."""
+    groups: dict[Any, list[Start]] = defaultdict(list)
     for start in starts:
-        if len(start.samples) >= fewest:
-            groups.setdefault(start.generation.container, []).append(start)
+        groups[attrgetter(attribute)(start)].append(start)
     return groups

@@ -22,7 +22,6 @@ from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, l
 from infercanary.judge.model import Pair, Sample, Start, medians
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, middle_of
-from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Series
 
@@ -98,16 +97,11 @@ class Evidence:
         until = max(s.started_at for s in self.after)
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         for pair, shift in self._beside:
-            times = np.concatenate([start.times for start in (*pair.before, *pair.after)])
-            if (few or not math.isfinite(shift.se)) and self._goes_on(times[-12:], until):
+            start = Start(pair.before[0].generation, _samples((*pair.before, *pair.after)))
+            next_run = start.times[-1] + self.policy.pool.gone_runs * start.pace
+            if (few or not math.isfinite(shift.se)) and next_run >= until:
                 return True
         return False
-
-    def _goes_on(self, times: Floats, until: float) -> bool:
-        """Whether a start with these last runs still ran then, by their pace: a new start runs more often at first."""
-        return times.size > 1 and bool(
-            times[-1] + self.policy.pool.gone_runs * np.diff(times).mean() >= until
-        )
 
     @cached_property
     def controls(self) -> dict[str, Shift]:

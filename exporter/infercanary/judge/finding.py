@@ -13,8 +13,8 @@ from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import Pooling
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import State
-from infercanary.judge.sequential import Looks, verdict_after
-from infercanary.judge.shift import CHANGED, Comparison, Pooled, Restarts, Shift
+from infercanary.judge.sequential import SequentialTest, verdict_after
+from infercanary.judge.shift import CHANGED, Comparison, Pooled, Restarts, Shift, Verdict
 from infercanary.judge.upgrade import Selection
 
 
@@ -69,7 +69,7 @@ class Finder:
         self._last_look = policy.decide.looks[-1]
         self._alignment = Alignment(policy.pool, policy.decide.looks)
         self._pooling = Pooling(policy.pool)
-        self._looks = Looks(policy.decide)
+        self._test = SequentialTest(policy.decide)
 
     def find(self, selection: Selection) -> Finding:
         """The shift of the selected upgrade, and what it amounts to.
@@ -85,26 +85,23 @@ class Finder:
         new = [] if upgrade is None else [s.first(self._last_look) for s in upgrade.after]
         calm = uncontended(starts, new, self._pool)
         restarts = restarts_of(self._alignment.teaching(calm, upgrade), self._pool)
-        found = Finding(selection, restarts, len(starts) - len(calm))
+        finding = Finding(selection, restarts, len(starts) - len(calm))
         if upgrade is None or not self._has_baseline(upgrade):
-            return found
+            return finding
         left = {start.boot for start in calm}
-        looks = self._replayed(
-            upgrade._replace(before=[s for s in upgrade.before if s.boot in left]), restarts
-        )
+        before = [start for start in upgrade.before if start.boot in left]
+        looks = self._replayed(upgrade._replace(before=before), restarts)
         own = self._pooled(self._alignment.pairs(upgrade.own, upgrade.after), restarts)
-        found = found._replace(state="settling", own=own and own.shift)
-        if not looks:
-            return found
-        last = looks[-1]
-        found = found._replace(state=_verdict(looks), look=last)
-        if found.state not in ("inconclusive", "unconfirmed"):
-            return found
+        finding = finding._replace(
+            state=_verdict(looks), look=looks[-1] if looks else None, own=own and own.shift
+        )
+        if finding.state not in ("inconclusive", "unconfirmed"):
+            return finding
         unwaited = self._unwaited(starts, upgrade)
         # What is called must be seen in the runs as they are, too.
-        if _verdict(unwaited) in CHANGED and 0.25 <= last.pooled.log / unwaited[-1].pooled.log <= 1.75:
-            return found._replace(state=_verdict(unwaited), unwaited=unwaited[-1])
-        return found
+        if _verdict(unwaited) in CHANGED and 0.25 <= looks[-1].pooled.log / unwaited[-1].pooled.log <= 1.75:
+            return finding._replace(state=_verdict(unwaited), unwaited=unwaited[-1])
+        return finding
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
         """Siblings, and replicas that stay, beside the runs that a finding compares: their runs before the upgrade, and
@@ -156,46 +153,38 @@ class Finder:
         if not found:
             return None
         pooled, pairs = min(found, key=lambda each: each[0].shift.se)
-        seen = self._looks.assess(pooled)
-        confirmed_at = None
-        if not self._is_seen_as_it_is(pooled, seen, pairs, reached, restarts):
-            seen = seen._replace(verdict="unconfirmed" if seen.verdict in CHANGED else "inconclusive")
-        elif seen.verdict == "unconfirmed":
-            confirmed_at = self._looks.confirmed_at(pooled, runs)
-        return Look(pooled, seen, runs, pairs, restarts, confirmed_at)
+        look = Look(pooled, self._test.assess(pooled), runs, pairs, restarts)
+        if not self._is_seen_unadjusted(look, reached):
+            verdict: Verdict = "unconfirmed" if look.seen.verdict in CHANGED else "inconclusive"
+            return look._replace(seen=look.seen._replace(verdict=verdict))
+        if look.seen.verdict == "unconfirmed":
+            return look._replace(confirmed_at=self._test.confirmed_at(pooled, runs))
+        return look
 
-    def _is_seen_as_it_is(
-        self,
-        pooled: Pooled,
-        seen: Comparison,
-        pairs: Sequence[Pair],
-        reached: Sequence[Pair],
-        restarts: Restarts,
-    ) -> bool:
-        """Whether an answer needs no second replica on the old image to confirm it.
+    def _is_seen_unadjusted(self, look: Look, reached: Sequence[Pair]) -> bool:
+        """Whether the answer of a look holds without the shift of a single replica on the old image.
 
         A replica alone may have changed by itself, which would be attributed to the new image with the opposite sign.
-        So the change must be seen in the runs as they are, too.
         """
-        beside = {each.during.generation.container for pair in pairs for each in pair.concurrent}
-        if len(beside) != 1 or seen.verdict == "inconclusive":
+        beside = {ran.during.generation.container for pair in look.pairs for ran in pair.concurrent}
+        if len(beside) != 1 or look.seen.verdict == "inconclusive":
             return True
-        raw = self._pooled([pair._replace(concurrent=()) for pair in reached], restarts)
-        if raw is None:
-            return False
-        if seen.verdict == "equivalent":
-            return abs(raw.log - pooled.log) <= self._effect
-        return raw.log / pooled.log >= 0.5
+        alone = [replica_of(pair._replace(concurrent=())) for pair in reached]
+        unadjusted, adjusted = self._pooling.shift(alone, look.restarts).log, look.pooled.log
+        if look.seen.verdict == "equivalent":
+            return abs(unadjusted - adjusted) <= self._effect
+        return unadjusted / adjusted >= 0.5
 
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look]:
-        """Looks after subtracting the CPU wait of each run; none where it is not known of a start that counts, or does
-        not explain the scatter of the runs."""
+        """Looks after subtracting the CPU wait of each run; none where the wait is unknown in a new start that counts,
+        or does not explain the scatter of the runs."""
         if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return []
-        quiet = upgrade._replace(before=left_waiting(upgrade.before), after=left_waiting(upgrade.after))
-        fewest = self._pool.fewest_runs
-        if len(quiet.after) < sum(len(start.samples) >= fewest for start in upgrade.after):
+        after = [start for start in upgrade.after if len(start.samples) >= self._pool.fewest_new_runs]
+        quiet = upgrade._replace(before=left_waiting(upgrade.before), after=left_waiting(after))
+        if len(quiet.after) < len(after):
             return []
+        fewest = self._pool.fewest_runs
         scatters = [
             max((s.series.scatter for s in (*of.before, *of.after) if len(s.samples) >= fewest), default=0.0)
             for of in (quiet, upgrade)

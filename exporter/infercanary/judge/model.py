@@ -316,6 +316,12 @@ class Start:
         """When each run began, in Unix seconds."""
         return np.array([s.started_at for s in self.samples])
 
+    @property
+    def pace(self) -> float:
+        """Seconds between its last 12 runs, on average: after the burst of a start, runs are further apart."""
+        gaps = np.diff(self.times[-12:])
+        return float(gaps.mean()) if gaps.size else 0.0
+
     def reporting(self, **facts: Any) -> Start:
         """Return the start with other facts in its generation."""
         return replace(self, generation=msgspec.structs.replace(self.generation, **facts))
@@ -327,6 +333,10 @@ class Start:
     def first(self, runs: int) -> Start:
         """Return the start with its first ``runs`` only."""
         return self.part(0, runs)
+
+    def until(self, at: float) -> Start:
+        """Return the start with its runs that began before ``at`` (Unix seconds) only."""
+        return self.first(int(np.searchsorted(self.times, at)))
 
     def part(self, first: int, last: int) -> Start:
         """With the runs from ``first`` to before ``last`` only.

@@ -154,7 +154,7 @@ class Pooling:
                 starting += max(others.se**2 - by_runs, 0.0)
             else:
                 moved, shared = others.log, others.se**2
-                df = _df(np.array([runs.se**2, shared]), np.array([df, others.df]))
+                df = runs.widened(shared, others.df).df
                 log -= moved
         return _Part(log, runs.se**2, df, starting, shared, bound, moved)
 
@@ -188,8 +188,7 @@ def shift_of_starts(
         restarts: The restart variance; none without it.
         pool: Which starts count.
     """
-    sides = Replica([Series.of(p, "baseline") for p in old], [Series.of(p, "candidate") for p in new])
-    return Pooling(pool).shift([sides], restarts)
+    return Pooling(pool).shift([Replica([*map(Series.of, old)], [*map(Series.of, new)])], restarts)
 
 
 def middle_of(shifts: Sequence[Shift]) -> Shift:

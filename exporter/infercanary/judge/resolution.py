@@ -51,7 +51,7 @@ def resolution(baseline: Sequence[Floats], candidate: Sequence[Floats], *more: F
         A step of both sides in the direction that is less favourable, whether values were rounded, cut off or rounded
         up: (candidate ± step) over baseline, and candidate over (baseline ± step).
     """
-    if min(map(_middle_half, (baseline, candidate))) > _EQUAL:
+    if min(np.median([*map(_middle_half, side)]) for side in (baseline, candidate)) > _EQUAL:
         return FINE
     sides = [np.concatenate(side) for side in (baseline, candidate)]
     old, new = (float(np.exp(np.median(side))) for side in sides)
@@ -63,10 +63,10 @@ def resolution(baseline: Sequence[Floats], candidate: Sequence[Floats], *more: F
     return Resolution(_reach(step, old, new), _reach(step, new, old), None if steps.size else float(written))
 
 
-def _middle_half(starts: Sequence[Floats]) -> float:
-    """Range of the middle half of a start's values, in the middle of several starts."""
-    quarters = ((ordered, (ordered.size + 2) // 4) for ordered in starts)
-    return float(np.median([ordered[-1 - quarter] - ordered[quarter] for ordered, quarter in quarters]))
+def _middle_half(ordered: Floats) -> float:
+    """Range of the middle half of a start's values."""
+    quarter = (ordered.size + 2) // 4
+    return float(ordered[-1 - quarter] - ordered[quarter])
 
 
 def _reach(step: float, side: float, other: float) -> float:

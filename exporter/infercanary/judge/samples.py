@@ -12,7 +12,7 @@ from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Comparison, Restarts, Shift
-from infercanary.judge.statistics import Points, Series, assess, learn, shift
+from infercanary.judge.statistics import Points, Series, assess, learn
 
 Latencies: TypeAlias = "Sequence[float] | Floats"
 
@@ -77,12 +77,14 @@ def compare_starts(
         points.
     """
     pool = policy.pool
-    old, new = (
-        [s for points in side if len(s := Series.of(points, name)) >= pool.fewest_runs][-pool.history :]
+    sides = [
+        [Series.of(points, name) for points in side]
         for name, side in (("baseline", baseline), ("candidate", candidate))
-    )
+    ]
+    old, new = ([s for s in side if len(s) >= pool.fewest_runs][-pool.history :] for side in sides)
     restarts = learn((old, new), pool) if restart_sd is None else Restarts(restart_sd, math.inf)
     found = shift_of_starts(old, new, restarts, pool)
-    if not (old and new) and len(baseline) == len(candidate) == 1:
-        found = shift(baseline[0], candidate[0])  # of infinite error, but its middle is known
+    if not (old and new) and all(len(side) == 1 and len(side[0]) for side in sides):
+        # The standard error is infinite; only the point estimate is usable.
+        found = found._replace(log=sides[1][0].level - sides[0][0].level)
     return assess(found, policy.decide.confidence, policy.decide), found, restarts

@@ -23,8 +23,8 @@ from infercanary.judge.shift import Comparison, Pooled, Verdict, quantile
 from infercanary.judge.statistics import decided
 
 
-class Looks(NamedTuple):
-    """The looks at one upgrade, and what they call.
+class SequentialTest(NamedTuple):
+    """The test at each look at an upgrade, and what it calls.
 
     Args:
         decide: The looks, their error, and what counts as a change.

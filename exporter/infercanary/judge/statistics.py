@@ -1,4 +1,4 @@
-"""Level of a start, shift between two samples, and restart variance. Pure statistics: numbers in, numbers out.
+"""Level of a start, shift between two levels, and restart variance. Pure statistics: numbers in, numbers out.
 
 All is done on logarithms, so that a shift is a ratio and units do not matter; a point is a run's median, in order of
 time. What each part rests on:
@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from infercanary.judge.policy import LIVE, Decide, Pool
-from infercanary.judge.resolution import Floats, resolution
+from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import Comparison, Pooled, Restarts, Shift, Verdict, ratio
 
 Points: TypeAlias = "Sequence[float] | Floats | Series"
@@ -98,7 +98,7 @@ class Series:
     @property
     def reach(self) -> float:
         """Largest distance of a point from the level."""
-        return float(max(self.ordered[-1] - self.level, self.level - self.ordered[0]))
+        return float(np.abs(self.logs - self.level).max())
 
     @cached_property
     def alike(self) -> float:
@@ -137,27 +137,12 @@ def autocorrelation(rest: Floats) -> float:
 
 
 def between(old: Level, new: Level) -> Shift:
-    """The shift from one level to another."""
-    return Shift(new.log - old.log, math.sqrt(old.variance), old.df).widened(new.variance, new.df)
+    """The shift from one level to another, without what a restart between does.
 
-
-def shift(baseline: Points, candidate: Points) -> Shift:
-    """How much slower ``candidate`` is, as far as its points show: the difference of both levels.
-
-    Its error assumes that nothing was restarted: ``pooling`` adds what restarts do. Modes that last about as long as a
-    side cannot be known from it: such a side looks like one mode, and a change of mode like a change of level.
-
-    Args:
-        baseline: At least ``fewest_runs`` points, or the error is infinite.
-        candidate: The same.
-
-    Returns:
-        The shift (a logarithm); of an infinite error, and NaN without a point on a side, where too few are there.
+    Modes that last about as long as a side cannot be known from it: such a side looks like one mode, and a change of
+    mode like a change of level.
     """
-    a, b = Series.of(baseline, "baseline"), Series.of(candidate, "candidate")
-    if min(len(a), len(b)) < LIVE.pool.fewest_runs:
-        return Shift(b.level - a.level if len(a) and len(b) else math.nan, math.inf, 0.0)
-    return between(a.known, b.known)._replace(resolution=resolution([a.ordered], [b.ordered]))
+    return Shift(new.log - old.log, math.sqrt(old.variance), old.df).widened(new.variance, new.df)
 
 
 def assess(of: Shift, level: float, decide: Decide = LIVE.decide) -> Comparison:

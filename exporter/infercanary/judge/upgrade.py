@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-import numpy as np
-
 from infercanary.judge.identity import comparable, identified, image_name
 from infercanary.judge.model import Start, Upgrade
 from infercanary.judge.policy import LIVE
@@ -118,8 +116,6 @@ def _last_run(start: Start) -> float:
 
 
 def _runs_until(start: Start) -> float:
-    gaps = np.diff(start.times[-12:])  # after the burst of a start, runs are further apart
-    pace = float(gaps.mean()) if gaps.size else 0.0
     return start.generation.ended_at or _last_run(start) + max(
-        LIVE.pool.gone_seconds, LIVE.pool.gone_runs * pace
+        LIVE.pool.gone_seconds, LIVE.pool.gone_runs * start.pace
     )

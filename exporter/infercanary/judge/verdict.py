@@ -11,12 +11,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from statistics import median
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from infercanary.judge.causes import Attribution
+from infercanary.judge.crowding import LATENCY, level
 from infercanary.judge.finding import Finder, Finding
 from infercanary.judge.identity import image_name, redrawn
 from infercanary.judge.model import Pair, Sample, Start, Upgrade, medians
@@ -123,7 +123,7 @@ class Judge:
     def _result(self, finding: Finding, causes: Causes) -> Result:
         """The finding without the runs that it rests on."""
         selection, upgrade, look = finding.selection, finding.selection.upgrade, finding.look
-        answer, own = finding.unwaited or look, finding.own
+        answer = finding.unwaited or look
         result = Result(
             state=finding.state,
             rolled_back_image=selection.rolled_back_image,
@@ -133,26 +133,27 @@ class Judge:
         if upgrade is None:
             return _without_upgrade(result, selection)
         replaced, running = upgrade.before[-1].generation, upgrade.after[-1].generation
+        forms = {replaced.image_form, running.image_form} - {""}
         # People are shown the runs as they are.
         pairs = look.pairs if look else [Pair(upgrade.before, upgrade.after)]
         old = [start for pair in pairs for start in pair.before]
         new = [start for pair in pairs for start in pair.after]
-        stayed = [each.during for pair in pairs for each in pair.concurrent]
+        stayed = [ran.during for pair in pairs for ran in pair.concurrent]
         compared = (*old, *new, *stayed)
-        reached = max(len(start.samples) for start in upgrade.after)
         before, after = _runs(old), _runs(new)
+        reached = max(len(start.samples) for start in upgrade.after)
         looks = Looks(next=next((runs for runs in self._policy.decide.looks if runs > reached), None))
         result = replace(
             result,
             upgraded_at=upgrade.at,
             newest_at=running.started_at,
             rollback=bool(upgrade.own),
-            own=Part.of(own, self._policy.attribute.history_confidence) if own else None,
+            own=finding.own and Part.of(finding.own, self._policy.attribute.history_confidence),
             changed=upgrade.changed,
             baseline_image=image_name(replaced),
             candidate_image=image_name(running),
             origins=(replaced.origin, running.origin),
-            doubts=Doubts("" != replaced.image_form != running.image_form != "", redrawn(selection.starts)),
+            doubts=Doubts(len(forms) > 1, redrawn(selection.starts)),
             controls=medians([sample.controls for sample in before]),
             looks=looks,
             concurrent=len({start.generation.container for start in stayed}),
@@ -164,17 +165,18 @@ class Judge:
         )
         if answer is None:
             return result
+        moved = answer.pooled.moved
         return replace(
             result,
-            baseline=_level(before),
-            current=_level(after),
+            baseline=level(before, LATENCY),
+            current=level(after, LATENCY),
             medians=(_picture(before), _picture(after)),
             shift=answer.seen.shift,
             low=answer.seen.low,
             high=answer.seen.high,
-            only=answer.shift.resolution.only,
+            only=answer.pooled.resolution.only,
             looks=Looks(answer.runs, looks.next, answer.confirmed_at),
-            concurrent_shift=None if answer.pooled.moved is None else ratio(answer.pooled.moved),
+            concurrent_shift=None if moved is None else ratio(moved),
             is_unwaited=finding.unwaited is not None,
             runs=sum(sample.runs for sample in after),
         )
@@ -191,18 +193,13 @@ def _without_upgrade(result: Result, selection: Selection) -> Result:
         result,
         candidate_image=image_name(last.generation),
         runs=sum(sample.runs for sample in same),
-        current=_level(same),
+        current=level(same, LATENCY) or None,
         controls=medians([sample.controls for sample in same]),
     )
 
 
 def _runs(starts: Iterable[Start]) -> list[Sample]:
     return sorted((sample for start in starts for sample in start.samples), key=attrgetter("started_at"))
-
-
-def _level(runs: Iterable[Sample]) -> float | None:
-    latencies = [sample.median for sample in runs if sample.median]
-    return median(latencies) if latencies else None
 
 
 def _picture(runs: Sequence[Sample], most: int = 120) -> list[float]:

@@ -20,11 +20,16 @@ from infercanary.ab.estimate import (
     restart_sd,
     swing,
 )
+from infercanary.judge.policy import FILES
+from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.shift import CHANGED, Shift
-from infercanary.judge.statistics import shift
 
 MOST = 12
 logs = st.lists(st.floats(-0.5, 0.5), min_size=FEWEST_PAIRS, max_size=24)
+
+
+def shift(a, b):
+    return shift_of_starts([a], [b], pool=FILES.pool)
 
 
 def pair(log, se=0.002):

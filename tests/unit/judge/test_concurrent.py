@@ -14,7 +14,7 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
-from infercanary.judge.sequential import Looks
+from infercanary.judge.sequential import SequentialTest
 from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.verdict import Judge
@@ -191,7 +191,7 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay: i
     same = Replica(ran, sides[1], [*zip(sides[0], ran, strict=True)], is_same_period=True)
     found = Pooling().pooled([same], Restarts(0.005, 60.0))
     assert found is not None and abs(found.log) < 2.6 * found.restart_se + 0.005
-    assert Looks(LIVE.decide).assess(found).verdict not in CHANGED
+    assert SequentialTest(LIVE.decide).assess(found).verdict not in CHANGED
 
 
 @pytest.mark.parametrize(("others", "is_called"), [(0.3, True), (0.0, False)])
@@ -218,11 +218,28 @@ def test_a_few_new_starts_are_never_enough_for_equivalent() -> None:
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0, 7.0])
-def test_the_first_look_has_the_same_minutes_whatever_the_phase(offset: float) -> None:
+def test_the_first_look_has_a_concurrent_baseline_whatever_the_phase(offset: float) -> None:
     host = Host()
     stays = [host.start("r0", "old", 8000.0 + offset, 300)]
     (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 5)])
-    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 5
+    assert pair.concurrent and pair.meanwhile is None, "five runs on the old image are no baseline"
+    (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 12)])
+    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 12
+
+
+@pytest.mark.parametrize("every", [10.0, 40.0])
+def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of_none(every: float) -> None:
+    """Replicas that run more seldom have six runs meanwhile: too few for a baseline."""
+    host, classes = Host(), []
+    for cpu, pace, slower in (("Xeon", 10.0, 0.0), ("EPYC", every, 0.5)):
+        stays = [
+            host.start(cpu + x, "old", UPGRADE - 50 * pace, 50 + int(250 / pace), every=pace) for x in "ab"
+        ]
+        new = host.start(cpu, "new", UPGRADE, 24, slower=slower)
+        ran = restless([*stays, new], 0.3)
+        classes += [start.reporting(host=cpu, environment={"cpu_model": cpu}) for start in ran]
+    classes.sort(key=lambda start: start.generation.started_at)
+    assert judge(classes, [], "c").shift == pytest.approx(math.sqrt(1.5) - 1, abs=0.1)
 
 
 @pytest.mark.parametrize("count", [16, 17])

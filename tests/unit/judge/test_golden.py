@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 from infercanary.ab import estimate
-from infercanary.judge import drift, statistics
+from infercanary.judge import drift
 from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Generation, Sample, Start
-from infercanary.judge.policy import LIVE
+from infercanary.judge.policy import FILES, LIVE
+from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.samples import compare
 from infercanary.judge.verdict import Judge
@@ -189,7 +190,10 @@ def series() -> Iterator[tuple[str, Said]]:
             yield f"compare {seed} {at}", Said(verdict, [interval])
         verdict, *interval = compare(values[:200].tolist(), values[200:].tolist(), restart_sd=0.01)
         yield f"compare {seed} with restarts", Said(verdict, [interval])
-        pairs = [statistics.shift(values[i : i + 20], values[i + 20 : i + 40]) for i in range(0, 320, 40)]
+        pairs = [
+            shift_of_starts([values[i : i + 20]], [values[i + 20 : i + 40]], pool=FILES.pool)
+            for i in range(0, 320, 40)
+        ]
         decision = estimate.decide(pairs, 8)
         yield (
             f"ab {seed}",

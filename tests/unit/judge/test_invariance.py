@@ -15,7 +15,7 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.result import Result
 from infercanary.judge.samples import compare
-from infercanary.judge.sequential import Looks
+from infercanary.judge.sequential import SequentialTest
 from infercanary.judge.shift import Pooled, Restarts
 from infercanary.judge.statistics import Series, learn
 from infercanary.judge.verdict import Judge
@@ -148,7 +148,7 @@ def test_a_replica_that_agrees_narrows_the_interval(seed, count, effect, lengths
     alike = [x * math.exp(one.log - alone.log) for x in new]
     more = pooled([*several, (old, [alike])], restarts)
     assert more.log == pytest.approx(one.log, abs=1e-9)
-    halves = [Looks(LIVE.decide).half_width(of, LIVE.decide.false_calls) for of in (one, more)]
+    halves = [SequentialTest(LIVE.decide).half_width(of, LIVE.decide.false_calls) for of in (one, more)]
     assert halves[1] <= (1.01 if few == runs else WIDER_BY_FEW) * halves[0]
 
 

@@ -18,13 +18,13 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.resolution import Resolution
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import progress, sentence
-from infercanary.judge.sequential import Looks, verdict_after
+from infercanary.judge.sequential import SequentialTest, verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Pooled, Verdict
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
-looks = Looks(LIVE.decide)
+looks = SequentialTest(LIVE.decide)
 
 HOUR = 3600.0
 

@@ -14,13 +14,18 @@ from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, shift_of_sta
 from infercanary.judge.resolution import FINE
 from infercanary.judge.samples import compare, compare_starts
 from infercanary.judge.shift import Restarts
-from infercanary.judge.statistics import Series, assess, learn, shift
+from infercanary.judge.statistics import Series, assess, learn
 
 FEWEST = LIVE.pool.fewest_runs
 LEVEL = FILES.decide.confidence
 latencies = st.lists(st.floats(1e-6, 1e3), min_size=FEWEST, max_size=40)
 CHANGED = ("regressed", "improved")
 PRIOR = Restarts(LIVE.pool.restart_sd, LIVE.pool.restart_df)
+
+
+def shift(baseline, candidate):
+    """Of two samples, without a restart."""
+    return shift_of_starts([baseline], [candidate], pool=FILES.pool)
 
 
 def noise(seed, count, sd=0.01, phi=0.0, level=0.01):
