@@ -123,7 +123,7 @@ def _tokens(starts: Sequence[Start]) -> float:
 
 
 def _waited_share(sample: Sample) -> float | None:
-    return sample.waited / sample.median if sample.waited and sample.median else None
+    return sample.waited / sample.median if sample.waited is not None and sample.median else None
 
 
 def _devices(generation: Generation) -> set[str]:
