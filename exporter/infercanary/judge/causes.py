@@ -28,7 +28,7 @@ from infercanary.contract.vocabulary import (
     Cause,
 )
 from infercanary.judge.bottleneck import bottlenecks
-from infercanary.judge.crowding import LATENCY, Crowding, level
+from infercanary.judge.crowding import Crowding
 from infercanary.judge.differences import differences
 from infercanary.judge.evidence import Evidence
 from infercanary.judge.finding import Finding
@@ -147,8 +147,8 @@ class Attribution:
         # the interpreter's. In each second they can hold it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
-        may_be_load = (
-            is_unseen or (more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size)
+        may_be_load = is_unseen or (
+            more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
         )
         low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
         # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
@@ -215,4 +215,4 @@ class Attribution:
             [p for start in side for p in unpacked(start.generation.profiles.get(canary, ()))]
             for side in (seen.old, seen.new)
         )
-        return compare_operators(old, new, (level(seen.before, LATENCY), level(seen.after, LATENCY)))
+        return compare_operators(old, new, seen.latencies)

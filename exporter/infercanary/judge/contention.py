@@ -63,19 +63,20 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
         for start in (*starts, *new)
         if (known := _known(start))
     }
-    candidates = [start for start in new if start.boot in waits]
+    felt = [(start.generation.container, waits[start.boot]) for start in new if start.boot in waits]
     images = {start.work for start in new}
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], float]] = {}
     for start in starts:
         if len(start.samples) >= pool.fewest_runs and start.boot in waits:
-            groups.setdefault((start.generation.container, start.work), []).append(start.boot)
+            group = groups.setdefault((start.generation.container, start.work), {})
+            group[start.boot] = waits[start.boot]
     out = set()
     for (container, image), group in groups.items():
-        usual = min(waits[boot] for boot in group)
-        same = [s for s in candidates if s.generation.container == container] or candidates
-        if same and image not in images:
-            usual = max(usual, median(waits[start.boot] for start in same))
-        far = {boot for boot in group if abs(waits[boot] - usual) > math.log1p(pool.contended)}
+        usual = min(group.values())
+        if felt and image not in images:
+            same = [wait for name, wait in felt if name == container] or [wait for _, wait in felt]
+            usual = max(usual, median(same))
+        far = {boot for boot, wait in group.items() if abs(wait - usual) > math.log1p(pool.contended)}
         if len(far) < len(group):
             out |= far
     return [start for start in starts if start.boot not in out]
