@@ -53,8 +53,11 @@ def bottlenecks(
         of_device = {name: s for name, s in controls.items() if name.startswith("gpu_") == bool(new.launch)}
         split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
-    seconds = dict(zip(LIMITS, (0.0, 0.0, grown.io, grown.scheduling, grown.unknown), strict=True))
-    shares = {limit: (x + split.get(limit, 0.0) * grown.processor) / whole for limit, x in seconds.items()}
+    shares = {
+        # A run's parts have the processor's time, and neither compute nor memory.
+        limit: (getattr(grown, limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole
+        for limit in LIMITS
+    }
     # A share below half a percent rounds to nothing.
     return {limit: x for limit, x in sorted(shares.items(), key=lambda item: -item[1]) if abs(x) >= 0.005}
 

@@ -28,7 +28,7 @@ from infercanary.contract.vocabulary import (
     Cause,
 )
 from infercanary.judge.bottleneck import bottlenecks
-from infercanary.judge.crowding import LATENCY, Crowding, level
+from infercanary.judge.crowding import Crowding
 from infercanary.judge.differences import differences
 from infercanary.judge.evidence import Evidence
 from infercanary.judge.finding import Finding
@@ -143,10 +143,13 @@ class Attribution:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold
-        # it for as long as they computed.
+        # Those of whom too few runs know may be requests. A canary may also wait for a lock that requests hold, such as
+        # the interpreter's. In each second they can hold it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
-        may_be_load = more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
+        is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
+        may_be_load = is_unseen or (
+            more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
+        )
         low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
         # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
@@ -212,4 +215,4 @@ class Attribution:
             [p for start in side for p in unpacked(start.generation.profiles.get(canary, ()))]
             for side in (seen.old, seen.new)
         )
-        return compare_operators(old, new, (level(seen.before, LATENCY), level(seen.after, LATENCY)))
+        return compare_operators(old, new, seen.latencies)

@@ -9,6 +9,7 @@ from statistics import median
 import msgspec
 
 from infercanary.contract.bottleneck import QUEUED
+from infercanary.judge.crowding import computing
 from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import Pool
 
@@ -31,9 +32,12 @@ def left_waiting(starts: Sequence[Start]) -> list[Start]:
                 s,
                 median=rest,
                 waited=0.0,
-                off_cpu={why: max(0.0, t - waited) if why == QUEUED else t for why, t in s.off_cpu.items()},
+                off_cpu={
+                    why: max(0.0, t - (s.waited or 0.0)) if why == QUEUED else t
+                    for why, t in s.off_cpu.items()
+                },
             )
-            for s, waited, rest in _known(start)
+            for s, rest in _known(start)
         ]
         if samples:
             left.append(Start(start.generation, samples))
@@ -55,33 +59,30 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
         At least one of each container and image; those of which the waiting is not known are all among them.
     """
     waits = {
-        start.boot: math.log(median(1 + waited / rest for _, waited, rest in known))
+        start.boot: math.log(median(1 + (s.waited or 0.0) / rest for s, rest in known))
         for start in (*starts, *new)
         if (known := _known(start))
     }
-    candidates = [start for start in new if start.boot in waits]
+    felt = [(start.generation.container, waits[start.boot]) for start in new if start.boot in waits]
     images = {start.work for start in new}
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], float]] = {}
     for start in starts:
         if len(start.samples) >= pool.fewest_runs and start.boot in waits:
-            groups.setdefault((start.generation.container, start.work), []).append(start.boot)
+            group = groups.setdefault((start.generation.container, start.work), {})
+            group[start.boot] = waits[start.boot]
     out = set()
     for (container, image), group in groups.items():
-        usual = min(waits[boot] for boot in group)
-        same = [s for s in candidates if s.generation.container == container] or candidates
-        if same and image not in images:
-            usual = max(usual, median(waits[start.boot] for start in same))
-        far = {boot for boot in group if abs(waits[boot] - usual) > math.log1p(pool.contended)}
+        usual = min(group.values())
+        if felt and image not in images:
+            same = [wait for name, wait in felt if name == container] or [wait for _, wait in felt]
+            usual = max(usual, median(same))
+        far = {boot for boot, wait in group.items() if abs(wait - usual) > math.log1p(pool.contended)}
         if len(far) < len(group):
             out |= far
     return [start for start in starts if start.boot not in out]
 
 
-def _known(start: Start) -> list[tuple[Sample, float, float]]:
-    """Runs whose CPU wait caused by others is known, with that wait and the rest; none if fewer than half."""
-    known = [
-        (s, s.waited, s.median - s.waited)
-        for s in start.samples
-        if s.median and s.waited is not None and s.waited < s.median
-    ]
+def _known(start: Start) -> list[tuple[Sample, float]]:
+    """Runs whose CPU wait caused by others on the host is known, with the rest; none if fewer than half."""
+    known = [(s, rest) for s in start.samples if (rest := computing(s, inside=False))]
     return known if 2 * len(known) >= len(start.samples) else []

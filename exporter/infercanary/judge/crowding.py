@@ -16,9 +16,7 @@ from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
-from infercanary.judge.model import Sample
+from infercanary.judge.model import Sample, medians
 
 LATENCY = attrgetter("median")
 """A run's value that is judged."""
@@ -49,31 +47,53 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
     sides = [[row for s in side if (row := _row(s))] for side in (before, after)]
     if min(map(len, sides)) < fewest:
         return None
-    old, new = (np.median(rows, axis=0).tolist() for rows in sides)
-    by_inside, longer, crowded, more, *_ = (b - a for a, b in zip(old, new, strict=True))
-    cores = old[3], new[3]
-    inside = _share(by_inside * _share(more * max(old[4], new[4]), crowded), longer)
+    old, new = map(medians, sides)
+    grown = {name: new[name] - old[name] for name in old.keys() & new.keys()}
+    cores = old["cores"], new["cores"]
+    latency = max(old["latency"], new["latency"])
+    inside = _share(grown["inside"] * _share(grown["cores"] * latency, grown["crowded"]), grown["longer"])
+    if "received" not in grown:
+        return Crowding(inside, None, cores)
     # Polls and health checks make about one segment a second, and nobody knows what one of them costs: at least 1 % of
     # a core is assumed.
-    requested = max(cores[0], 0.01) * ((1 + new[5]) / (1 + old[5]) - 1)
-    return Crowding(inside, None if math.isnan(requested) else _share(requested, more), cores)
+    requested = max(cores[0], 0.01) * grown["received"] / (1 + old["received"])
+    return Crowding(inside, _share(requested, grown["cores"]), cores)
 
 
-def _row(sample: Sample) -> tuple[float, ...] | None:
-    """By how much a run took longer for others inside, and for all others (logarithms); its wait for those inside and
-    their cores; its latency, and the requests meanwhile. None where one but the last is not known."""
-    s, own = sample, computing(sample)
-    if own is None or s.median is None or s.crowded is None or s.inside is None:
+def _row(sample: Sample) -> dict[str, float] | None:
+    """What a run knows of others.
+
+    Returns:
+        Logarithms by which it took longer for others ``inside``, and ``longer`` for all others; its wait for those
+        inside, their cores, its latency, and the requests since the run before, which the first run of a start may not
+        know. None where anything else is unknown.
+    """
+    own = computing(sample)
+    if own is None or sample.median is None or sample.crowded is None or sample.inside is None:
         return None
-    by_inside, longer = math.log1p(s.crowded / own), math.log(s.median / own)
-    return by_inside, longer, s.crowded, s.inside, s.median, math.nan if s.received is None else s.received
+    row = {
+        "inside": math.log1p(sample.crowded / own),
+        "longer": math.log(sample.median / own),
+        "crowded": sample.crowded,
+        "cores": sample.inside,
+        "latency": sample.median,
+    }
+    return row if sample.received is None else {**row, "received": sample.received}
 
 
-def computing(sample: Sample) -> float | None:
-    """Seconds of a run without its CPU wait; None if the wait is unknown, or was all of it."""
+def computing(sample: Sample, *, inside: bool = True) -> float | None:
+    """Seconds of a run after subtracting CPU wait.
+
+    Args:
+        sample: The run.
+        inside: Whether wait caused by others inside the container is subtracted, too.
+
+    Returns:
+        None if the wait is unknown, or was all of it.
+    """
     if sample.median is None or sample.waited is None:
         return None
-    own = sample.median - sample.waited - (sample.crowded or 0.0)
+    own = sample.median - sample.waited - (sample.crowded or 0.0) * inside
     return own if own > 0 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from infercanary.contract.measures import OUTPUT
@@ -17,7 +18,7 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.crowding import level
-from infercanary.judge.model import Generation, Sample, Start, medians
+from infercanary.judge.model import Generation, Start, medians
 from infercanary.judge.policy import Attribute
 from infercanary.judge.result import Causes, Change
 
@@ -102,7 +103,13 @@ def _slower_starts(
     after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
     earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
     # As it waited in its first runs it will have waited as it started.
-    waited = max((level(s.samples[:5], _waited_share) for s in after), default=0.0)
+    waited = max(
+        (
+            level(s.samples[:5], lambda run: run.waited and run.waited / (run.median or math.inf))
+            for s in after
+        ),
+        default=0.0,
+    )
     old, new = medians(earlier), medians(later)
     found = {}
     for step in sorted(old.keys() & new.keys()):
@@ -122,11 +129,7 @@ def _tokens(starts: Sequence[Start]) -> float:
     return level([s for start in starts for s in start.samples], lambda s: s.measures.get(OUTPUT))
 
 
-def _waited_share(sample: Sample) -> float | None:
-    return sample.waited / sample.median if sample.waited and sample.median else None
-
-
 def _devices(generation: Generation) -> set[str]:
     """The kinds of device that its canaries ran on; several are reported as `cpu, cuda:0`."""
-    reported = [generation.environment.get(component, "") for component in DEVICE_COMPONENTS]
-    return {device.strip().partition(":")[0] for devices in reported for device in devices.split(",")} - {""}
+    reported = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS)
+    return {device.strip().partition(":")[0] for device in reported.split(",")} - {""}

@@ -18,7 +18,7 @@ from infercanary.contract.vocabulary import (
     GPU_BUSY,
 )
 from infercanary.judge.align import replica_of
-from infercanary.judge.crowding import LATENCY, Crowding, computing, crowding, level
+from infercanary.judge.crowding import LATENCY, computing, crowding, level
 from infercanary.judge.model import Pair, Sample, Start, medians
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, middle_of
@@ -44,26 +44,27 @@ class Evidence:
         self, shift: Shift, compared: Sequence[Pair], beside: Iterable[Pair], policy: Policy
     ) -> None:
         self.shift, self.compared, self.policy = shift, compared, policy
-        self.old, self.new = (
-            [start for pair in self.compared for start in getattr(pair, side)] for side in ("before", "after")
-        )
-        self.before, self.after = map(_samples, (self.old, self.new))
-        self.risen = self._risen(self.before, self.after)
+        self.old = [start for pair in compared for start in pair.before]
+        self.new = [start for pair in compared for start in pair.after]
+        self.before, self.after = _samples(self.old), _samples(self.new)
+        self.is_single = all(map(is_single, (*self.old, *self.new)))
+        """Whether the engine computes with one thread: of several, one knows only its own waiting."""
+        self.crowding = crowding(self.before, self.after, policy.pool.fewest_new_runs)
+        """Processes that caused the CPU wait: in the container, or on the host."""
+        self.latencies = level(self.before, LATENCY), level(self.after, LATENCY)
+        """Medians before and after, in seconds."""
+        self.risen = self._risen(self.old, self.new)
         """Tag → the share of runs that had it before and after, of the tags of clearly more runs than before."""
-        self._concurrent = [
-            ran for pair in self.compared if not pair.is_same_period for ran in pair.concurrent
-        ]
+        self._concurrent = [ran for pair in compared if not pair.is_same_period for ran in pair.concurrent]
         """Replicas on the old image whose shift is taken off."""
         # A sibling that its own container holds back more than before, such as by a lower quota, tells nothing. Where
         # both images are compared in the same minutes, a host that has both is no part of the shift.
-        same = {
-            start.generation.host for pair in self.compared if pair.is_same_period for start in pair.before
-        }
+        same = {start.generation.host for pair in compared if pair.is_same_period for start in pair.before}
         self._beside = [
             (pair, self._shift([pair._replace(concurrent=self._concurrent)], LATENCY))
             for pair in beside
             if pair.before[0].generation.host not in same
-            and BY_ITSELF.isdisjoint(self._risen(pair.before[0].samples, pair.after[0].samples))
+            and BY_ITSELF.isdisjoint(self._risen(pair.before, pair.after))
         ]
         self.felt = [sibling for _, sibling in self._beside if self.tells(sibling)]
         """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
@@ -92,31 +93,23 @@ class Evidence:
         That is one that goes on and has too few runs yet; one that tells nothing for as long as the new starts have few
         runs, and one that is alone for as long as it tells nothing.
         """
-        if self.felt:
-            return False
-        until = max(s.started_at for s in self.after)
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
-        for pair, shift in self._beside:
-            start = Start(pair.before[0].generation, _samples((*pair.before, *pair.after)))
-            next_run = start.times[-1] + self.policy.pool.gone_runs * start.pace
-            if (few or not math.isfinite(shift.se)) and next_run >= until:
-                return True
-        return False
+        return not self.felt and any(
+            self._goes_on(pair) for pair, shift in self._beside if few or not math.isfinite(shift.se)
+        )
+
+    def _goes_on(self, sibling: Pair) -> bool:
+        """Whether it still ran at the last run that is judged, by its pace: a new start runs more often at first."""
+        start = Start(sibling.before[0].generation, _samples((*sibling.before, *sibling.after)))
+        next_run = start.times[-1] + self.policy.pool.gone_runs * start.pace
+        return bool(next_run >= max(s.started_at for s in self.after))
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
         """Control → its shift, of those that enough runs have."""
         names = sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
-        return {
-            name: shift
-            for name in names
-            if math.isfinite((shift := self._shift(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
-        }
-
-    @cached_property
-    def is_single(self) -> bool:
-        """Whether the engine computes with one thread: of several, one knows only its own waiting."""
-        return all(map(is_single, (*self.old, *self.new)))
+        shifts = {name: self._shift(self.compared, lambda s: s.controls.get(name)) for name in names}  # noqa: B023
+        return {name: shift for name, shift in shifts.items() if math.isfinite(shift.se)}
 
     @cached_property
     def waiting(self) -> Shift | None:
@@ -131,11 +124,6 @@ class Evidence:
         rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
         part = rest._replace(log=whole.log - rest.log)
         return part if self.is_single and self.moved(part) and self.share(part) > 0 else None
-
-    @cached_property
-    def crowding(self) -> Crowding | None:
-        """Processes that caused the CPU wait: in the container, or on the host."""
-        return crowding(self.before, self.after, self.policy.pool.fewest_new_runs)
 
     @cached_property
     def clock(self) -> Shift | None:
@@ -159,12 +147,12 @@ class Evidence:
     def phases(self) -> dict[str, float]:
         """Phase → its share of the change in seconds, of those that made much of it; the largest first."""
         old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
-        grown = level(self.after, LATENCY) - level(self.before, LATENCY)
-        shares = {name: (new.get(name, 0.0) - old[name]) / (grown or math.inf) for name in old}
+        grown = self.latencies[1] - self.latencies[0] or math.inf
+        shares = {name: (new.get(name, 0.0) - old[name]) / grown for name in old}
         least = self.policy.attribute.phase_share
         return {name: x for name, x in sorted(shares.items(), key=lambda item: -item[1]) if x >= least}
 
-    def _risen(self, before: Sequence[Sample], after: Sequence[Sample]) -> dict[str, tuple[float, float]]:
+    def _risen(self, before: Iterable[Start], after: Iterable[Start]) -> dict[str, tuple[float, float]]:
         old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
         return {tag: (old[tag], new[tag]) for tag in sorted(new) if new[tag] - old[tag] >= least}
 
@@ -172,11 +160,9 @@ class Evidence:
     def gpu_users(self) -> tuple[float, float] | None:
         """Shares of runs that met others on the GPU before and after, where these may have made the shift: more runs
         met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
-        earlier = _samples(ran.before for ran in self._concurrent)
-        during = _samples(ran.during for ran in self._concurrent)
-        each = self.before, self.after, earlier, during
-        old, new, without, then = (_tags(runs)[GPU_BUSY] for runs in each)
-        more = new - old - (then - without)
+        stayed = [ran.before for ran in self._concurrent], [ran.during for ran in self._concurrent]
+        old, new, earlier, meanwhile = (_tags(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))
+        more = new - old - (meanwhile - earlier)
         is_likely = math.copysign(1.0, self.shift.log) * more >= self.policy.attribute.tag_share
         return (old, new) if is_likely else None
 
@@ -198,7 +184,8 @@ def _samples(starts: Iterable[Start]) -> list[Sample]:
     return [sample for start in starts for sample in start.samples]
 
 
-def _tags(samples: Sequence[Sample]) -> Mapping[str, float]:
+def _tags(starts: Iterable[Start]) -> Mapping[str, float]:
     """Tag → the share of runs that had it; 0 for any other."""
+    samples = _samples(starts)
     had = Counter(tag for sample in samples for tag in sample.labelled_tags)
     return defaultdict(float, {tag: count / len(samples) for tag, count in had.items()})

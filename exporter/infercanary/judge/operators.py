@@ -91,8 +91,8 @@ def compare_operators(
         return Operators("unexplained")
     names = old_names(old, new)
     kinds = {row.kind: row.kind for row in new.rows + old.rows} | names
-    each = [_shift(was, now, old, new, whole) for now, was in kinds.items() if now not in names.values()]
-    shifts = sorted(filter(None, each), key=attrgetter("share"), reverse=True)
+    changed = [_shift(was, now, old, new, whole) for now, was in kinds.items() if now not in names.values()]
+    shifts = sorted(filter(None, changed), key=attrgetter("share"), reverse=True)
     share = 1 - (median(new.outside) - median(old.outside)) / whole
     named = sum(shift.share for shift in shifts)
     state: State = "explained" if named >= 0.5 else "outside" if share <= 0.5 else "unexplained"
@@ -177,11 +177,17 @@ def old_names(old: Profile, new: Profile) -> dict[str, str]:
     Returns:
         Name → the one that it had on the old side; by kind of work and order of calls.
     """
-    names = [dict.fromkeys(row.kind for row in sorted(p.rows, key=attrgetter("order"))) for p in (new, old)]
-    left = [[name for name in own if name not in other] for own, other in (names, names[::-1])]
+    before, after = (
+        dict.fromkeys(row.kind for row in sorted(profile.rows, key=attrgetter("order")))
+        for profile in (old, new)
+    )
+    gone = [name for name in before if name not in after]
     found: dict[str, str] = {}
-    for work in map(_work, left[0]):
-        found.update(zip(*([name for name in side if _work(name) == work] for side in left), strict=False))
+    for name in after:
+        same = [other for other in gone if _work(other) == _work(name)]
+        if same and name not in before:
+            found[name] = same[0]
+            gone.remove(same[0])
     return found
 
 

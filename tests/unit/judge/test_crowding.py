@@ -35,8 +35,12 @@ def start(
     service: str = "s",
     control: float = 0.0004,
     runs: int = 100,
+    unasked: int = 0,
 ) -> Start:
-    """A start whose runs wait for ``waited`` seconds (others on the host) and ``crowded`` (others in the container)."""
+    """A start whose runs wait for ``waited`` seconds (others on the host) and ``crowded`` (others in the container).
+
+    The first ``unasked`` runs do not know the requests.
+    """
     rng = random.Random(f"{image} {at} {service}")
 
     def about(x: float | None) -> float | None:
@@ -50,7 +54,8 @@ def start(
                 sequence=i, canary="c", started_at=at + 30 + 10 * i, outcome="ok", repeats=10, tags=tags,
                 median=own * rng.lognormvariate(0, 0.005) + (host or 0.0) + (own_container or 0.0),
                 controls={"cpu_spin": control * rng.lognormvariate(0, 0.005)},
-                waited=host, crowded=own_container, inside=about(inside), received=about(received),
+                waited=host, crowded=own_container, inside=about(inside),
+                received=None if i < unasked else about(received),
             )
         )  # fmt: skip
     generation = Generation(
@@ -113,6 +118,12 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "some more requests of an idle container": (BUSY_INSIDE | {"received": 90.0}, {}, "unknown", LOAD_OR_IMAGE),
     "unknown requests": (BUSY_INSIDE | {"received": None}, {}, "unknown", LOAD_OR_IMAGE),
+    "many more requests, but of some runs unknown": (
+        BUSY_INSIDE | {"received": 600.0, "unasked": 3}, {"unasked": 1}, "load", "",
+    ),
+    "others inside, of several threads and after runs that do not know them": (
+        BUSY_INSIDE | {"threads": "4", "received": 600.0}, UNKNOWN | {"threads": "4"}, "unknown", LOAD_OR_IMAGE,
+    ),
     "requests in proportion": (BUSY_INSIDE | {"received": 330.0}, BEFORE, "load", ""),
     "the same requests with more CPU": (BUSY_INSIDE | {"received": 102.0}, BEFORE, "image", ""),
     "nobody asks, as in an experiment": (BUSY_INSIDE | {"received": 0.0}, {"received": 0.0}, "image", ""),

@@ -89,10 +89,16 @@ def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Re
     return judge(starts, siblings or [], "c")
 
 
-@pytest.mark.parametrize(("share", "called"), [(0.0, True), (0.5, True), (0.8, False)])
-def test_a_start_is_slower_where_waiting_for_a_cpu_does_not_explain_it(share: float, called: bool) -> None:
+@pytest.mark.parametrize(
+    ("share", "every", "called"), [(0.0, 1, True), (0.5, 1, True), (0.8, 1, False), (0.8, 3, True)]
+)
+def test_a_start_is_slower_where_waiting_for_a_cpu_does_not_explain_it(
+    share: float, every: int, called: bool
+) -> None:
     new = [start(name, "new", HOUR, cold_start={"load": 9.0}) for name in ("a", "b")]
-    waited = [changed(one, waited=lambda s: share * (s.median or 0.0)) for one in new]
+    waited = [
+        changed(one, waited=lambda s: 0.0 if s.sequence % every else share * (s.median or 0.0)) for one in new
+    ]
     found = judgement_of([*history("old"), *waited]).causes.cold_start
     assert found == ({"load": (2.0, 9.0)} if called else {})
 
