@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -103,8 +102,7 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
         """Move a cut to the split near it that leaves the points nearest to the medians on either side."""
         (before, _), (after, _) = side(max(0, cut - 12), cut), side(cut, cut + 12)
         first = max(0, cut - NEAR)
-        nearer = (abs(x - after) - abs(x - before) for x in values[first : cut + NEAR])
-        return first + int(np.argmax([*accumulate(nearer, initial=0.0)]))
+        return first + split(logs[first : cut + NEAR], before, after)
 
     found: dict[int, float] = {}
     for price, cuts in zip(PRICES, segmented(logs, noise(logs)), strict=True):
@@ -117,6 +115,21 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
                 found[at] = math.sqrt(price * step / (math.hypot(error, other) + 1e-9))
     doubt = _doubt(logs, [at for at in sorted(found) if found[at] >= 4])
     return [(at, found[at] / doubt) for at in sorted(found)]
+
+
+def split(logs: Floats, before: float, after: float) -> int:
+    """Split a series such that its points are nearest to two levels.
+
+    Args:
+        logs: The series, as logarithms.
+        before: Level of the first part.
+        after: Level of the second part.
+
+    Returns:
+        Number of points in the first part.
+    """
+    nearer = abs(logs - before) - abs(logs - after)
+    return int(np.argmin(np.cumsum([0.0, *nearer])))
 
 
 def noise(logs: Floats) -> float:

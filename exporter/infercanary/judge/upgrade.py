@@ -114,7 +114,7 @@ def _replaced(starts: Sequence[Start]) -> dict[int, str]:
 
 
 def _last_run(start: Start) -> float:
-    return start.last_at or (start.samples[-1] if start.samples else start.generation).started_at
+    return (start.last_run or start.generation).started_at
 
 
 def _runs_until(start: Start) -> float:

@@ -61,7 +61,7 @@ def start(
         )
         for i in range(runs)
     ]  # fmt: skip
-    return Start(generation, samples, canary="c")
+    return Start(generation, samples)
 
 
 def history(text: str, seconds: float = 0.020) -> list[Start]:
