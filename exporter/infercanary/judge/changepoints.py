@@ -71,8 +71,8 @@ def scan(values: Points) -> list[ChangePoint]:
         coarse = resolution([before.ordered], [after.ordered], logs)
         step = between(before.known, after.known)._replace(resolution=coarse)
         if max(step.log - coarse.down, -step.log - coarse.up) > LIVE.decide.log_clear:
-            low, high = step.interval(LIVE.attribute.history_confidence)
-            found.append(ChangePoint(at, ratio(step.log), ratio(low), ratio(high)))
+            ends = step.interval(LIVE.attribute.history_confidence)
+            found.append(ChangePoint(at, *map(ratio, (step.log, *ends))))
     return found
 
 
@@ -113,8 +113,9 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
             step = abs(after - before)
             if step >= LIVE.decide.log_effect and all(abs(at - dearer) >= NEAR for dearer in found):
                 found[at] = math.sqrt(price * step / (math.hypot(error, other) + 1e-9))
-    doubt = _doubt(logs, [at for at in sorted(found) if found[at] >= 4])
-    return [(at, found[at] / doubt) for at in sorted(found)]
+    changes = sorted(found.items())
+    doubt = _doubt(logs, [at for at, strength in changes if strength >= 4])
+    return [(at, strength / doubt) for at, strength in changes]
 
 
 def split(logs: Floats, before: float, after: float) -> int:

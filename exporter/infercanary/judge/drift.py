@@ -73,7 +73,7 @@ def detect(
         starts: Of one container and one image, in order of time.
         siblings: Starts of other services on the host.
         canary: Its name.
-        restarts: The restart variance as it was known when the last of ``starts`` began; none of a single start.
+        restarts: The restart variance without the last of ``starts``; none of a single start.
 
     Returns:
         A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift and its onset.

@@ -339,7 +339,7 @@ class Start:
         Returns:
             A start without ``last``, the same object at each call; this one where it has all of the runs.
         """
-        samples = self.samples[max(first, 0) : max(last, 0)]
+        samples = self.samples[max(first, 0) : last]
         if len(samples) == len(self.samples):
             return self
         return self._parts.setdefault((first, last), Start(self.generation, samples))
