@@ -91,11 +91,10 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
     """
     if logs.size < FEWEST:
         return []
-    values = logs.tolist()
 
     @cache  # most prices ask for the same
     def side(begin: int, end: int) -> tuple[float, float]:
-        return _median(sorted(values[begin:end]))
+        return _median(sorted(logs[begin:end].tolist()))
 
     @cache
     def sharpened(cut: int) -> int:
@@ -106,7 +105,7 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
 
     found: dict[int, float] = {}
     for price, cuts in zip(PRICES, segmented(logs, noise(logs)), strict=True):
-        edges = sorted({0, len(values), *map(sharpened, cuts)})
+        edges = sorted({0, logs.size, *map(sharpened, cuts)})
         for begin, at, end in zip(edges, edges[1:], edges[2:], strict=False):
             before, error = side(max(begin, at - SIDE), at)
             after, other = side(at, min(end, at + SIDE))

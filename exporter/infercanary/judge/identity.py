@@ -102,11 +102,9 @@ def image_name(generation: Generation) -> str:
     Args:
         generation: A start of it.
     """
-    kind, _, digest = generation.image_key.rpartition(":")
-    name = ENVIRONMENT if kind == ENVIRONMENT else generation.image
-    if not name or name.startswith("sha256:"):
-        return digest[:12]
-    return f"{name} ({digest[:12]})"
+    digest = generation.image_key.rpartition(":")[2][:12]
+    name = generation.image if generation.is_known else ENVIRONMENT
+    return digest if not name or name.startswith("sha256:") else f"{name} ({digest})"
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:

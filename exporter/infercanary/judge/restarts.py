@@ -70,7 +70,7 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     return learn([[s.latest(pool.baseline_runs).series for s in starts] for starts in replicas], pool)
 
 
-def restarts_before(last: Start, starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts:
+def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restarts:
     """Learn from the first runs of all ``starts`` but ``last``, those that began later included.
 
     A drift within a start is not what restarts do: learned from, it would excuse itself.
@@ -88,7 +88,7 @@ def restarts_before(last: Start, starts: Sequence[Start], pool: Pool = LIVE.pool
     return restarts_of((start.first(opening) for start in others if start is not last), pool)
 
 
-def taught_by(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts | None:
+def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
     """How much the starts of one service differ, without any prior.
 
     Contended starts are left out: a start in a contended hour is no sign that starts differ.

@@ -71,7 +71,8 @@ def select(starts: Sequence[Start]) -> Selection:
         [start for start in judged[first:] if start.identity == new],
         [start for start in judged[:first] if start.identity == new],
     )
-    return Selection(starts, upgrade, live_starts(upgrade.after), rolled_back, settings_changed_at)
+    live = [start for start in live if start.identity == new]
+    return Selection(starts, upgrade, live, rolled_back, settings_changed_at)
 
 
 def live_starts(starts: Sequence[Start]) -> list[Start]:
