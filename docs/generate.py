@@ -44,7 +44,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.doctor import rendering
 from infercanary.exporter import budget
-from infercanary.judge.model import EXCHANGED
+from infercanary.judge.model import Changed
 from infercanary.judge.operator_words import CHANGES as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import STATES
@@ -129,8 +129,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_row_remap", "state"): ("failed", "pending"),
     ("verdict", "verdict"): STATES,
     ("shift_cause", "cause"): CAUSES,
-    ("shift_cause", "changed"): EXCHANGED,
-    ("upgrade_info", "changed"): EXCHANGED,
+    ("shift_cause", "changed"): get_args(Changed),
+    ("upgrade_info", "changed"): get_args(Changed),
     ("shift_bottleneck_ratio", "bottleneck"): LIMITS,
     ("control_baseline_seconds", "control"): tuple(CONTROLS),
     ("shift_control_ratio", "control"): tuple(CONTROLS),

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -72,8 +71,8 @@ def scan(values: Points) -> list[ChangePoint]:
         coarse = resolution([before.ordered], [after.ordered], logs)
         step = between(before.known, after.known)._replace(resolution=coarse)
         if max(step.log - coarse.down, -step.log - coarse.up) > LIVE.decide.log_clear:
-            low, high = step.interval(LIVE.attribute.history_confidence)
-            found.append(ChangePoint(at, ratio(step.log), ratio(low), ratio(high)))
+            ends = step.interval(LIVE.attribute.history_confidence)
+            found.append(ChangePoint(at, *map(ratio, (step.log, *ends))))
     return found
 
 
@@ -92,31 +91,45 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
     """
     if logs.size < FEWEST:
         return []
-    values = logs.tolist()
 
     @cache  # most prices ask for the same
     def side(begin: int, end: int) -> tuple[float, float]:
-        return _median(sorted(values[begin:end]))
+        return _median(sorted(logs[begin:end].tolist()))
 
     @cache
     def sharpened(cut: int) -> int:
         """Move a cut to the split near it that leaves the points nearest to the medians on either side."""
         (before, _), (after, _) = side(max(0, cut - 12), cut), side(cut, cut + 12)
         first = max(0, cut - NEAR)
-        nearer = (abs(x - after) - abs(x - before) for x in values[first : cut + NEAR])
-        return first + int(np.argmax([*accumulate(nearer, initial=0.0)]))
+        return first + split(logs[first : cut + NEAR], before, after)
 
     found: dict[int, float] = {}
     for price, cuts in zip(PRICES, segmented(logs, noise(logs)), strict=True):
-        edges = sorted({0, len(values), *map(sharpened, cuts)})
+        edges = sorted({0, logs.size, *map(sharpened, cuts)})
         for begin, at, end in zip(edges, edges[1:], edges[2:], strict=False):
             before, error = side(max(begin, at - SIDE), at)
             after, other = side(at, min(end, at + SIDE))
             step = abs(after - before)
             if step >= LIVE.decide.log_effect and all(abs(at - dearer) >= NEAR for dearer in found):
                 found[at] = math.sqrt(price * step / (math.hypot(error, other) + 1e-9))
-    doubt = _doubt(logs, [at for at in sorted(found) if found[at] >= 4])
-    return [(at, found[at] / doubt) for at in sorted(found)]
+    changes = sorted(found.items())
+    doubt = _doubt(logs, [at for at, strength in changes if strength >= 4])
+    return [(at, strength / doubt) for at, strength in changes]
+
+
+def split(logs: Floats, before: float, after: float) -> int:
+    """Split a series such that its points are nearest to two levels.
+
+    Args:
+        logs: The series, as logarithms.
+        before: Level of the first part.
+        after: Level of the second part.
+
+    Returns:
+        Number of points in the first part.
+    """
+    nearer = abs(logs - before) - abs(logs - after)
+    return int(np.argmin(np.cumsum([0.0, *nearer])))
 
 
 def noise(logs: Floats) -> float:

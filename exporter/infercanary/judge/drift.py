@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from infercanary.judge.causes import Attribution
+from infercanary.judge.changepoints import split
 from infercanary.judge.model import Pair, Sample, Start, merge
 from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
@@ -72,7 +73,7 @@ def detect(
         starts: Of one container and one image, in order of time.
         siblings: Starts of other services on the host.
         canary: Its name.
-        restarts: The restart variance as it was known when the last of ``starts`` began; none of a single start.
+        restarts: The restart variance without the last of ``starts``; none of a single start.
 
     Returns:
         A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift and its onset.
@@ -86,7 +87,7 @@ def detect(
     # are rare, or the container was paused, a day has too few: then it is as many as are needed. A clock that was set
     # back adds no time.
     ages = np.diff(whole.times, prepend=whole.times[0]).clip(0).cumsum()
-    day = max(rules.blocks, int((ages < rules.first_seconds).sum()))
+    day = max(rules.blocks, (ages < rules.first_seconds).sum())
     before = whole.first(min(day, len(merged) - rules.blocks))
     now = Start(starts[-1].generation, merged[-rules.blocks :])
     sides = [before.series], [now.series]
@@ -96,14 +97,12 @@ def detect(
     looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):
         return Drift(shift=0.0)
-    # The step that leaves the blocks nearest to the levels on either side.
     old, new = before.series.level, now.series.level
-    nearer = abs(whole.series.logs - old) - abs(whole.series.logs - new)
-    onset = float(whole.times[nearer.cumsum().argmin() + 1])
+    onset = float(whole.times[split(whole.series.logs[:-1], old, new)])
     beside = [
         Pair([s.first(earlier)], [s.latest(later)])
         for s in siblings
-        if (earlier := int((s.times < onset).sum())) and (later := int((s.times >= now.times[0]).sum()))
+        if (earlier := (s.times < onset).sum()) and (later := (s.times >= now.times[0]).sum())
     ]
     causes = Attribution(policy).explain(shift, [Pair([before], [now])], canary, beside=beside)
     profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]

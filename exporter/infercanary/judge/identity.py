@@ -8,7 +8,7 @@ form are compared; images of different forms are the same where their reference 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, product
+from itertools import product
 
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
@@ -52,12 +52,12 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
         The others, and when the settings were edited (Unix seconds): None where runs from before that are comparable.
     """
     own = {start.generation.container: start.settings for start in live}
-    chosen = [
-        start.settings == own.get(start.generation.container, start.settings) in own.values()
+    left = [
+        start
         for start in starts
+        if start.settings == own.get(start.generation.container, start.settings) in own.values()
     ]
-    left = [*compress(starts, chosen)]
-    return left, left[0].generation.started_at if chosen[:1] == [False] else None
+    return left, None if left[:1] == starts[:1] else left[0].generation.started_at
 
 
 def redrawn(starts: Sequence[Start]) -> int:
@@ -102,11 +102,9 @@ def image_name(generation: Generation) -> str:
     Args:
         generation: A start of it.
     """
-    kind, _, digest = generation.image_key.rpartition(":")
-    name = ENVIRONMENT if kind == ENVIRONMENT else generation.image
-    if not name or name.startswith("sha256:"):
-        return digest[:12]
-    return f"{name} ({digest[:12]})"
+    digest = generation.image_key.rpartition(":")[2][:12]
+    name = generation.image if generation.is_known else ENVIRONMENT
+    return digest if not name or name.startswith("sha256:") else f"{name} ({digest})"
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:

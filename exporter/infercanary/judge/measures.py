@@ -129,7 +129,7 @@ class Measures:
             age = min(max((np.ptp(s.times) for s in side if s.samples), default=0.0) for side in sides)
         fewest = self._policy.pool.fewest_runs
         return [
-            of_measure(start.first(max(fewest, int((start.times - start.times[:1] <= age).sum()))), measure)
+            of_measure(start.first(max(fewest, (start.times - start.times[:1] <= age).sum())), measure)
             for start in starts
         ]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -98,13 +98,17 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         """What tells its image from others; of a container that Docker does not know, that is its environment."""
         if self.is_known:
             return self.image_id or self.image_digest
-        own = [item for item in self.environment.items() if not (is_given(item[0]) or is_setting(item[0]))]
+        own = {
+            name: value
+            for name, value in self.environment.items()
+            if not (is_given(name) or is_setting(name))
+        }
         return f"{ENVIRONMENT}:{_digest(own)}"
 
     @property
     def work_key(self) -> str:
         """Its image, and what its canaries measure: runs of two starts that differ in it are kept apart."""
-        work = [item for item in self.environment.items() if is_of_canary(item[0])]
+        work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
         return f"{self.image_key} {_digest(work)}" if work else self.image_key
 
 
@@ -210,9 +214,9 @@ def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(values[name] for values in each if name in values) for name in names}
 
 
-def _digest(components: Iterable[tuple[str, str]]) -> str:
+def _digest(components: dict[str, str]) -> str:
     """The same for the same components."""
-    return hashlib.sha256(msgspec.msgpack.encode(dict(sorted(components)))).hexdigest()[:16]
+    return hashlib.sha256(msgspec.msgpack.encode(components, order="sorted")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -221,10 +225,8 @@ class Start:
 
     generation: Generation
     samples: Sequence[Sample]
-    last_at: float | None = None
-    """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
-    canary: str = ""
-    """Its name; empty where the runs say it."""
+    last: Sample | None = None
+    """Its last run, whether it counts or not; None where only those that count are known."""
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
@@ -235,12 +237,10 @@ class Start:
             samples: All its runs, in order of time.
 
         Returns:
-            The start with its settled runs; ``last_at`` is of the last run, settled or not, and None without any.
+            The start with its settled runs, and its last run, settled or not.
         """
-        if not samples:
-            return cls(generation, samples)
         settled = [sample for sample in samples if sample.is_settled]
-        return cls(generation, settled, samples[-1].started_at, samples[-1].canary)
+        return cls(generation, settled, samples[-1] if samples else None)
 
     @cached_property
     def _parts(self) -> dict[tuple[int, int], Start]:
@@ -253,9 +253,14 @@ class Start:
         return self.generation.container, self.generation.boot_id
 
     @property
+    def last_run(self) -> Sample | None:
+        """Its last run, as far as that is known; None where there is no run."""
+        return self.last or (self.samples[-1] if self.samples else None)
+
+    @property
     def canary_name(self) -> str:
         """The name of the canary; empty where there is no run."""
-        return self.canary or (self.samples[0].canary if self.samples else "")
+        return self.last_run.canary if self.last_run else ""
 
     def reported(self, component: str) -> str:
         """A digest of the canary's.
@@ -342,9 +347,9 @@ class Start:
         """With the runs from ``first`` to before ``last`` only.
 
         Returns:
-            A start whose ``last_at`` is None, the same at each call; this one where it has all of the runs.
+            A start without ``last``, the same object at each call; this one where it has all of the runs.
         """
-        samples = self.samples[max(first, 0) : max(last, 0)]
+        samples = self.samples[max(first, 0) : last]
         if len(samples) == len(self.samples):
             return self
         return self._parts.setdefault((first, last), Start(self.generation, samples))
@@ -374,7 +379,6 @@ class Pair(NamedTuple):
 
 
 Changed = Literal["image", "model", "both"]
-EXCHANGED: tuple[Changed, ...] = get_args(Changed)
 """What an upgrade exchanged."""
 
 
@@ -388,13 +392,11 @@ class Upgrade(NamedTuple):
 
     @property
     def stays(self) -> list[Start]:
-        """Starts of the old image in containers that were not replaced, as far as they have not ended."""
-        replaced = {start.generation.container for start in self.after}
-        return [
-            start
-            for start in self.before
-            if not (start.generation.ended_at or start.generation.container in replaced)
-        ]
+        """The newest start of each container that stays on the old image, as far as it has not ended."""
+        newest = {start.generation.container: start for start in self.before}
+        for start in self.after:
+            newest.pop(start.generation.container, None)
+        return [start for start in newest.values() if not start.generation.ended_at]
 
     @property
     def changed(self) -> Changed:

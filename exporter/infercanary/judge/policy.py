@@ -92,7 +92,7 @@ class Pool:
     """Degrees of freedom of that: few, so that its tail is heavy and a service's own restarts soon outweigh it."""
 
     prior: int = 0
-    """Of the prior, as it is stored, where it was learned from the services of a store; 0 where it is assumed."""
+    """Number of the stored prior that was learned from the services of a store; 0 where the prior is assumed."""
 
     baseline_runs: int = 240
     """Runs of a start that are its baseline: the latest."""

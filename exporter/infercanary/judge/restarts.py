@@ -57,11 +57,11 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
             containers.setdefault((start.generation.container, *start.work), []).append(start)
     replicas: list[list[Start]] = []
     for group in containers.values():
-        ready = group[0].samples[pool.fewest_runs - 1].started_at
+        ready = group[0].times[pool.fewest_runs - 1]
         ended = [
             replica
             for replica in replicas
-            if replica[-1].samples[-1].started_at < ready and replica[0].work == group[0].work
+            if replica[-1].times[-1] < ready and replica[0].work == group[0].work
         ]
         if ended:
             ended[-1].extend(group)
@@ -70,13 +70,13 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     return learn([[s.latest(pool.baseline_runs).series for s in starts] for starts in replicas], pool)
 
 
-def restarts_before(last: Start, starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts:
-    """As far as was known when ``last`` began, by how the other ``starts`` began.
+def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restarts:
+    """Learn from the first runs of all ``starts`` but ``last``, those that began later included.
 
     A drift within a start is not what restarts do: learned from, it would excuse itself.
 
     Args:
-        last: The start that does not count.
+        last: The newest start of the container whose drift is asked for.
         starts: Of its service, with the runs of one canary.
         pool: The prior.
 
@@ -88,7 +88,7 @@ def restarts_before(last: Start, starts: Sequence[Start], pool: Pool = LIVE.pool
     return restarts_of((start.first(opening) for start in others if start is not last), pool)
 
 
-def taught_by(starts: Sequence[Start], pool: Pool = LIVE.pool) -> Restarts | None:
+def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
     """How much the starts of one service differ, without any prior.
 
     Contended starts are left out: a start in a contended hour is no sign that starts differ.

@@ -69,7 +69,8 @@ def select(starts: Sequence[Start]) -> Selection:
         [start for start in judged[first:] if start.identity == new],
         [start for start in judged[:first] if start.identity == new],
     )
-    return Selection(starts, upgrade, live_starts(upgrade.after), rolled_back, settings_changed_at)
+    live = [start for start in live if start.identity == new]
+    return Selection(starts, upgrade, live, rolled_back, settings_changed_at)
 
 
 def live_starts(starts: Sequence[Start]) -> list[Start]:
@@ -112,7 +113,7 @@ def _replaced(starts: Sequence[Start]) -> dict[int, str]:
 
 
 def _last_run(start: Start) -> float:
-    return start.last_at or (start.samples[-1] if start.samples else start.generation).started_at
+    return (start.last_run or start.generation).started_at
 
 
 def _runs_until(start: Start) -> float:

@@ -12,6 +12,7 @@ import pytest
 
 from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import sentence
@@ -160,7 +161,7 @@ def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waitin
 
 def test_a_contended_start_teaches_other_services_nothing_either() -> None:
     quiet = [start("old", number, steady(44, 60, 1.0, number)) for number in range(3)]
-    taught = taught_by([*quiet, start("old", 3, contended(44, 60, 9))])
+    taught = taught_by([*quiet, start("old", 3, contended(44, 60, 9))], LIVE.pool)
     assert taught is not None and taught.sd < 0.005 and taught.df == pytest.approx(2)
 
 

@@ -170,7 +170,7 @@ def test_a_restart_does_not_excuse_what_drifts_before_or_after_it() -> None:
         starts = [
             start(series(3, level, begin=3 * DAY * n, seed=n), f"b{n}") for n, level in enumerate(levels)
         ]
-        return detect(starts, [], "c", restarts_before(starts[-1], starts)).shift
+        return detect(starts, [], "c", restarts_before(starts[-1], starts, LIVE.pool)).shift
 
     def slower(day: float) -> float:
         return 1.3

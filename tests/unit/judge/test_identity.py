@@ -17,7 +17,7 @@ from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import Result
 from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
-from infercanary.judge.upgrade import select
+from infercanary.judge.upgrade import live_starts, select
 from infercanary.judge.verdict import Judge
 
 judge, trials = Judge().verdict, Judge().trials
@@ -61,7 +61,7 @@ def start(
         )
         for i in range(runs)
     ]  # fmt: skip
-    return Start(generation, samples, canary="c")
+    return Start(generation, samples)
 
 
 def history(text: str, seconds: float = 0.020) -> list[Start]:
@@ -149,6 +149,7 @@ def judged(starts: Sequence[Start]) -> tuple[Result, str]:
         ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
         ("a:one*900 | b:two*20!", "", "", None),
         ("a:one*365! | b:two*40!", "image", "0>1", None),  # all are gone: the verdict stays
+        ("a:one b:one | a:two*330 b:two*300 | b:bad*0!", "image", "01>23", None),  # a replica that is gone
     ],
 )
 def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | None) -> None:
@@ -161,6 +162,9 @@ def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | N
         before, after, own = ("".join(places[start.boot] for start in side) for side in (found.upgrade[1:]))
         assert (found.upgrade.changed, f"{before}>{after} {own}".strip()) == (changed, upgrade)
         assert {places[start.boot] for start in found.live} <= {*after}
+        assert {start.boot for start in found.live} <= {start.boot for start in live_starts(starts)}
+        stays = [start.generation.container for start in found.upgrade.stays]
+        assert len(stays) == len({*stays})
         assert found.upgrade.at == starts[int(after[0])].generation.started_at
     assert [*found.live] == sorted(found.live, key=lambda start: start.generation.started_at)
     assert found.settings_changed_at == (None if edited is None else HOUR * edited)

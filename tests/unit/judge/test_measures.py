@@ -60,7 +60,7 @@ def start(
         )
         for i in range(count)
     ]  # fmt: skip
-    return Start(g, samples, samples[-1].started_at)
+    return Start(g, samples)
 
 
 def memory(levels: Sequence[float], new: float, runs: int = 24) -> list[Start]:

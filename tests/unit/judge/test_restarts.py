@@ -67,10 +67,10 @@ def test_how_much_starts_differ_is_learned_with_the_prior_and_without() -> None:
     apart = [start("a", n * 700, level=math.exp(level)) for n, level in enumerate(levels)]
     alike = [start("a", n * 700) for n in range(5)]
     assert restarts_of(alike).sd < 0.8 * LIVE.pool.restart_sd < LIVE.pool.restart_sd < restarts_of(apart).sd
-    taught = taught_by(apart)
+    taught = taught_by(apart, LIVE.pool)
     assert taught is not None and taught.df == pytest.approx(4)
     assert taught.sd == pytest.approx(np.std(levels, ddof=1), rel=0.05)
-    assert taught_by(alike[:1]) is None
+    assert taught_by(alike[:1], LIVE.pool) is None
     wide = LIVE.but(**Prior(number=1, sd=0.2).changes).pool
     assert restarts_of(apart, wide).sd > 2 * restarts_of(apart).sd
     again = taught_by(apart, wide)
@@ -83,10 +83,12 @@ def test_a_drift_is_no_restart() -> None:
     alike = [start("a", n * 6000, 260) for n in range(4)]
     drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]
     settled = [Start(s.generation, [*more, *s.samples]) for s, more in zip(alike, apart, strict=True)]
-    before = restarts_before(drifted[-1], drifted)
+    before = restarts_before(drifted[-1], drifted, LIVE.pool)
     assert before.df == LIVE.pool.restart_df + 2, "the last one does not count"
     assert before.sd < LIVE.pool.restart_sd < restarts_of(drifted).sd
-    assert restarts_of(settled).sd < LIVE.pool.restart_sd < restarts_before(settled[-1], settled).sd
+    assert (
+        restarts_of(settled).sd < LIVE.pool.restart_sd < restarts_before(settled[-1], settled, LIVE.pool).sd
+    )
 
 
 def services(seed: int, sds: Sequence[float]) -> list[Restarts]:

@@ -366,7 +366,8 @@ def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -
     bad = start("b", "bad", 2 * HOUR, 0.026, runs, every=every)
     went_on = start("a", "good", HOUR, runs=int(2 * HOUR / every), every=every)
     old = [start("a", "old", 0, every=every), start("b", "old", 1, every=every)]
-    return [*old, went_on, Start(bad.generation, bad.samples, last_at)]
+    last = last_at and replace(bad.samples[-1], started_at=last_at)
+    return [*old, went_on, Start(bad.generation, bad.samples, last or None)]
 
 
 def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
@@ -642,7 +643,7 @@ def test_only_steady_runs_that_ended_well_count() -> None:
     others = [replace(sample, started_at=50.0 + i, **one) for i, one in enumerate(wrong)]
     assert not any(other.is_settled for other in others)
     whole = Start.of(Generation(service="s", container="a", boot_id="b", started_at=0.0), [sample, *others])
-    assert (whole.samples, whole.last_at) == ([sample], 52.0)
+    assert (whole.samples, whole.last) == ([sample], others[-1])
 
 
 def test_of_a_control_and_siblings_the_larger_is_the_hosts() -> None:
