@@ -22,11 +22,11 @@ from infercanary.compare.measured import Gate
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START
-from infercanary.judge import statistics
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
+from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
@@ -123,7 +123,7 @@ def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
     both = [(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs]
     kept = neighbours.counted(both)
     firsts = {id(pair.a.starts[canary].generation): pair.a_first for pair in pairs}
-    shifts = [statistics.shift(_points(a), _points(b)) for a, b in kept.pairs]
+    shifts = [shift_of_starts([_points(a)], [_points(b)], pool=FILES.pool) for a, b in kept.pairs]
     return Picked(kept.pairs, shifts, [firsts[id(a.generation)] for a, _ in kept.pairs], kept.note)
 
 

@@ -106,7 +106,7 @@ def test_of_several_threads_or_of_unknown_waiting_nothing_is_taken_out() -> None
 @pytest.mark.parametrize("few", [5, 7, 9])
 def test_a_short_start_is_not_called_alone_if_the_waiting_of_a_longer_one_is_unknown(few: int) -> None:
     longer = start("new", 1, [(median, None) for median, _ in BASELINE[:60]])
-    found = judge([start("old", 0, BASELINE), longer, start("new", 2, steady(90, few))], [], "c")
+    found = judge([start("old", 0, [*BASELINE]), longer, start("new", 2, steady(90, few))], [], "c")
     assert found.state == "inconclusive" and not found.is_unwaited
 
 
