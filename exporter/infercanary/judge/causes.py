@@ -23,7 +23,6 @@ from infercanary.contract.vocabulary import (
     CPU_WAIT_INSIDE,
     CPU_WAIT_OUTSIDE,
     GPU_BUSY,
-    IN_STEP,
     THROTTLED,
     Cause,
 )
@@ -66,8 +65,8 @@ class Attribution:
         if look is None:
             return known
         # Of runs without their CPU wait siblings tell nothing, since theirs is not subtracted.
-        siblings = [] if finding.unwaited else beside
-        return self.explain(look.shift, look.pairs, canary, beside=siblings, known=known, awaits=True)
+        beside = [] if finding.unwaited else beside
+        return self.explain(look.shift, look.pairs, canary, beside=beside, known=known, awaits=True)
 
     def explain(
         self,
@@ -98,10 +97,10 @@ class Attribution:
         changed = {change.component for change in known.changes}
         blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen
-        if seen.gpu_users is not None and blame.get("cause") in ("image", "both"):
+        if blame.get("cause") in ("image", "both") and (users := seen.gpu_users):
             # A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that did not
             # move do not show that the image made the shift (docs/adr/0026). One that did still counts for the host.
-            blame, tags = {}, tags | {GPU_BUSY: seen.gpu_users}
+            blame, tags = {}, tags | {GPU_BUSY: users}
         return msgspec.structs.replace(
             known,
             phases=seen.phases,
@@ -182,7 +181,7 @@ class Attribution:
         told = [
             s
             for name, s in seen.controls.items()
-            if name in IN_STEP and CONTROLS[name].made_of not in changed and seen.tells(s)
+            if CONTROLS[name].in_step and CONTROLS[name].made_of not in changed and seen.tells(s)
         ]
         is_crowded = CPU_WAIT_INSIDE in seen.risen
         if is_crowded:

@@ -44,8 +44,9 @@ class Evidence:
         self, shift: Shift, compared: Sequence[Pair], beside: Iterable[Pair], policy: Policy
     ) -> None:
         self.shift, self.compared, self.policy = shift, compared, policy
-        self.old = [start for pair in compared for start in pair.before]
-        self.new = [start for pair in compared for start in pair.after]
+        self.old, self.new = (
+            [start for pair in compared for start in getattr(pair, side)] for side in ("before", "after")
+        )
         self.before, self.after = _samples(self.old), _samples(self.new)
         self.is_single = all(map(is_single, (*self.old, *self.new)))
         """Whether the engine computes with one thread: of several, one knows only its own waiting."""
@@ -108,8 +109,11 @@ class Evidence:
     def controls(self) -> dict[str, Shift]:
         """Control → its shift, of those that enough runs have."""
         names = sorted(CONTROLS.keys() & {name for s in self.before for name in s.controls})
-        shifts = {name: self._shift(self.compared, lambda s: s.controls.get(name)) for name in names}  # noqa: B023
-        return {name: shift for name, shift in shifts.items() if math.isfinite(shift.se)}
+        return {
+            name: shift
+            for name in names
+            if math.isfinite((shift := self._shift(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
+        }
 
     @cached_property
     def waiting(self) -> Shift | None:

@@ -266,8 +266,6 @@ CONTROLS: Mapping[str, ControlKind] = _table(
     )
 )
 
-IN_STEP: frozenset[str] = frozenset(control.name for control in CONTROLS.values() if control.in_step)
-
 
 @dataclass(frozen=True)
 class Component:

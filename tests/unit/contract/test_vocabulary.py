@@ -27,7 +27,6 @@ from infercanary.contract.vocabulary import (
     CONTROLS,
     DEVICE_COMPONENTS,
     GPU_SHARED_WITH,
-    IN_STEP,
     MODEL,
     NOT_JUDGED,
     OUTCOMES,
@@ -87,7 +86,7 @@ def test_every_control_has_its_classification_and_its_own_bottleneck() -> None:
 
 
 def test_a_control_made_of_what_the_image_changed_says_nothing_of_the_host() -> None:
-    made_of = {name: CONTROLS[name].made_of for name in IN_STEP if CONTROLS[name].made_of}
+    made_of = {name: kind.made_of for name, kind in CONTROLS.items() if kind.in_step and kind.made_of}
     assert made_of == {"cpu_spin_python": "python", "memory_copy_python": "os"}
 
 

@@ -65,6 +65,19 @@ def test_no_cause_is_named_before_siblings_are_compared(name: str) -> None:
     assert found.causes.unknown_siblings == is_awaited and (NOT_YET in sentence(found)) == is_awaited
 
 
+@pytest.mark.parametrize(("is_same_period", "cause"), [(False, "host"), (True, "image")])
+def test_where_both_images_ran_at_once_a_host_that_became_slower_made_no_shift(
+    is_same_period: bool, cause: str
+) -> None:
+    """Both images felt it, and siblings are compared with what they took before."""
+    pair = Pair([start("a", "old", HOUR, runs=40)], [start("b", "new", HOUR, 0.023, 40)])
+    before, after = (start("s", "x", at, 0.05 * by, 40, service="s") for at, by in ((0.0, 1.0), (HOUR, 1.15)))
+    compared = [pair._replace(is_same_period=is_same_period)]
+    shift = Shift(math.log(1.15), 0.01, 20.0)
+    causes = Attribution().explain(shift, compared, "c", beside=[Pair([before], [after])] * 2)
+    assert (causes.cause, causes.siblings is None) == (cause, is_same_period)
+
+
 @pytest.mark.parametrize("control", [1.0, 1.04, 1.2, 2.5])
 @pytest.mark.parametrize("felt", [0.8, 1.0, 1.15, 3.0])
 @pytest.mark.parametrize("waited", [0.0, 0.001, 0.004, 0.02])
