@@ -22,12 +22,12 @@ from infercanary.compare.measured import Gate
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START
-from infercanary.judge import statistics
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.judge.result import Result as JudgeResult
+from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 
@@ -122,7 +122,7 @@ def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
     both = [(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs]
     kept = neighbours.counted(both)
     firsts = {id(pair.a.starts[canary].generation): pair.a_first for pair in pairs}
-    shifts = [statistics.shift(_points(a), _points(b)) for a, b in kept.pairs]
+    shifts = [compare_starts([_points(a)], [_points(b)], restart_sd=0.0)[1] for a, b in kept.pairs]
     return Picked(kept.pairs, shifts, [firsts[id(a.generation)] for a, _ in kept.pairs], kept.note)
 
 
