@@ -53,9 +53,13 @@ class Alignment:
         Returns:
             Those of each class; none of a class that the old image did not run on.
         """
+        after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
+        known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
+        # A start of unknown hardware joins a class, since a baseline that several share is one measurement.
+        classes = _grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
         return [
             pair
-            for hardware, of_class in _grouped(after, "hardware").items()
+            for hardware, of_class in classes.items()
             for pair in self._pairs([start for start in before if start.is_comparable(hardware)], of_class)
         ]
 
@@ -66,12 +70,13 @@ class Alignment:
         no start that counts, or while replicas on the old image have too few runs of the same period.
         """
         fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
-        old = _grouped((s for s in before if len(s.samples) >= fewest), "generation.container")
-        new = _grouped((s for s in after if len(s.samples) >= fewest_new), "generation.container")
+        container = attrgetter("generation.container")
+        old = _grouped((start for start in before if len(start.samples) >= fewest), container)
+        new = _grouped((start for start in after if len(start.samples) >= fewest_new), container)
         own = [name for name in old if name in new]
         if len(own) == len(old) < len(new):
-            # Those with new names are one pair: a baseline that several share is one measurement, not several. So where
-            # they have it to share with those of old names, all are one.
+            # Those with new names are one pair, for the same reason. So where they have the baseline to share with
+            # those of old names, all are one.
             own = []
         groups = [(old.pop(name)[-history:], new.pop(name)) for name in own]
         rest = [start for group in old.values() for start in group[-history:]]
@@ -155,7 +160,7 @@ class Alignment:
             for start, part in zip(starts, parts, strict=True)
         ]
 
-    def beside(self, siblings: Sequence[Start], upgrade: Upgrade, until: float) -> list[Pair]:
+    def beside(self, siblings: Iterable[Start], upgrade: Upgrade, pairs: Sequence[Pair]) -> list[Pair]:
         """Siblings on a host of the new image that ran before the upgrade: their runs before and since.
 
         There may be none since: a sibling that goes on will have some.
@@ -163,16 +168,17 @@ class Alignment:
         Args:
             siblings: Starts of other services on the host.
             upgrade: The one that is judged.
-            until: The last run that is judged (Unix seconds): what siblings feel days later is no part of the shift.
+            pairs: That are compared: what siblings feel days after their last run is no part of the shift.
         """
         hosts = {start.generation.host for start in upgrade.after}
-        pairs = []
+        until = max((start.times[-1] for pair in pairs for start in pair.after), default=-math.inf)
+        beside = []
         for start in siblings:
             before, last = start.until(upgrade.at), start.until(np.nextafter(until, math.inf))
             if start.generation.host in hosts and before.samples:
                 since = last.part(len(before.samples), len(last.samples))
-                pairs.append(Pair([before.latest(self._pool.baseline_runs)], [since]))
-        return pairs
+                beside.append(Pair([before.latest(self._pool.baseline_runs)], [since]))
+        return beside
 
 
 def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("series")) -> Replica:
@@ -198,9 +204,9 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
     return Start(start.generation, [*compress(start.samples, ran)])
 
 
-def _grouped(starts: Iterable[Start], attribute: str) -> dict[Any, list[Start]]:
-    """Value of an attribute → the starts that have it, in order."""
+def _grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
+    """Key → the starts that have it, in order."""
     groups: dict[Any, list[Start]] = defaultdict(list)
     for start in starts:
-        groups[attrgetter(attribute)(start)].append(start)
+        groups[key(start)].append(start)
     return groups

@@ -35,11 +35,6 @@ class Look(NamedTuple):
         """With its whole error."""
         return self.pooled.shift
 
-    @property
-    def until(self) -> float:
-        """When the last run began that is compared (Unix seconds)."""
-        return float(max(start.times[-1] for pair in self.pairs for start in pair.after))
-
 
 class Finding(NamedTuple):
     """The state of one upgrade, and the look that it rests on."""
@@ -114,7 +109,7 @@ class Finder:
         upgrade, look = finding.selection.upgrade, finding.look
         if upgrade is None or look is None:
             return []
-        return self._alignment.beside([*siblings, *upgrade.stays], upgrade, look.until)
+        return self._alignment.beside([*siblings, *upgrade.stays], upgrade, look.pairs)
 
     def _has_baseline(self, upgrade: Upgrade) -> bool:
         classes = {start.hardware for start in upgrade.after}
@@ -185,11 +180,11 @@ class Finder:
         if len(quiet.after) < len(after):
             return []
         fewest = self._pool.fewest_runs
-        scatters = [
+        adjusted, raw = (
             max((s.series.scatter for s in (*of.before, *of.after) if len(s.samples) >= fewest), default=0.0)
             for of in (quiet, upgrade)
-        ]
-        if scatters[0] > 0.5 * scatters[1]:
+        )
+        if adjusted > 0.5 * raw:
             return []
         return self._replayed(
             quiet, restarts_of(self._alignment.teaching(left_waiting(starts), quiet), self._pool)

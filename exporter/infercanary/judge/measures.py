@@ -88,8 +88,7 @@ class Measures:
                 )
         alignment = Alignment(self._policy.pool, self._policy.decide.looks)
         _, pairs = next(alignment.looks(upgrade), (0, []))
-        until = max((start.times[-1] for pair in pairs for start in pair.after), default=0.0)
-        beside = alignment.beside(siblings, upgrade, until)
+        beside = alignment.beside(siblings, upgrade, pairs)
         spread = compare_spread(pairs, beside, self._policy.decide, self._policy.pool)
         found[SPREAD.name] = MeasureVerdict(*spread) if spread else MeasureVerdict("settling")
         return found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.judge.policy import LIVE, Pool
-from infercanary.judge.resolution import FINE, Floats, resolution
+from infercanary.judge.resolution import FINE, resolution
 from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
 from infercanary.judge.statistics import Level, Points, Series, between
 
@@ -93,6 +93,9 @@ class Pooling:
         excess = float(((logs - log) ** 2 / total).sum()) - free_between if total.all() else 0.0
         df = restarts.df + free_between
         wider = 1 + max(excess, 0.0) / df
+        independent = Shift(log, 0.0, math.inf)
+        for variance, freedom in np.array([weights**2 * (sampling + shared), dfs]).T.tolist():
+            independent = independent.widened(variance, freedom)
         runs_variance = float(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
         of_starts = (runs_variance + float(weights**2 @ starting)) * wider - runs_variance
         old = [start.ordered for replica in counted for start in replica.old]
@@ -100,7 +103,7 @@ class Pooling:
         return Pooled(
             log,
             math.sqrt(runs_variance),
-            _df(weights**2 * (sampling + shared), dfs),
+            independent.df,
             math.sqrt(max(of_starts, 0.0)),
             df,
             bound=float(weights @ bounds),
@@ -127,14 +130,12 @@ class Pooling:
         old, new, beside, is_same = replica
         # In a few minutes a level that wanders looks like one that stands: how long noise lasts is known from before.
         lasting = [before for before, _ in beside] if is_same else old
-        levels = (
-            [self._level(s, [s], lasting) if is_same else s.known for s in old],
-            [self._level(s, old, lasting) for s in new],
-        )
-        before, after = map(_mean, levels)
+        old_levels = [self._level(s, [s], lasting) if is_same else s.known for s in old]
+        new_levels = [self._level(s, old, lasting) for s in new]
+        before, after = _mean(old_levels), _mean(new_levels)
         # How much starts of the old image differ is learned, as restarts. New ones may differ by more: pods under new
         # names are compared at once, and one that is throttled moves the mean of all.
-        apart = float(np.var([level.log for level in levels[1]], ddof=1)) if len(new) > 1 else 0.0
+        apart = float(np.var([level.log for level in new_levels], ddof=1)) if len(new) > 1 else 0.0
         starting = square / len(old) + max(square, apart - after.variance * len(new)) / len(new)
         shared, bound, moved = 0.0, math.inf, math.nan
         if not is_same and not beside and sum(map(len, old)) >= 200:
@@ -148,8 +149,8 @@ class Pooling:
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:
-                log = after.log - median(level.log for level in levels[0])
-                df = min(level.df for side in levels for level in side)
+                log = after.log - median(level.log for level in old_levels)
+                df = min(level.df for level in (*old_levels, *new_levels))
                 by_runs = math.pi / 2 / len(shifts) * median(each.se for each in shifts) ** 2
                 starting += max(others.se**2 - by_runs, 0.0)
             else:
@@ -215,11 +216,3 @@ def _mean(levels: Sequence[Level]) -> Level:
         median(level.variance for level in levels) / len(levels),
         sum(level.df for level in levels),
     )
-
-
-def _df(variances: Floats, dfs: Floats) -> float:
-    """Degrees of freedom of a sum of independent estimates of variances (Welch and Satterthwaite)."""
-    if dfs.size == 1 or not variances.any():
-        return float(dfs.min())
-    shares = variances / variances.sum()
-    return float(1 / (shares**2 @ (1 / dfs)))

@@ -202,6 +202,6 @@ def _runs(starts: Iterable[Start]) -> list[Sample]:
     return sorted((sample for start in starts for sample in start.samples), key=attrgetter("started_at"))
 
 
-def _picture(runs: Sequence[Sample], most: int = 120) -> list[float]:
-    """Latencies in order of time, thinned."""
-    return [sample.median for sample in runs[:: 1 + len(runs) // most] if sample.median]
+def _picture(runs: Sequence[Sample]) -> list[float]:
+    """At most 120 latencies, in order of time."""
+    return [sample.median for sample in runs[:: 1 + len(runs) // 120] if sample.median]

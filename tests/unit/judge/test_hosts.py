@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from infercanary.judge.align import Alignment
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import sentence
 from infercanary.judge.verdict import Judge
 
@@ -20,6 +22,7 @@ CLASSES: Mapping[str, Mapping[str, str]] = {
     "Graviton": {"cpu_model": "Graviton"},
     "L4": {"cpu_model": "Xeon", "torch_cuda_device": "L4", "torch_device": "cuda:0"},
     "A100": {"cpu_model": "Xeon", "torch_cuda_device": "A100", "torch_device": "cuda:0"},
+    "unknown": {},
     "Xeon, fell back": {"cpu_model": "Xeon", "torch_device": "cpu"},
 }
 
@@ -79,3 +82,19 @@ def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
     )
     found = judge([*old, *new], [], "c")
     assert found.state not in ("no_baseline", "settling") and found.hosts == 0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "compared"),
+    [
+        (("Xeon", "unknown"), ["Xeon", ""]),
+        (("unknown", "Xeon"), ["", "Xeon"]),
+        (("Graviton", "unknown"), [""]),
+    ],
+)
+def test_a_start_of_unknown_hardware_does_not_count_the_baseline_twice(
+    kinds: tuple[str, str], compared: list[str]
+) -> None:
+    old, new = starts("one", T, ("Xeon", 0.02)), starts("two", T + 1000, *[(kind, 0.02) for kind in kinds])
+    (pair,) = Alignment(LIVE.pool).pairs(old, new)
+    assert [start.hardware[0] for start in pair.after] == compared
