@@ -98,7 +98,8 @@ def detect(
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):
         return Drift(shift=0.0)
     old, new = before.series.level, now.series.level
-    onset = float(whole.times[split(whole.series.logs[:-1], old, new)])
+    # At least one block is on either side.
+    onset = float(whole.times[1 + split(whole.series.logs[1:-1], old, new)])
     beside = [
         Pair([s.first(earlier)], [s.latest(later)])
         for s in siblings

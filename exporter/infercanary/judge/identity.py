@@ -57,7 +57,7 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
         for start in starts
         if start.settings == own.get(start.generation.container, start.settings) in own.values()
     ]
-    return left, None if left[:1] == starts[:1] else left[0].generation.started_at
+    return left, None if left[:1] == [*starts[:1]] else left[0].generation.started_at
 
 
 def redrawn(starts: Sequence[Start]) -> int:

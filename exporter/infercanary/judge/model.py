@@ -98,11 +98,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         """What tells its image from others; of a container that Docker does not know, that is its environment."""
         if self.is_known:
             return self.image_id or self.image_digest
-        own = {
-            name: value
-            for name, value in self.environment.items()
-            if not (is_given(name) or is_setting(name))
-        }
+        own = {n: x for n, x in self.environment.items() if not (is_given(n) or is_setting(n))}
         return f"{ENVIRONMENT}:{_digest(own)}"
 
     @property
@@ -205,11 +201,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Median by name of the mappings that have it.
-
-    Args:
-        each: Values by name.
-    """
+    """Median of each name's values, over the mappings that have the name."""
     names = dict.fromkeys(name for values in each for name in values)
     return {name: median(values[name] for values in each if name in values) for name in names}
 
@@ -299,11 +291,7 @@ class Start:
         return known.get("cpu_model", ""), next(gpus, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
-        """Whether it ran on such hardware, as far as both are known.
-
-        Args:
-            hardware: Of another start.
-        """
+        """Whether it ran on the ``hardware`` of another start, as far as both are known."""
         return all(not a or not b or a == b for a, b in zip(self.hardware, hardware, strict=True))
 
     @cached_property
