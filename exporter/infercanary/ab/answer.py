@@ -31,8 +31,9 @@ from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 
-STEPS = ("first_report", *COLD_START)
-"""Steps of a cold start: until the probe's first report; load; the first inference; until steady."""
+STEPS = ("pull", "start", "first_answer", *COLD_START)
+"""Steps of a deployment: the pull of a missing image; the start of a container; from the request for that until the
+first inference was answered; of this, load and the first inference alone; and until steady."""
 
 _SLOW_PACE = 4.0  # times the interval that was asked for; beyond it the probe keeps its own pace
 
@@ -345,9 +346,9 @@ def _arm(arm: ArmSummary, side: str, result: Result, starts: Sequence[Start], ca
     cold: dict[str, list[float]] = {step: [] for step in STEPS}
     for turn in turns:
         known = turn.starts[canary].generation.cold_start.get(canary, {})
-        for step, seconds in {**known, "first_report": turn.first_report}.items():
-            if step in cold:
-                cold[step].append(seconds)
+        answered = {"first_answer": turn.answered[canary]} if canary in turn.answered else {}
+        for step, seconds in {**known, **answered, "start": turn.start}.items():
+            cold[step].append(seconds)
     swings = {step: estimate.swing(seconds) for step, seconds in cold.items()}
     return msgspec.structs.replace(
         arm,
@@ -357,7 +358,7 @@ def _arm(arm: ArmSummary, side: str, result: Result, starts: Sequence[Start], ca
         mean=fmean(points) if points else None,
         sd=stdev(points) if len(points) > 1 else None,
         start_sd=stdev(np.log(levels).tolist()) if len(levels) > 1 else None,
-        cold_start={step: median(seconds) for step, seconds in cold.items() if seconds},
+        cold_start=arm.cold_start | {step: median(seconds) for step, seconds in cold.items() if seconds},
         swing={step: swing for step, swing in swings.items() if swing is not None},
     )
 
