@@ -27,8 +27,8 @@ class Look(NamedTuple):
     pairs: Sequence[Pair]
     """The starts that were compared."""
     restarts: Restarts
-    confirmed_at: int | None = None
-    """Look that would call an unconfirmed change if it stays as it is; None if none would."""
+    needs_starts: bool
+    """Whether an unconfirmed change needs more starts or replicas, since more runs alone would not call it."""
 
     @property
     def shift(self) -> Shift:
@@ -148,12 +148,10 @@ class Finder:
         if not found:
             return None
         pooled, pairs = min(found, key=lambda each: each[0].shift.se)
-        look = Look(pooled, self._test.assess(pooled), runs, pairs, restarts)
+        look = Look(pooled, self._test.assess(pooled), runs, pairs, restarts, self._test.needs_starts(pooled))
         if not self._is_seen_unadjusted(look, reached):
             verdict: Verdict = "unconfirmed" if look.seen.verdict in CHANGED else "inconclusive"
-            return look._replace(seen=look.seen._replace(verdict=verdict))
-        if look.seen.verdict == "unconfirmed":
-            return look._replace(confirmed_at=self._test.confirmed_at(pooled, runs))
+            return look._replace(seen=look.seen._replace(verdict=verdict), needs_starts=True)
         return look
 
     def _is_seen_unadjusted(self, look: Look, reached: Sequence[Pair]) -> bool:

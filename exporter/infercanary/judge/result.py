@@ -112,8 +112,8 @@ class Looks(msgspec.Struct, frozen=True):
     """The last look; 0 before the first one."""
     next: int | None = None
     """The next look; None after the last one."""
-    confirmed_at: int | None = None
-    """The look that calls an unconfirmed change if nothing changes; None if the change needs more starts."""
+    needs_starts: bool = False
+    """True if an unconfirmed change needs more starts or replicas: more runs alone do not confirm it."""
 
 
 class Doubts(msgspec.Struct, frozen=True):

@@ -205,11 +205,7 @@ def _utc(at: float) -> str:
 def _unconfirmed(result: Result) -> str:
     """Direction of a change that is clear of the dead band, and the evidence that it still needs."""
     how = "slower" if (result.shift or 0.0) > 0 else "faster"
-    if result.looks.confirmed_at is not None:
-        return f"{how}, unconfirmed ({result.looks.last} of {result.looks.confirmed_at} runs)"
-    if not result.looks.last:
-        return f"{how}, unconfirmed"
-    return f"{how}, unconfirmed: needs more restarts or replicas"
+    return f"{how}, unconfirmed{': needs more restarts or replicas' if result.looks.needs_starts else ''}"
 
 
 def _share(causes: Causes, subject: str) -> str:

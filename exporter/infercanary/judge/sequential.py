@@ -54,19 +54,9 @@ class SequentialTest(NamedTuple):
         ends = pooled.resolution.around(pooled.log, self.half_width(pooled, 1 - self.decide.confidence))
         return decided(pooled, ends, self.decide, self._is_beyond_doubt(pooled), "unconfirmed")
 
-    def confirmed_at(self, pooled: Pooled, runs: int) -> int | None:
-        """The look, in runs of a start, at which a shift that stays as it is would be called; None if at none.
-
-        Args:
-            pooled: The shift now.
-            runs: Runs of a start at this look.
-        """
-        for later in self.decide.looks:
-            more = later / runs
-            then = pooled._replace(runs_se=pooled.runs_se / math.sqrt(more), runs_df=pooled.runs_df * more)
-            if more > 1 and self._is_beyond_doubt(then):
-                return later
-        return None
+    def needs_starts(self, pooled: Pooled) -> bool:
+        """Whether no number of runs would call a shift that stays as it is: what restarts do hides it."""
+        return not self._is_beyond_doubt(pooled._replace(runs_se=0.0))
 
     def _is_beyond_doubt(self, pooled: Pooled) -> bool:
         """Whether the shift is a change, but for ``false_calls`` of restarts."""

@@ -175,7 +175,7 @@ class Judge:
             low=answer.seen.low,
             high=answer.seen.high,
             only=answer.pooled.resolution.only,
-            looks=Looks(answer.runs, looks.next, answer.confirmed_at),
+            looks=Looks(answer.runs, looks.next, answer.needs_starts),
             concurrent_shift=None if moved is None else ratio(moved),
             is_unwaited=finding.unwaited is not None,
             runs=sum(sample.runs for sample in after),

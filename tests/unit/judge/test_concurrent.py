@@ -320,7 +320,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
 
 def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
     judgement = judged(Host(), 1, later=0.1)
-    assert judgement.state == "unconfirmed" and judgement.looks.confirmed_at is None
+    assert judgement.state == "unconfirmed" and judgement.looks.needs_starts
     assert "against a replica on the old image in the same minutes, which moved +" in sentence(judgement)
     hidden = judged(Host(), 1, slower=0.1, later=0.1)
     assert hidden.state == "inconclusive"  # and not equivalent

@@ -97,12 +97,8 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled, runs: int) -> None:
     mirrored = {"regressed": "improved", "improved": "regressed"}
     assert looks.assess(pooled._replace(log=-pooled.log)).verdict == mirrored.get(seen.verdict, seen.verdict)
     if seen.verdict == "unconfirmed":
-        later = looks.confirmed_at(pooled, runs)
-        assert later is None or later > runs
-        if later is not None:
-            fewer = math.sqrt(runs / later)
-            then = pooled._replace(runs_se=fewer * pooled.runs_se, runs_df=pooled.runs_df / fewer**2)
-            assert looks.assess(then).verdict in CHANGED
+        then = looks.assess(pooled._replace(runs_se=1e-9, runs_df=1e9))
+        assert looks.needs_starts(pooled) == (then.verdict not in CHANGED)
 
 
 @pytest.mark.parametrize(
@@ -125,26 +121,25 @@ def test_an_interval_reaches_as_far_as_the_clock_may_hide(
 
 
 def test_an_unconfirmed_change_says_what_it_waits_for() -> None:
-    assert looks.confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5) == 8
-    assert looks.confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5) is None
-    slower = Result(state="unconfirmed", shift=0.1, low=0.02, high=0.2, looks=result.Looks(11, 12, 12))
-    assert "slower, unconfirmed (11 of 12 runs)" in sentence(slower)
+    assert not looks.needs_starts(Pooled(0.3, 0.05, 10.0, 0.01, 10.0))
+    assert looks.needs_starts(Pooled(0.1, 0.05, 10.0, 0.03, 10.0))
+    slower = Result(state="unconfirmed", shift=0.1, low=0.02, high=0.2, looks=result.Looks(8, 12))
+    assert "slower, unconfirmed" in sentence(slower) and "restarts" not in sentence(slower)
     assert progress(slower) == "next look at 12 runs"
-    faster = Result(state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, looks=result.Looks(192))
+    faster = Result(
+        state="unconfirmed", shift=-0.1, low=-0.2, high=-0.02, looks=result.Looks(192, None, True)
+    )
     assert "faster, unconfirmed: needs more restarts or replicas" in sentence(faster)
 
 
 def test_the_live_judge_says_what_an_unconfirmed_change_waits_for() -> None:
-    """A later look where runs are what lacks, and none where restarts are."""
     waits = set()
     for seed in range(12):
         for slower in (0.06, 0.12):
             found = judge(service(seed, 1, 5, slower=slower, sd=0.01, earlier=1), [], "c")
             if found.state == "unconfirmed":
-                confirmed = found.looks.confirmed_at
-                waits.add(confirmed is not None)
-                assert confirmed is None or confirmed > found.looks.last
-    assert waits
+                waits.add(found.looks.needs_starts)
+    assert waits == {True, False}
 
 
 @pytest.mark.parametrize(
