@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
-from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
+from infercanary.judge.model import Concurrent, Pair, Start, Upgrade, grouped
 from infercanary.judge.policy import Pool
 from infercanary.judge.pooling import Replica
 from infercanary.judge.statistics import Series
@@ -56,7 +54,7 @@ class Alignment:
         after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
         known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
         # A start of unknown hardware joins a class, since a baseline that several share is one measurement.
-        classes = _grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
+        classes = grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
         return [
             pair
             for hardware, of_class in classes.items()
@@ -71,8 +69,8 @@ class Alignment:
         """
         fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
         container = attrgetter("generation.container")
-        old = _grouped((start for start in before if len(start.samples) >= fewest), container)
-        new = _grouped((start for start in after if len(start.samples) >= fewest_new), container)
+        old = grouped((start for start in before if len(start.samples) >= fewest), container)
+        new = grouped((start for start in after if len(start.samples) >= fewest_new), container)
         own = [name for name in old if name in new]
         if len(own) == len(old) < len(new):
             # Those with new names are one pair, for the same reason. So where they have the baseline to share with
@@ -202,11 +200,3 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
     times = start.times[:, None]
     ran = ((firsts <= times) & (times <= lasts)).any(axis=1)
     return Start(start.generation, [*compress(start.samples, ran)])
-
-
-def _grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
-    """Key → the starts that have it, in order."""
-    groups: dict[Any, list[Start]] = defaultdict(list)
-    for start in starts:
-        groups[key(start)].append(start)
-    return groups

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from statistics import median
 
 import msgspec
 
 from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.crowding import computing
-from infercanary.judge.model import Sample, Start
+from infercanary.judge.model import Sample, Start, grouped
 from infercanary.judge.policy import Pool
 
 
@@ -59,24 +60,21 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
         At least one of each container and image; those of which the waiting is not known are all among them.
     """
     waits = {
-        start.boot: math.log(median(1 + (s.waited or 0.0) / rest for s, rest in known))
+        start.boot: math.log(median(1 + (s.waited or 0.0) / rest for s, rest in runs))
         for start in (*starts, *new)
-        if (known := _known(start))
+        if (runs := _known(start))
     }
     felt = [(start.generation.container, waits[start.boot]) for start in new if start.boot in waits]
     images = {start.work for start in new}
-    groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, str], float]] = {}
-    for start in starts:
-        if len(start.samples) >= pool.fewest_runs and start.boot in waits:
-            group = groups.setdefault((start.generation.container, start.work), {})
-            group[start.boot] = waits[start.boot]
+    known = (start for start in starts if len(start.samples) >= pool.fewest_runs and start.boot in waits)
     out = set()
-    for (container, image), group in groups.items():
-        usual = min(group.values())
-        if felt and image not in images:
+    for group in grouped(known, attrgetter("replica")).values():
+        usual = min(waits[start.boot] for start in group)
+        if felt and group[0].work not in images:
+            container = group[0].generation.container
             same = [wait for name, wait in felt if name == container] or [wait for _, wait in felt]
             usual = max(usual, median(same))
-        far = {boot for boot, wait in group.items() if abs(wait - usual) > math.log1p(pool.contended)}
+        far = {s.boot for s in group if abs(waits[s.boot] - usual) > math.log1p(pool.contended)}
         if len(far) < len(group):
             out |= far
     return [start for start in starts if start.boot not in out]

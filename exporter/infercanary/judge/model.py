@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -157,14 +157,7 @@ _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 
 def kept(run: Run) -> Sample:
-    """``run`` as it is kept: its point is the median of its latencies.
-
-    Args:
-        run: As the probe reported it.
-
-    Returns:
-        A sample whose ``median`` is None if the run has no latency.
-    """
+    """``run`` as it is kept: its point is the median of its latencies, None if it has none."""
     return Sample(
         median=median(run.latencies) if run.latencies else None,
         repeats=len(run.latencies),
@@ -299,6 +292,11 @@ class Start:
         """Identity, settings of the canary, hardware: starts that have the same differ in nothing that is known."""
         return self.identity, self.settings, *self.hardware
 
+    @property
+    def replica(self) -> tuple[str, ...]:
+        """Its container and work."""
+        return self.generation.container, *self.work
+
     @cached_property
     def series(self) -> Series:
         """Logarithms of the medians of its runs (seconds), one point a run, in order of time."""
@@ -332,11 +330,7 @@ class Start:
         return self.first(int(np.searchsorted(self.times, at)))
 
     def part(self, first: int, last: int) -> Start:
-        """With the runs from ``first`` to before ``last`` only.
-
-        Returns:
-            A start without ``last``, the same object at each call; this one where it has all of the runs.
-        """
+        """With the runs from ``first`` to before ``last`` only; the same object at each call, this one for all runs."""
         samples = self.samples[max(first, 0) : last]
         if len(samples) == len(self.samples):
             return self
@@ -393,3 +387,11 @@ class Upgrade(NamedTuple):
         if not old.model or not new.model or old.model == new.model:
             return "image"
         return "model" if old.generation.image_key == new.generation.image_key else "both"
+
+
+def grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
+    """Key → the starts that have it, in order."""
+    groups: dict[Any, list[Start]] = defaultdict(list)
+    for start in starts:
+        groups[key(start)].append(start)
+    return groups

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import msgspec
 import numpy as np
 from scipy.special import fdtri
 
 from infercanary.judge.contention import uncontended
-from infercanary.judge.model import Start
+from infercanary.judge.model import Start, grouped
 from infercanary.judge.policy import LIVE, Pool
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import learn
@@ -51,12 +52,9 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     Returns:
         The prior with what they add; the prior alone where no image was started again.
     """
-    containers: dict[tuple[str, ...], list[Start]] = {}
-    for start in starts:
-        if len(start.samples) >= pool.fewest_runs:
-            containers.setdefault((start.generation.container, *start.work), []).append(start)
+    long = (start for start in starts if len(start.samples) >= pool.fewest_runs)
     replicas: list[list[Start]] = []
-    for group in containers.values():
+    for group in grouped(long, attrgetter("replica")).values():
         ready = group[0].times[pool.fewest_runs - 1]
         ended = [
             replica

@@ -100,8 +100,8 @@ class Judge:
         found: dict[tuple[str, str], Trial] = {}
         earlier: dict[tuple[str, ...], int] = {}
         for place, start in enumerate(starts):
-            container, runs = (start.generation.container, *start.work), len(start.samples)
-            before, earlier[container] = earlier.get(container, 0), runs
+            runs = len(start.samples)
+            before, earlier[start.replica] = earlier.get(start.replica, 0), runs
             trial = known.get(start.boot, Trial(0, False))
             looks = bisect_right(self._policy.decide.looks, runs)
             if trial.looks < looks and most > 0 and min(before, runs) >= fewest:
