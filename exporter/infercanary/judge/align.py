@@ -116,7 +116,7 @@ class Alignment:
         when others begin.
         """
         last = max((ran.ends for ran in stays), default=-math.inf)
-        parts = (start.until(np.nextafter(last, math.inf)) for start in after)
+        parts = (start.until(last) for start in after)
         new = [start for start in parts if len(start.samples) >= self._pool.fewest_new_runs]
         new = new[: self._pool.concurrent_starts]
         if not new or 2 * len(new) < len(after):
@@ -149,14 +149,9 @@ class Alignment:
             starts: Of a service, in order of time.
             upgrade: The one that is judged; None without any.
         """
-        if upgrade is None:
-            return [*starts]
-        old = {start.boot for start in upgrade.before}
-        parts = [start.until(upgrade.at) if start.boot in old else start for start in starts]
-        return [
-            part if len(part.samples) >= self._pool.fewest_runs else start
-            for start, part in zip(starts, parts, strict=True)
-        ]
+        old = {start.boot: start.until(upgrade.at) for start in upgrade.before} if upgrade else {}
+        long = {boot: part for boot, part in old.items() if len(part.samples) >= self._pool.fewest_runs}
+        return [long.get(start.boot, start) for start in starts]
 
     def beside(self, siblings: Iterable[Start], upgrade: Upgrade, pairs: Sequence[Pair]) -> list[Pair]:
         """Siblings on a host of the new image that ran before the upgrade: their runs before and since.
@@ -172,9 +167,9 @@ class Alignment:
         until = max((start.times[-1] for pair in pairs for start in pair.after), default=-math.inf)
         beside = []
         for start in siblings:
-            before, last = start.until(upgrade.at), start.until(np.nextafter(until, math.inf))
+            before = start.until(upgrade.at)
             if start.generation.host in hosts and before.samples:
-                since = last.part(len(before.samples), len(last.samples))
+                since = start.part(len(before.samples), int((start.times <= until).sum()))
                 beside.append(Pair([before.latest(self._pool.baseline_runs)], [since]))
         return beside
 

@@ -86,9 +86,13 @@ class Finder:
         left = {start.boot for start in calm}
         before = [start for start in upgrade.before if start.boot in left]
         looks = self._replayed(upgrade._replace(before=before), restarts)
-        own = self._pooled(self._alignment.pairs(upgrade.own, upgrade.after), restarts)
+        own = self._pooling.pooled(
+            [*map(replica_of, self._alignment.pairs(upgrade.own, upgrade.after))], restarts
+        )
         finding = finding._replace(
-            state=_verdict(looks), look=looks[-1] if looks else None, own=own and own.shift
+            state=_verdict(looks),
+            look=looks[-1] if looks else None,
+            own=own and own.shift,
         )
         if finding.state not in ("inconclusive", "unconfirmed"):
             return finding
@@ -143,7 +147,7 @@ class Finder:
         found = [
             (pooled, pairs)
             for pairs in (reached, same if len(same) == len(reached) else [])
-            if (pooled := self._pooled(pairs, restarts)) is not None
+            if (pooled := self._pooling.pooled([*map(replica_of, pairs)], restarts)) is not None
         ]
         if not found:
             return None
@@ -187,9 +191,6 @@ class Finder:
         return self._replayed(
             quiet, restarts_of(self._alignment.teaching(left_waiting(starts), quiet), self._pool)
         )
-
-    def _pooled(self, pairs: Sequence[Pair], restarts: Restarts) -> Pooled | None:
-        return self._pooling.pooled([*map(replica_of, pairs)], restarts)
 
 
 def _verdict(looks: Sequence[Look]) -> State:

@@ -30,8 +30,6 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int = 0
     sd: float = LIVE.pool.restart_sd
-    services: int = 0
-    """Number of services that taught it."""
 
     @property
     def changes(self) -> dict[str, float]:
@@ -122,4 +120,4 @@ def learned(services: Sequence[Restarts]) -> Prior | None:
     # A service's variance over the prior's is an F variable: each is divided by that one's median.
     logs = np.log(np.maximum(sds, least_sd) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
-    return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))), services=len(services))
+    return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))))

@@ -52,8 +52,9 @@ def select(starts: Sequence[Start]) -> Selection:
     while places and judged[places[-1]].identity not in left:
         gone = judged[places.pop()].generation
         rolled_back = rolled_back or image_name(gone)
+    selection = Selection(starts, None, live, rolled_back, settings_changed_at)
     if not places:
-        return Selection(starts, None, live, rolled_back, settings_changed_at)
+        return selection
     new = judged[places[-1]].identity
     places = [*takewhile(lambda place: judged[place].identity == new, reversed(places))]
     # What most containers ran: one that tried another image in between is compared with what it ran before that.
@@ -69,8 +70,7 @@ def select(starts: Sequence[Start]) -> Selection:
         [start for start in judged[first:] if start.identity == new],
         [start for start in judged[:first] if start.identity == new],
     )
-    live = [start for start in live if start.identity == new]
-    return Selection(starts, upgrade, live, rolled_back, settings_changed_at)
+    return selection._replace(upgrade=upgrade, live=[start for start in live if start.identity == new])
 
 
 def live_starts(starts: Sequence[Start]) -> list[Start]:

@@ -142,7 +142,7 @@ class Judge:
         compared = (*old, *new, *stayed)
         before, after = _runs(old), _runs(new)
         reached = max(len(start.samples) for start in upgrade.after)
-        looks = Looks(next=next((runs for runs in self._policy.decide.looks if runs > reached), None))
+        next_look = next((runs for runs in self._policy.decide.looks if runs > reached), None)
         result = replace(
             result,
             upgraded_at=upgrade.at,
@@ -155,7 +155,7 @@ class Judge:
             origins=(replaced.origin, running.origin),
             doubts=Doubts(len(forms) > 1, redrawn(selection.starts)),
             controls=medians([sample.controls for sample in before]),
-            looks=looks,
+            looks=Looks(answer.runs, next_look, answer.needs_starts) if answer else Looks(0, next_look),
             concurrent=len({start.generation.container for start in stayed}),
             contended=finding.contended,
             causes=causes,
@@ -175,7 +175,6 @@ class Judge:
             low=answer.seen.low,
             high=answer.seen.high,
             only=answer.pooled.resolution.only,
-            looks=Looks(answer.runs, looks.next, answer.needs_starts),
             concurrent_shift=None if moved is None else ratio(moved),
             is_unwaited=finding.unwaited is not None,
             runs=sum(sample.runs for sample in after),

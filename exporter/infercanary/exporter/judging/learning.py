@@ -116,10 +116,7 @@ class Learning:
         prior = msgspec.structs.replace(found, number=kept[-1][1].number + 1 if kept else 1)
         store.save(_OF_THE_STORE, "", _KIND, now, msgspec.json.encode(prior))
         kept.append((now, prior))
-        log.info(
-            "learned how much starts differ",
-            prior=prior.number, sd=f"{prior.sd:.2%}", services=prior.services,
-        )  # fmt: skip
+        log.info("learned how much starts differ", prior=prior.number, sd=f"{prior.sd:.2%}")
 
     def _read(self, store: Store) -> list[tuple[float, Prior]]:
         if self._kept is None:
