@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
-from infercanary.judge.model import Concurrent, Pair, Start, Upgrade, grouped
+from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Pool
 from infercanary.judge.pooling import Replica
 from infercanary.judge.statistics import Series
@@ -195,3 +197,11 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
     times = start.times[:, None]
     ran = ((firsts <= times) & (times <= lasts)).any(axis=1)
     return Start(start.generation, [*compress(start.samples, ran)])
+
+
+def grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
+    """Key → the starts that have it, in order."""
+    groups: dict[Any, list[Start]] = defaultdict(list)
+    for start in starts:
+        groups[key(start)].append(start)
+    return groups

@@ -10,8 +10,9 @@ from statistics import median
 import msgspec
 
 from infercanary.contract.bottleneck import QUEUED
+from infercanary.judge.align import grouped
 from infercanary.judge.crowding import computing
-from infercanary.judge.model import Sample, Start, grouped
+from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import Pool
 
 

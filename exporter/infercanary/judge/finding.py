@@ -22,13 +22,13 @@ class Look(NamedTuple):
     """The shift after so many runs of a start, and what it is by itself."""
 
     pooled: Pooled
+    needs_starts: bool
+    """Whether an unconfirmed change needs more starts or replicas, since more runs alone would not call it."""
     seen: Comparison
     runs: int
     pairs: Sequence[Pair]
     """The starts that were compared."""
     restarts: Restarts
-    needs_starts: bool
-    """Whether an unconfirmed change needs more starts or replicas, since more runs alone would not call it."""
 
     @property
     def shift(self) -> Shift:
@@ -90,7 +90,7 @@ class Finder:
             [*map(replica_of, self._alignment.pairs(upgrade.own, upgrade.after))], restarts
         )
         finding = finding._replace(
-            state=_verdict(looks),
+            state=verdict_after(look.seen for look in looks) or "settling",
             look=looks[-1] if looks else None,
             own=own and own.shift,
         )
@@ -98,8 +98,9 @@ class Finder:
             return finding
         unwaited = self._unwaited(starts, upgrade)
         # What is called must be seen in the runs as they are, too.
-        if _verdict(unwaited) in CHANGED and 0.25 <= looks[-1].pooled.log / unwaited[-1].pooled.log <= 1.75:
-            return finding._replace(state=_verdict(unwaited), unwaited=unwaited[-1])
+        state = verdict_after(look.seen for look in unwaited)
+        if state in CHANGED and 0.25 <= looks[-1].pooled.log / unwaited[-1].pooled.log <= 1.75:
+            return finding._replace(state=state, unwaited=unwaited[-1])
         return finding
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
@@ -152,7 +153,7 @@ class Finder:
         if not found:
             return None
         pooled, pairs = min(found, key=lambda each: each[0].shift.se)
-        look = Look(pooled, self._test.assess(pooled), runs, pairs, restarts, self._test.needs_starts(pooled))
+        look = Look(pooled, self._test.needs_starts(pooled), self._test.assess(pooled), runs, pairs, restarts)
         if not self._is_seen_unadjusted(look, reached):
             verdict: Verdict = "unconfirmed" if look.seen.verdict in CHANGED else "inconclusive"
             return look._replace(seen=look.seen._replace(verdict=verdict), needs_starts=True)
@@ -179,19 +180,13 @@ class Finder:
             return []
         after = [start for start in upgrade.after if len(start.samples) >= self._pool.fewest_new_runs]
         quiet = upgrade._replace(before=left_waiting(upgrade.before), after=left_waiting(after))
-        if len(quiet.after) < len(after):
-            return []
         fewest = self._pool.fewest_runs
         adjusted, raw = (
             max((s.series.scatter for s in (*of.before, *of.after) if len(s.samples) >= fewest), default=0.0)
             for of in (quiet, upgrade)
         )
-        if adjusted > 0.5 * raw:
+        if len(quiet.after) < len(after) or adjusted > 0.5 * raw:
             return []
         return self._replayed(
             quiet, restarts_of(self._alignment.teaching(left_waiting(starts), quiet), self._pool)
         )
-
-
-def _verdict(looks: Sequence[Look]) -> State:
-    return verdict_after(look.seen for look in looks) or "settling"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -387,11 +387,3 @@ class Upgrade(NamedTuple):
         if not old.model or not new.model or old.model == new.model:
             return "image"
         return "model" if old.generation.image_key == new.generation.image_key else "both"
-
-
-def grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
-    """Key → the starts that have it, in order."""
-    groups: dict[Any, list[Start]] = defaultdict(list)
-    for start in starts:
-        groups[key(start)].append(start)
-    return groups

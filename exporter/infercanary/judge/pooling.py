@@ -18,7 +18,7 @@ import numpy as np
 from infercanary.judge.policy import LIVE, Pool
 from infercanary.judge.resolution import FINE, resolution
 from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
-from infercanary.judge.statistics import Level, Points, Series, between
+from infercanary.judge.statistics import Level, Points, Series, between, mean_of
 
 NO_RESTART = Restarts(0.0, math.inf)
 """Restart variance of a sibling or a control: nothing was restarted between, or a restart does not affect it."""
@@ -132,7 +132,7 @@ class Pooling:
         lasting = [before for before, _ in beside] if is_same else old
         old_levels = [self._level(s, [s], lasting) if is_same else s.known for s in old]
         new_levels = [self._level(s, old, lasting) for s in new]
-        before, after = _mean(old_levels), _mean(new_levels)
+        before, after = mean_of(old_levels), mean_of(new_levels)
         # How much starts of the old image differ is learned, as restarts. New ones may differ by more: pods under new
         # names are compared at once, and one that is throttled moves the mean of all.
         apart = float(np.var([level.log for level in new_levels], ddof=1)) if len(new) > 1 else 0.0
@@ -207,12 +207,3 @@ def middle_of(shifts: Sequence[Shift]) -> Shift:
     spread = 1.4826 * median(abs(shift.log - middle) for shift in shifts)
     scale = math.sqrt(math.pi / 2 / len(shifts))
     return Shift(middle, scale * max(spread, median(s.se for s in shifts)), min(shift.df for shift in shifts))
-
-
-def _mean(levels: Sequence[Level]) -> Level:
-    """Mean level of independent starts. The middle variance counts: a start throttled for a while has a large one."""
-    return Level(
-        sum(level.log for level in levels) / len(levels),
-        median(level.variance for level in levels) / len(levels),
-        sum(level.df for level in levels),
-    )

@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 from scipy.special import fdtri
 
+from infercanary.judge.align import grouped
 from infercanary.judge.contention import uncontended
-from infercanary.judge.model import Start, grouped
+from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Pool
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import learn
@@ -113,11 +114,10 @@ def learned(services: Sequence[Restarts]) -> Prior | None:
     Returns:
         The prior, without a number; None where too few services were restarted: then the policy's own holds.
     """
-    fewest, least_sd = 8, 0.002
-    if len(services) < fewest:
+    if len(services) < 8:  # fewer show little
         return None
     sds, dfs = np.array(services).T
-    # A service's variance over the prior's is an F variable: each is divided by that one's median.
-    logs = np.log(np.maximum(sds, least_sd) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
+    # A service's variance (its SD is .2 % at least) over the prior's is an F variable: each is divided by that one's median.
+    logs = np.log(np.maximum(sds, 0.002) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
     return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))))

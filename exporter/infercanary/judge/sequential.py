@@ -18,8 +18,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from scipy.special import stdtrit
+
 from infercanary.judge.policy import Decide
-from infercanary.judge.shift import Comparison, Pooled, Verdict, quantile
+from infercanary.judge.shift import Comparison, Pooled, Verdict
 from infercanary.judge.statistics import decided
 
 
@@ -35,8 +37,8 @@ class SequentialTest(NamedTuple):
     def half_width(self, pooled: Pooled, error: float) -> float:
         """Half the width (a logarithm) of the interval at a look, such that all looks together err in this share of
         cases, of both directions together."""
-        of_runs = quantile(error / len(self.decide.looks), pooled.runs_df) * pooled.runs_se
-        of_restarts = quantile(error, pooled.restart_df) * pooled.restart_se
+        of_runs = float(stdtrit(pooled.runs_df, 1 - error / 2 / len(self.decide.looks))) * pooled.runs_se
+        of_restarts = float(stdtrit(pooled.restart_df, 1 - error / 2)) * pooled.restart_se
         return min(math.hypot(of_runs, of_restarts), pooled.bound + of_restarts)
 
     def assess(self, pooled: Pooled) -> Comparison:
@@ -51,8 +53,9 @@ class SequentialTest(NamedTuple):
         Returns:
             The verdict, and the shift with its interval as ratios.
         """
+        is_called = self._is_beyond_doubt(pooled)
         ends = pooled.resolution.around(pooled.log, self.half_width(pooled, 1 - self.decide.confidence))
-        return decided(pooled, ends, self.decide, self._is_beyond_doubt(pooled), "unconfirmed")
+        return decided(pooled, ends, self.decide, is_called, "unconfirmed")
 
     def needs_starts(self, pooled: Pooled) -> bool:
         """Whether no number of runs would call a shift that stays as it is: what restarts do hides it."""

@@ -33,7 +33,7 @@ class Shift(NamedTuple):
         """
         if not math.isfinite(self.se):
             return -math.inf, math.inf
-        return self.resolution.around(self.log, quantile(1 - level, self.df) * self.se)
+        return self.resolution.around(self.log, float(stdtrit(self.df, (1 + level) / 2)) * self.se)
 
     def widened(self, variance: float, df: float) -> Shift:
         """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
@@ -89,16 +89,6 @@ class Restarts(NamedTuple):
 
     sd: float
     df: float
-
-
-def quantile(error: float, df: float) -> float:
-    """Half the width of a two-sided interval of Student's t, in standard errors.
-
-    Args:
-        error: Share of cases outside of it.
-        df: Degrees of freedom.
-    """
-    return float(stdtrit(df, 1 - error / 2))
 
 
 def ratio(log: float) -> float:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from statistics import median
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -134,6 +135,15 @@ class Series:
 def autocorrelation(rest: Floats) -> float:
     """Of neighbours in a series around zero; 0 where all of it is zero."""
     return float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-24))
+
+
+def mean_of(levels: Sequence[Level]) -> Level:
+    """Mean level of independent starts. The middle variance counts: a start throttled for a while has a large one."""
+    return Level(
+        sum(level.log for level in levels) / len(levels),
+        median(level.variance for level in levels) / len(levels),
+        sum(level.df for level in levels),
+    )
 
 
 def between(old: Level, new: Level) -> Shift:
