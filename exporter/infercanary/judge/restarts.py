@@ -117,7 +117,7 @@ def learned(services: Sequence[Restarts]) -> Prior | None:
     if len(services) < 8:  # fewer show little
         return None
     sds, dfs = np.array(services).T
-    # A service's variance (its SD is .2 % at least) over the prior's is an F variable: each is divided by that one's median.
+    # A service's variance over the prior's is an F variable: each is divided by that one's median. No SD is below .2 %.
     logs = np.log(np.maximum(sds, 0.002) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
     return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))))
