@@ -273,7 +273,7 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
         host.start("r1", "old", 8000.0, 240),
     ]  # one and six minutes
     (pair,) = pairs(stays, [host.start("n0", "new", UPGRADE, 96)])
-    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 43
+    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 42
     assert [start.generation.container for start in pair.meanwhile.before] == ["r1"]
 
 
