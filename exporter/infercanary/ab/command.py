@@ -55,7 +55,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     type=int,
     default=12,
     show_default=True,
-    help="Starts of each side, at most.",
+    help="Starts of each side, at most; one more if the last is the first to show a change.",
 )
 @options.number(
     "--runs",

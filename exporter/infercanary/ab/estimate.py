@@ -112,7 +112,8 @@ def _shift(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shi
     """Return a shift whose error is not below what the runs within the starts leave."""
     within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
     middle = sorted(pairs, key=lambda pair: pair.resolution.down)[len(pairs) // 2]
-    return Shift(log, max(between, within), df, middle.resolution)
+    only = middle.resolution.only if len({pair.resolution.only for pair in pairs}) == 1 else None
+    return Shift(log, max(between, within), df, middle.resolution._replace(only=only))
 
 
 def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:

@@ -23,7 +23,7 @@ import msgspec
 from infercanary.contract.vocabulary import Cause
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
-from infercanary.judge.identity import is_named
+from infercanary.judge.identity import reference_of
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.result import Result, State
 from infercanary.judge.shift import CHANGED
@@ -228,3 +228,18 @@ def _utc(at: float) -> datetime | None:
         return datetime.fromtimestamp(at, timezone.utc)
     except (OverflowError, ValueError):
         return None
+
+
+def is_named(generation: Generation, image: str) -> bool:
+    """Whether a start ran the image that somebody names.
+
+    Args:
+        generation: The start.
+        image: A reference, or a digest or an id (``sha256:…``). Where it has a digest, that decides, and no tag does.
+    """
+    digest = image.rpartition("@")[2]
+    if digest.startswith("sha256:"):
+        return any(
+            name.endswith(digest) for name in (generation.image_id, generation.image_digest, generation.image)
+        )
+    return reference_of(image) == reference_of(generation.image).partition("@")[0]

@@ -133,7 +133,8 @@ class Attribution:
             felt = min(1.0, seen.share(seen.waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             if host is None or outside > min(host, rules.whole_share):
-                host, is_known = outside, seen.crowding is not None
+                is_known = seen.crowding is not None or (is_known and (host or 0.0) >= rules.whole_share)
+                host = outside
                 # What restarts do is in the wait's error, and the scatter that the wait made is not.
                 error = se = seen.waiting.se
                 # Cold caches follow a wait.
@@ -155,13 +156,13 @@ class Attribution:
         cause: Cause = "unknown"
         if load >= rules.whole_share and is_small:
             cause = "load"
-        elif load > few or may_be_load:
+        elif load > few:
             pass
         elif host + slack <= few:
-            cause = "image"
+            cause = "unknown" if may_be_load else "image"
         elif is_known and host >= rules.whole_share and is_small:
             cause = "host"
-        elif is_known and low > slack:
+        elif is_known and low > slack and not may_be_load:
             cause = "both"
         return {
             "cause": cause,
@@ -191,14 +192,16 @@ class Attribution:
             # It reaches its quota more often, which nobody lowered: a control waits for the next period as the canary
             # does, whoever made that longer.
             told = []
-        if seen.siblings is not None:
+        if seen.siblings is not None and seen.tells(seen.siblings):
             told.append(seen.siblings)
         moved = [s for s in told if seen.moved(s) and seen.share(s) > 0]
         if not moved:
             return 0.0 if told else None, min((s.se for s in told), default=0.0), True
         most = max(moved, key=seen.share)
         # An engine of several threads that waits for others on the host: no other's wait is as long.
-        is_queued = not seen.is_single and CPU_WAIT_OUTSIDE in seen.risen and not is_crowded
+        is_queued = (
+            not (seen.is_single or is_crowded) and CPU_WAIT_OUTSIDE in seen.risen and seen.shift.log > 0
+        )
         # One sibling may have changed by itself, or lie.
         is_known = len(seen.felt) > 1 or moved != [seen.siblings]
         return 1.0 if is_queued else seen.share(most), most.se, is_known

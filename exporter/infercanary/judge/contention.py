@@ -65,16 +65,14 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
         for start in (*starts, *new)
         if (runs := _known(start))
     }
-    felt = [(start.generation.container, waits[start.boot]) for start in new if start.boot in waits]
+    felt = [waits[start.boot] for start in new if start.boot in waits]
     images = {start.work for start in new}
     known = (start for start in starts if len(start.samples) >= pool.fewest_runs and start.boot in waits)
     out = set()
     for group in grouped(known, attrgetter("replica")).values():
         usual = min(waits[start.boot] for start in group)
         if felt and group[0].work not in images:
-            container = group[0].generation.container
-            same = [wait for name, wait in felt if name == container] or [wait for _, wait in felt]
-            usual = max(usual, median(same))
+            usual = max(usual, median(felt))
         far = {s.boot for s in group if abs(waits[s.boot] - usual) > math.log1p(pool.contended)}
         if len(far) < len(group):
             out |= far

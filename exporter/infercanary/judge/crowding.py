@@ -55,8 +55,9 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
     if "received" not in grown:
         return Crowding(inside, None, cores)
     # Polls and health checks make about one segment a second, and nobody knows what one of them costs: at least 1 % of
-    # a core is assumed.
-    requested = max(cores[0], 0.01) * grown["received"] / (1 + old["received"])
+    # a core is assumed. There are never quite as many as before.
+    rise = grown["received"] / (1 + old["received"])
+    requested = max(cores[0], 0.01) * rise * (abs(rise) >= 0.2)
     return Crowding(inside, _share(requested, grown["cores"]), cores)
 
 

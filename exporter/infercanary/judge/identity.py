@@ -7,6 +7,7 @@ form are compared; images of different forms are the same where their reference 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 
@@ -71,21 +72,6 @@ def redrawn(starts: Sequence[Start]) -> int:
     return len(models) if len({*models}) == len(models) >= fewest else 0
 
 
-def is_named(generation: Generation, image: str) -> bool:
-    """Whether a start ran the image that somebody names.
-
-    Args:
-        generation: The start.
-        image: A reference, or a digest or an id (``sha256:…``). Where it has a digest, that decides, and no tag does.
-    """
-    digest = image.rpartition("@")[2]
-    if digest.startswith("sha256:"):
-        return any(
-            name.endswith(digest) for name in (generation.image_id, generation.image_digest, generation.image)
-        )
-    return reference_of(image) == reference_of(generation.image).partition("@")[0]
-
-
 def reference_of(image: str) -> str:
     """The short reference, without Docker's registry, but with its tag.
 
@@ -138,21 +124,24 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
     1e-6 in float32 and 1e-4 in bfloat16, other weights 1. Classes, numbers of tokens and zeros are answers that other
     weights give, too.
     """
-    most = 32  # kinds of CPU and new weights; without a seed they are new at each of thousands of starts
+    most = 16  # no service runs on more kinds of CPU; without a seed, weights are new at each of thousands of starts
     found: list[Start] = []
-    drawings: dict[tuple[str, str], Start] = {}  # the first start of each, by model and settings
+    drawings: dict[tuple[str, str], list[Start]] = defaultdict(
+        list
+    )  # the first start of each, by layout and settings
     for start in starts:
-        key = start.model, start.settings
-        if start.model.startswith(_WEIGHTS) and key not in drawings and len(drawings) < most:
-            drawings[key] = next((first for first in drawings.values() if _is_same(first, start)), start)
-        found.append(_with(start, MODEL, drawings.get(key, start).model))
+        first = start
+        if start.model.startswith(_WEIGHTS):
+            known = drawings[start.model.rpartition(".")[2], start.settings]
+            first = next((one for one in known if one.model == start.model or _is_alike(one, start)), start)
+            if first is start and len(known) < most:
+                known.append(start)
+        found.append(_with(start, MODEL, first.model))
     return found
 
 
-def _is_same(a: Start, b: Start) -> bool:
-    """Whether the weights of two starts differ in their last bits at most."""
-    if (a.model.rpartition(".")[2], a.settings) != (b.model.rpartition(".")[2], b.settings):
-        return False
+def _is_alike(a: Start, b: Start) -> bool:
+    """Whether both give the same answer to the canary's input, and one that other weights would not give."""
     outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (a, b)]
     return relative_error(*outputs) <= 1e-3 and not all(map(float.is_integer, outputs[1]))
 

@@ -86,7 +86,7 @@ class Measures:
                     look.pairs,
                     finder.beside(finding, siblings),
                 )
-        alignment = Alignment(self._policy.pool, self._policy.decide.looks)
+        alignment = Alignment(self._policy.pool, sorted({*self._policy.decide.looks, 48}))
         _, pairs = next(alignment.looks(upgrade), (0, []))
         beside = alignment.beside(siblings, upgrade, pairs)
         spread = compare_spread(pairs, beside, self._policy.decide, self._policy.pool)

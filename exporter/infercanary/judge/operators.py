@@ -153,7 +153,7 @@ def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str,
         if most not in known and was and now and was != now
     ]
     old_calls, new_calls = (sum(row.calls for row in side) for side in (old, new))
-    if old_calls != new_calls:
+    if 0 < old_calls != new_calls > 0:
         words.append(f"{old_calls:g} → {new_calls:g} calls")
     return ", ".join(words), max(gains, key=lambda one: abs(gains[one]))[-1]
 

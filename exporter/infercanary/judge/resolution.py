@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -58,8 +59,9 @@ def resolution(baseline: Sequence[Floats], candidate: Sequence[Floats], *more: F
     logs = np.unique(np.concatenate((*sides, *more)))
     values = np.exp(logs)
     steps = np.diff(values)[np.diff(logs) > _EQUAL]
-    written = f"{old:.12g}"  # more digits are the noise of a conversion
-    step = float(min(min(steps, default=10.0 ** -len(written.partition(".")[2])), values[0]))
+    written = Decimal(f"{old:.12g}")  # more digits are the noise of a conversion
+    last_digit = 10.0 ** min(int(written.as_tuple().exponent), 0)
+    step = float(min(min(steps, default=last_digit), values[0]))
     return Resolution(_reach(step, old, new), _reach(step, new, old), None if steps.size else float(written))
 
 

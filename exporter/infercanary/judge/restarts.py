@@ -27,7 +27,7 @@ from infercanary.judge.statistics import learn
 
 
 class Prior(msgspec.Struct, frozen=True, kw_only=True):
-    """A prior as it is stored. A verdict names the number of the one that it used; 0 is the policy's own."""
+    """A prior as it is stored; number 0 is the policy's own."""
 
     number: int = 0
     sd: float = LIVE.pool.restart_sd

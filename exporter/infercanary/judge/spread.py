@@ -47,8 +47,8 @@ def compare_spread(
     """Did the spread of runs change with the upgrade.
 
     A change is five times as large as one that counts of other measures, and takes three earlier starts. The interval
-    that is shown (98 %) calls it, unless controls, or siblings and replicas on the old image, spread at least half as
-    much.
+    that is shown calls it (98 %, or more if users ask for it), unless controls, or siblings and replicas on the old
+    image, spread at least half as much.
 
     Args:
         pairs: For each replica its starts before and after.
@@ -70,7 +70,7 @@ def compare_spread(
     variance = (4 * pool.spread_restart_sd**2 + squares) / df * (1 + 1 / starts) if starts >= 3 else math.inf
     shift = Shift(fmean(each.grown for each in replicas), math.sqrt(variance), df)
     rules = replace(decide, smallest_effect=5 * pool.measure_effect)
-    seen = assess(shift, 1 - 10 * decide.false_calls, rules)
+    seen = assess(shift, max(decide.confidence, 1 - 10 * decide.false_calls), rules)
     stayed = [Pair([ran.before], [ran.during]) for pair in pairs for ran in pair.concurrent]
     if seen.verdict in CHANGED:
         controls = [each for name in CONTROLS for each in _spreads(pairs, name)]

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from infercanary.contract.vocabulary import CONTROLS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.crowding import LATENCY, level
 from infercanary.judge.finding import Finder, Finding
@@ -154,7 +155,7 @@ class Judge:
             candidate_image=image_name(running),
             origins=(replaced.origin, running.origin),
             doubts=Doubts(len(forms) > 1, redrawn(selection.starts)),
-            controls=medians([sample.controls for sample in before]),
+            controls=_controls(before),
             looks=Looks(answer.runs, next_look, answer.needs_starts) if answer else Looks(0, next_look),
             concurrent=len({start.generation.container for start in stayed}),
             contended=finding.contended,
@@ -193,12 +194,17 @@ def _without_upgrade(result: Result, selection: Selection) -> Result:
         candidate_image=image_name(last.generation),
         runs=sum(sample.runs for sample in same),
         current=level(same, LATENCY) or None,
-        controls=medians([sample.controls for sample in same]),
+        controls=_controls(same),
     )
 
 
 def _runs(starts: Iterable[Start]) -> list[Sample]:
     return sorted((sample for start in starts for sample in start.samples), key=attrgetter("started_at"))
+
+
+def _controls(runs: Sequence[Sample]) -> dict[str, float]:
+    """Medians of the controls, without names that only the probe knows."""
+    return {name: x for name, x in medians([s.controls for s in runs]).items() if name in CONTROLS}
 
 
 def _picture(runs: Sequence[Sample]) -> list[float]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from infercanary.ab.estimate import (
     FEWEST_PAIRS,
+    assumed,
     decide,
     estimate,
     levels,
@@ -22,6 +23,7 @@ from infercanary.ab.estimate import (
 )
 from infercanary.judge.policy import FILES
 from infercanary.judge.pooling import shift_of_starts
+from infercanary.judge.resolution import Resolution
 from infercanary.judge.shift import CHANGED, Shift
 
 MOST = 12
@@ -215,3 +217,9 @@ def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
         assert sum(1 - level for level in levels(looks, 0.05)) == pytest.approx(1 - 0.95)
         assert sum(1 - level for level in levels(looks, 0.002)) == pytest.approx(0.002)
         assert len(levels(looks, 0.05)) == len(looks)
+
+
+def test_one_value_is_said_only_where_all_pairs_have_it():
+    still = [Shift(0.0, 0.0, 20.0, Resolution(0.08, 0.09, only=0.1))] * 4
+    moving = [Shift(0.0, 0.01, 20.0, Resolution(0.08, 0.09))] * 2
+    assert (assumed(still).resolution.only, assumed([*still, *moving]).resolution.only) == (0.1, None)

@@ -103,3 +103,51 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(
     parts = [math.log1p(part.shift) for part in (causes.host, causes.image, causes.load) if part is not None]
     assert not parts or math.fsum(parts) == pytest.approx(shift.log)
     assert all(-1e-9 <= part / shift.log <= 1 + 1e-9 for part in parts)
+
+
+Fields = dict[str, object]
+SEVERAL = {"torch_intra_op_threads": "4"}
+WAITS: tuple[Fields, Fields] = {"waited": 0.0}, {"waited": 0.0016, "tags": ("cpu_wait_outside",)}
+CONTESTED: dict[str, tuple[float, float, tuple[float, ...], tuple[Fields, Fields], dict[str, str], str]] = {
+    "siblings that disagree, no controls": (1.4, 0.0, (1.4, 1.0), ({}, {}), {}, "unknown"),
+    "controls and siblings moved by all of it, more requests": (
+        1.3, 1.3, (1.3, 1.3), ({"inside": 0.1, "received": 100.0}, {"inside": 0.2, "received": 200.0}), {}, "host",
+    ),
+    "nothing else moved, more requests": (
+        1.3, 1.0, (), ({"inside": 0.1, "received": 100.0}, {"inside": 0.5, "received": 500.0}), {}, "unknown",
+    ),
+    "a tenth more requests": (
+        1.3, 1.0, (1.0,), ({"inside": 2.0, "received": 100.0}, {"inside": 2.2, "received": 110.0}), {}, "image",
+    ),
+    "faster, while several threads wait for others": (0.7, 0.95, (), WAITS, SEVERAL, "image"),
+    "slower, while several threads wait for others": (1.3, 1.05, (), WAITS, SEVERAL, "host"),
+    "a wait of which nobody knows for whom, a control moved by all": (1.3, 1.3, (), WAITS, {}, "host"),
+    "the whole of it a wait of which nobody knows for whom, a control moved by all": (
+        1.3, 1.3, (), (WAITS[0], {**WAITS[1], "waited": 0.0055}), {}, "host",
+    ),
+    "a wait of which nobody knows for whom": (1.3, 1.0, (), WAITS, {}, "unknown"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTESTED)
+def test_who_is_blamed_where_the_evidence_points_two_ways(name: str) -> None:
+    """Controls of 0.0 are none."""
+    factor, control, felt, fields, environment, cause = CONTESTED[name]
+
+    def made(label: str, at: float, seconds: float, moved: float, own: Fields) -> Start:
+        plain = start("a", label, at, seconds, 40, control=0.0004 * moved, environment=environment)
+        known: Fields = {"crowded": 0.0, "waited": 0.0, **own} if "received" in own else own
+        known = known if control else {**known, "controls": {}}
+        return Start(plain.generation, [msgspec.structs.replace(s, **known) for s in plain.samples])
+
+    pair = Pair(
+        [made("old", 0.0, 0.02, 1.0, fields[0])], [made("new", HOUR, 0.02 * factor, control, fields[1])]
+    )
+    beside = [
+        Pair(
+            [start("s", "x", 0.0, 0.05, 40, service="s")], [start("s", "x", HOUR, 0.05 * by, 40, service="s")]
+        )
+        for by in felt
+    ]
+    found = Attribution().explain(Shift(math.log(factor), 0.01, 20.0), [pair], "c", beside=beside)
+    assert found.cause == cause, found

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judging.findings import NOTHING
+from infercanary.exporter.rollout import is_named
 from infercanary.judge.causes import Attribution
-from infercanary.judge.identity import identified, image_name, is_named, redrawn
+from infercanary.judge.identity import identified, image_name, redrawn
 from infercanary.judge.model import Generation, ImageForm, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
@@ -242,6 +243,15 @@ def test_images_have_names_that_differ() -> None:
 def test_a_verdict_says_what_was_exchanged(text: str, state: str | None, said: str, not_said: str) -> None:
     found, words = judged(history(text, 0.030))
     assert state in (None, found.state) and said in words and not_said not in words
+
+
+def test_last_bits_are_one_model_however_many_trainings_and_kinds_of_cpu_there_were() -> None:
+    starts = history(
+        "|".join(f"a:one/weights-{n}x{cpu}.l//{n}.50000{cpu},2.5" for n in range(8) for cpu in range(5))
+    )
+    assert [start.model for start in identified(starts)] == [
+        f"weights-{n}x0.l" for n in range(8) for _ in range(5)
+    ]
 
 
 def test_only_weights_that_are_new_at_each_start_lack_a_seed() -> None:

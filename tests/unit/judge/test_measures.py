@@ -331,6 +331,17 @@ def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(
     assert judge(starts, [], "c").state not in CHANGED
 
 
+def test_a_users_numbers_hold_for_the_spread() -> None:
+    """Looks that end early still get an answer, and many false calls of latencies are none of spread."""
+    few = Measures(LIVE.but(looks=(6, 12, 24, 36))).judge(shaken(2.0))[SPREAD.name]
+    assert few.state == "regressed"
+    usual, bold = (
+        Measures(policy).judge(shaken(1.0))[SPREAD.name] for policy in (LIVE, LIVE.but(false_calls=0.05))
+    )
+    assert usual.low is not None and bold.low is not None and usual.low < bold.low < 0.0
+    assert bold.state == "inconclusive"
+
+
 def test_the_sentence_on_the_latency_names_the_spread() -> None:
     starts = shaken(2.0)
     found = NOTHING.judged("c", [*starts[:-2], *(start.first(48) for start in starts[-2:])], [], LIVE)

@@ -91,8 +91,8 @@ UNKNOWN = replace(CONV, shapes="")
         ([UNKNOWN, RELU], [slower(CONV, 0.03), RELU], [("aten::conv2d", "grew", "")]),
         ([CONV, RELU], [slower(UNKNOWN, 0.03), RELU], [("aten::conv2d", "grew", "")]),
         ([CONV, RELU], [slower(CONV, 0.03, calls=6), RELU], [("aten::conv2d", "grew", "2 → 6 calls")]),
-        ([CONV, RELU], [CONV, RELU, NORM], [("aten::batch_norm", "new", "0 → 1 calls")]),
-        ([CONV, RELU, NORM], [CONV, RELU], [("aten::batch_norm", "gone", "1 → 0 calls")]),
+        ([CONV, RELU], [CONV, RELU, NORM], [("aten::batch_norm", "new", "")]),
+        ([CONV, RELU, NORM], [CONV, RELU], [("aten::batch_norm", "gone", "")]),
         # One of two layers in another type, and a small helper that is new beside the one that grew.
         ([slower(LINEAR, 0.0055, calls=2)], [LINEAR, replace(LINEAR, shapes="8x256 double")],
          [("aten::linear", "grew", "8x256 float → 8x256 double")]),
@@ -101,7 +101,7 @@ UNKNOWN = replace(CONV, shapes="")
          [("scudnn_conv", "grew", "sm80_fprop → scudnn_conv")]),
         ([CUDA], [slower(CPU, 0.009)], [("Erf", "grew", "CUDA → CPU")]),
         ([row("Gelu", 0.001), RELU], [row("Mul", 0.006), RELU],
-         [("Mul", "new", "0 → 1 calls"), ("Gelu", "gone", "1 → 0 calls")]),
+         [("Mul", "new", ""), ("Gelu", "gone", "")]),
     ],
 )  # fmt: skip
 def test_the_operator_that_changed_is_named_with_its_kind_of_change(

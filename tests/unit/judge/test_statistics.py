@@ -126,6 +126,7 @@ COARSE = [
     (500, 500, 0.4, 1.0, "equivalent", (0, -0.2, 0.2)),
     (500, 500, 0.02, 1.0, "inconclusive", (0, -0.2, 0.2)),  # all are the same: no sign of a timed value
     (0.12, 0.123, 0.0004, 0.01, "inconclusive", (0, -8.3, 9.1)),
+    (0.012, 0.012, 0.0, 0.001, "inconclusive", (0, -8.3, 9.1)),  # 1.2e-05 s
 ]
 
 
