@@ -55,7 +55,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     type=int,
     default=12,
     show_default=True,
-    help="Starts of each side, at most; one more if the last is the first to show a change.",
+    help="Starts of each side, at most; one more for a late change.",
 )
 @options.number(
     "--runs",
@@ -75,7 +75,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the whole experiment may take.",
+    help="Of all of it, at most.",
 )
 @options.number(
     "--start-timeout",

@@ -188,7 +188,7 @@ def model():
 def profile_command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     (folder / "tiny.py").write_text(TINY)
     (folder / "probe.yaml").write_text(
-        "canaries:\n  tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [8, 256]}]}}\n"
+        "canaries:\n  tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [64, 256]}]}}\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "probe", *arguments],
@@ -206,7 +206,7 @@ def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None
     assert {line[0] for line in lines} >= {"aten::linear", "aten::relu", "outside"}
     [linear] = [line for line in lines if line[0] == "aten::linear"]
     assert linear[1] == "aten::addmm"
-    assert linear[8:10] == ["0.008", "MiB"], "its output: 8 times 256 floats"
+    assert linear[8:10] == ["0.063", "MiB"], "its output: 64 times 256 floats"
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 

@@ -173,7 +173,7 @@ def test_a_mistake_is_one_line(mistake, arguments, line):
     Path("wrong.yaml").write_text("a: {cpus: 0}\n")
     Path("keys.yaml").write_text("c: {cpus: 1}\n")
     Path("true.yaml").write_text("b: {env: {A: true}}\n")
-    said = mistake(*arguments.replace("PYTHON", sys.executable).split())
+    said = mistake(*(each.replace("PYTHON", sys.executable) for each in arguments.split()))
     assert said.startswith(line), said
 
 

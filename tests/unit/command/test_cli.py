@@ -53,7 +53,7 @@ def test_help_has_two_examples_that_are_understood_and_fits_a_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = run(monkeypatch, capsys, *name.split(), "-h")
+    code, out, err = run(monkeypatch, capsys, *name.split(), "--help")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) <= 60 and max(map(len, lines)) <= 80
