@@ -75,7 +75,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="Of all of it, at most.",
+    help="Stop after so long.",
 )
 @options.number(
     "--start-timeout",
