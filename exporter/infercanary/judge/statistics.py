@@ -201,11 +201,12 @@ def decided(
 def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restarts:
     """The restart variance: the prior, and what starts of the same image add to it; it counts as restarts seen before.
 
-    The scatter of the levels of k starts has k - 1 degrees of freedom; what the runs' own scatter explains of it is
-    taken off, because a shift's standard error already has it: the analysis-of-variance estimate of a variance
-    component (Searle, Casella and McCulloch, "Variance Components", 1992, chapter 3), not below zero. The prior joins
-    as the conjugate one of a normal variance does (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). Assumes
-    that all images of a service have one restart SD.
+    The scatter of the levels of k starts has k - 1 degrees of freedom; what the runs' own scatter explains of it (the
+    middle one's: that of a start which was disturbed for a while is large) is taken off, because a shift's standard
+    error already has it: the analysis-of-variance estimate of a variance component (Searle, Casella and McCulloch,
+    "Variance Components", 1992, chapter 3), not below zero. The prior joins as the conjugate one of a normal variance
+    does (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). Assumes that all images of a service have one
+    restart SD.
 
     Args:
         images: For each image the latencies of each of its starts.
@@ -220,6 +221,6 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
         levels = [s.known for points in image if len(s := Series.of(points)) >= pool.fewest_runs]
         if len(levels) > 1:
             logs, variances, _ = np.array(levels).T
-            squares += (len(levels) - 1) * max(logs.var(ddof=1) - variances.mean(), 0.0)
+            squares += (len(levels) - 1) * max(logs.var(ddof=1) - np.median(variances), 0.0)
             df += len(levels) - 1
     return Restarts(math.sqrt(squares / df), df)

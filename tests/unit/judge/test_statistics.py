@@ -469,3 +469,10 @@ def test_units_do_not_matter_to_a_scan(seed, unit):
     y = stepped([seed, 29], 80, 0.1, count=160)
     plain, other = scan(y), scan(y * unit)
     assert [c.index for c in plain] == [c.index for c in other]
+
+
+def test_a_start_that_was_disturbed_does_not_hide_how_much_starts_differ():
+    """The mean of their own errors was taken off the scatter of all levels, and nothing was left of it."""
+    starts = [1.03 ** (i % 3) * noise([40, i], 60) for i in range(9)]
+    disturbed = starts[8] * np.exp(0.4 * np.sin(np.arange(60) * 2 * math.pi / 60))
+    assert learn([[*starts[:8], disturbed]]).sd > 0.8 * learn([starts]).sd > 0.015
