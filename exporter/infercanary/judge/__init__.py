@@ -14,10 +14,24 @@ To judge the last upgrade of a service, by its starts with their runs::
     Judge().verdict(starts, siblings, "canary")  # a Result
 """
 
+from typing import TYPE_CHECKING, Any
+
 from infercanary.judge.changepoints import ChangePoint, scan
-from infercanary.judge.result import Result
 from infercanary.judge.samples import compare
 from infercanary.judge.shift import Comparison
-from infercanary.judge.verdict import Judge
+
+if TYPE_CHECKING:
+    from infercanary.judge.result import Result
+    from infercanary.judge.verdict import Judge
 
 __all__ = ["ChangePoint", "Comparison", "Judge", "Result", "compare", "scan"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the judge when it is asked for: who compares two samples needs none."""
+    if name not in ("Judge", "Result"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from infercanary.judge.result import Result
+    from infercanary.judge.verdict import Judge
+
+    return Judge if name == "Judge" else Result
