@@ -57,7 +57,7 @@ _FIXES = (
     ("no space left", "free some room on Docker's disk"),
     ('(Get|Head) "http|dial |EOF|reset', "see that its registry answers here, build it, or fix the name"),
 )
-"""What Docker answers to a pull → the fix. The first that fits counts."""
+"""Answer of Docker to a pull → the fix. The first that fits counts."""
 _GONE = (404, 409)  # not found, or already being removed
 _UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 

@@ -42,7 +42,7 @@ class Value(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What one side runs: an image, or the probe under an interpreter of this host."""
+    """Settings of one side: an image, or an interpreter of this host."""
 
     image: str
     python: str

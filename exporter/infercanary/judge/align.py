@@ -75,7 +75,7 @@ class Alignment:
         new = grouped((start for start in after if len(start.samples) >= fewest_new), container)
         own = [name for name in old if name in new]
         if len(own) == len(old) < len(new):
-            # Those with new names are one pair, for the same reason. So where they have the baseline to share with
+            # Starts with new names are one pair, for the same reason. So where they have the baseline to share with
             # those of old names, all are one.
             own = []
         groups = [(old.pop(name)[-history:], new.pop(name)) for name in own]
@@ -92,13 +92,13 @@ class Alignment:
         Runs of the same period are compared first: None while there are too few of them yet.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
-        # Those that ran on for longest. What comes after the last run of ``after`` does not count, so a look stays as
+        # The starts that ran on for longest. What comes after the last run of ``after`` does not count, so a look stays as
         # it was.
         ran_on.sort(key=lambda ran: len(ran.during.samples), reverse=True)
         near = ran_on[: self._pool.concurrent_starts]
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
         until = max(start.times[-1] for start in after)
-        # One that runs more seldom than every 30 s is not waited for.
+        # A start that runs more seldom than every 30 s is not waited for.
         if not stays and any(ran.ends >= until and ran.before.pace <= 30 for ran in near):
             return None
         own = {start.boot for start in baseline}
@@ -111,7 +111,7 @@ class Alignment:
         )
 
     def _same_period(self, stays: Sequence[Concurrent], after: Sequence[Start]) -> Pair | None:
-        """Those of the baseline that ran on, and the first starts of ``after`` while one of them goes on.
+        """Starts of the baseline that ran on, and the first starts of ``after`` while one of them goes on.
 
         A start that ended long before the new ones did is not of their period, nor is one with fewer runs in it than a
         baseline needs. None where less than half of the new starts have enough runs in it. The first ones stay the same

@@ -64,7 +64,7 @@ class Attribution:
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
         if look is None:
             return known
-        # Of runs without their CPU wait siblings tell nothing, since theirs is not subtracted.
+        # Siblings tell nothing of runs without their CPU wait, since the wait of siblings is not subtracted.
         beside = [] if finding.unwaited else beside
         return self.explain(look.shift, look.pairs, canary, beside=beside, known=known, awaits=True)
 
@@ -135,7 +135,7 @@ class Attribution:
             if host is None or outside > min(host, rules.whole_share):
                 is_known = seen.crowding is not None or (is_known and (host or 0.0) >= rules.whole_share)
                 host = outside
-                # What restarts do is in the wait's error, and the scatter that the wait made is not.
+                # The wait's error has what restarts do, and not the scatter that the wait made.
                 error = se = seen.waiting.se
                 # Cold caches follow a wait.
                 slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
@@ -143,7 +143,7 @@ class Attribution:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # Those of whom too few runs know may be requests. A canary may also wait for a lock that requests hold, such as
+        # Others inside of whom too few runs know may be requests. A canary may also wait for a lock that requests hold, such as
         # the interpreter's. In each second they can hold it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
