@@ -92,8 +92,8 @@ class Alignment:
         Runs of the same period are compared first: None while there are too few of them yet.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
-        # The starts that ran on for longest. What comes after the last run of ``after`` does not count, so a look stays as
-        # it was.
+        # The starts that ran on for longest. Runs after the last one of ``after`` do not count, so a look stays as it
+        # was.
         ran_on.sort(key=lambda ran: len(ran.during.samples), reverse=True)
         near = ran_on[: self._pool.concurrent_starts]
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]

@@ -143,8 +143,8 @@ class Attribution:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # Others inside of whom too few runs know may be requests. A canary may also wait for a lock that requests hold, such as
-        # the interpreter's. In each second they can hold it for as long as they computed.
+        # Others inside, of whom too few runs know, may be requests. A canary may also wait for a lock that requests
+        # hold, such as the interpreter's. In each second they can hold it for as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
         may_be_load = is_unseen or (
