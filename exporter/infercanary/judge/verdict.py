@@ -66,11 +66,11 @@ class Judge:
         """
         selection = select(starts)
         finding, causes = self._found(selection, siblings, canary)
-        upgrade, look = selection.upgrade, finding.look
-        if upgrade and look and finding.state in CHANGED:
+        upgrade, look, looks = selection.upgrade, finding.look, self._policy.decide.looks
+        if upgrade and look and look.runs > looks[0] and finding.state in CHANGED:
             # More runs may refute a cause, but one look does not: a sibling, a replica or a control that began to count
             # may have made it. Until another look agrees, the cause is unknown.
-            runs = max((runs for runs in self._policy.decide.looks if runs < look.runs), default=0)
+            runs = max(runs for runs in looks if runs < look.runs)
             first = upgrade._replace(after=[start.first(runs) for start in upgrade.after])
             before = selection._replace(upgrade=first)
             earlier, others = self._found(before, siblings, canary)
