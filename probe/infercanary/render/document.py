@@ -1,0 +1,73 @@
+"""A document: the content of one result, without a layout. Every renderer shows the same document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One labelled value."""
+
+    label: str
+    value: str | float | None
+    """Text, or a number in ``unit``; None and "" are left out by every renderer."""
+    unit: str = ""
+    """Of a number: "s", "bytes", "joules" or "ratio"; "" shows the number as it is."""
+    link: str = ""
+    """An http or https address; renderers without links show it behind the value."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Rows of text under the names of their columns."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Values of one side, in order of time."""
+
+    label: str
+    values: Sequence[float | None]
+    """All series of a chart share one axis of time; None leaves a place empty."""
+    style: Literal["old", "new"] = "new"
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """Series in order of time (`points`), or one distribution for each series, on one scale."""
+
+    title: str
+    kind: Literal["points", "distributions"]
+    series: Sequence[Series]
+    unit: str = "s"
+    """"s", or "" where the unit is not known."""
+    marks: Sequence[int] = ()
+    """Places on the axis of time where something changed: an upgrade, a change of level."""
+    misses: Sequence[int] = ()
+    """Places of failed runs."""
+    levels: Sequence[tuple[int, int, float]] = ()
+    """Levels of a scanned series: first place, number of places, value."""
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of one result."""
+
+    name: str = ""
+    """Canary, or what else the document is about."""
+    verdict: str = ""
+    """Word with which the sentence begins; it decides the colour."""
+    sentence: str = ""
+    """The result in one sentence without a full stop; it begins with the verdict where there is one."""
+    exit_code: int = 0
+    actions: Sequence[str] = ()
+    """Next actions, as sentences."""
+    facts: Sequence[Fact] = ()
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    notes: Sequence[str] = ()
+    data: Mapping[str, Any] = {}
+    """Fields of the result for JSON (plain values)."""
