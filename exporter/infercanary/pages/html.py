@@ -30,11 +30,14 @@ def environment() -> Environment:
         loader=PackageLoader("infercanary.pages"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda text: text if isinstance(text, Markup) else shown(text),
+        finalize=lambda output: (
+            output if isinstance(output, Markup) or not isinstance(output, str) else shown(output)
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    templates.globals["style"] = Markup(STYLE)
+    templates.globals["style"] = STYLE
     templates.filters |= {
         "chart": draw,
         "duration": duration,
