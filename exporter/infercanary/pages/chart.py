@@ -17,6 +17,7 @@ _POINTS = 1500
 _BINS = 150
 _FEW, _OUTER = 10, 50
 """One in 50 values at each end, of ten or more, is an outlier if it lies apart from the rest."""
+_ROOM = 1.1  # a smoothed distribution ends within the scale
 _LEAST = 0.05
 """Half of the scale spans at least this share of its middle, so that noise does not look like a change."""
 
@@ -68,5 +69,5 @@ def _scale(sides: Sequence[Sequence[float]]) -> tuple[float, float]:
         ends += [max(ordered[0], 2 * low - high), min(ordered[-1], 2 * high - low)]
     low, high = min(ends), max(ends)
     middle = low / 2 + high / 2
-    half = max(high / 2 - low / 2, _LEAST * abs(middle)) or 1.0
-    return middle - half, middle + half
+    half = max(_ROOM * (high / 2 - low / 2), _LEAST * abs(middle)) or 1.0
+    return max(min(0.0, low), middle - half), middle + half

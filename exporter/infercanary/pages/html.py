@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
-from infercanary.pages.safe_text import fact_text, shown, web_link
+from infercanary.pages.safe_text import shown, web_link
 from infercanary.render.document import Document
 from infercanary.render.units import duration, quantity, value
 
@@ -41,7 +41,6 @@ def environment() -> Environment:
     templates.filters |= {
         "chart": draw,
         "duration": duration,
-        "fact_text": fact_text,
         "quantity": quantity,
         "shown": shown,
         "value": value,

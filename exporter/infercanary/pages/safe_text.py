@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 from infercanary.contract.text import REPLACEMENT, masked, printable, shortened
-from infercanary.render.document import Fact
-from infercanary.render.units import quantity
 
 _WEB_ADDRESS = re.compile(r"https?://[!-~]{1,2000}")
 
@@ -19,15 +17,6 @@ def shown(text: str, most: int = 4000) -> str:
         most: Characters.
     """
     return printable(shortened(masked(text), most), replacement=REPLACEMENT)
-
-
-def fact_text(fact: Fact) -> str:
-    """Return the value of a fact with its unit; empty where it has none.
-
-    Args:
-        fact: Of a document.
-    """
-    return quantity(fact.value, fact.unit) if isinstance(fact.value, (int, float)) else fact.value or ""
 
 
 def web_link(address: str) -> str:
