@@ -40,12 +40,17 @@ def draw(environment: Environment, chart: Chart, width: int = 600, height: int =
     def share(number: float) -> float:
         return round((min(high, max(low, number)) - low) / (high - low), 4)
 
-    places = max(len(series.values) for series in chart.series)
-    size = math.ceil(places / _POINTS)
+    length = max(len(series.values) for series in chart.series)
+    size = math.ceil(length / _POINTS)
 
     def points(values: Sequence[float | None], separator: str) -> str:
-        parts = [_finite(values[first : first + size]) for first in range(0, len(values), size)]
-        dots = [f"{(i + 0.5) * size:g} {share(median(part))}" for i, part in enumerate(parts) if part]
+        if size > 1:
+            parts = (_finite(values[first : first + size]) for first in range(0, len(values), size))
+            values = [median(part) if part else None for part in parts]
+        numbers = np.array(values, float)
+        shares = ((numbers.clip(low, high) - low) / (high - low)).round(4).tolist()
+        places = np.flatnonzero(np.isfinite(numbers)).tolist()
+        dots = [f"{(place + 0.5) * size} {shares[place]}" for place in places]
         return f"M{separator.join(dots)}h0" if dots else ""
 
     def bars(values: Sequence[float]) -> str:

@@ -68,7 +68,7 @@ class Tags(HTMLParser):
     def handle_comment(self, data: str) -> None:
         self.tags.append("comment")
 
-    handle_decl = handle_pi = unknown_decl = handle_comment
+    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
 
 
 def html(text: str) -> Any:

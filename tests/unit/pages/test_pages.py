@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 from unittest.mock import Mock
 
 import pytest
@@ -24,6 +25,7 @@ from infercanary.pages.table_csv import moment, render_csv
 from infercanary.render.document import Chart, Document, Series
 
 MS = 1e-3
+Kind = Literal["points", "distributions"]
 
 
 def figure(chart: Chart) -> str:
@@ -55,7 +57,7 @@ def path(drawing: str, style: str) -> list[tuple[float, float]]:
 )
 @pytest.mark.parametrize("kind", ["points", "distributions"])
 def test_the_scale_shows_what_matters(
-    values: Sequence[float | None], low_and_high: list[str], beyond: int, kind: str
+    values: Sequence[float | None], low_and_high: list[str], beyond: int, kind: Kind
 ) -> None:
     drawing = figure(Chart("a", kind, [Series("b", values)]))
     ends = re.findall(r"<span>(\d[^<]* [mµ]?s)</span>", drawing)
@@ -102,7 +104,7 @@ def test_distributions_show_their_medians() -> None:
 
 @pytest.mark.parametrize("kind", ["points", "distributions"])
 @pytest.mark.parametrize("values", [[], [None], [math.nan, math.inf]])
-def test_nothing_is_drawn_without_values(kind: str, values: Sequence[float | None]) -> None:
+def test_nothing_is_drawn_without_values(kind: Kind, values: Sequence[float | None]) -> None:
     chart = Chart("the title", kind, [Series("a", values), Series("b", values)])
     assert figure(chart) == "" and "the title" not in render_page("a", [Document(charts=[chart])])
 
