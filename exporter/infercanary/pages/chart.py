@@ -54,7 +54,8 @@ def draw(environment: Environment, chart: Chart, width: int = 600, height: int =
         return f"M{separator.join(dots)}h0" if dots else ""
 
     def bars(values: Sequence[float]) -> str:
-        counts = np.convolve(np.histogram(values, _BINS, (low, high))[0], (1, 2, 3, 2, 1), "same")
+        shares = [share(number) for number in values if low <= number <= high]
+        counts = np.convolve(np.histogram(shares, _BINS, (0, 1))[0], (1, 2, 3, 2, 1), "same")
         return "".join(f"V{number:.3g}h1" for number in counts / max(1, counts.max()))
 
     misses = {(miss // size + 0.5) * size for miss in chart.misses}
