@@ -254,7 +254,7 @@ def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fac
             )
             yield Fact("launch", f"{value(launch, 's')} of the host's time, beside the phases{slow}")
     for label, metric, unit, factor in _PARTS:
-        parts = {labels[1:]: x for labels, x in known.get(metric.name, {}).items() if labels[0] == name}
+        parts = {labels[1:]: x for labels, x in known.get(metric.name, {}).items() if labels[0] == name and x}
         texts = [" ".join([*labels, quantity(factor * x, unit)]) for labels, x in parts.items()]
         yield Fact(label, ", ".join(texts).replace("_", " "))
     if run is None:
