@@ -42,7 +42,7 @@ def render_text(document: Document, width: int = 80) -> str:
     blocks = [
         wrapped(head, width) if head else [],
         _rows(facts, width),
-        *(_table(table, width) for table in document.tables),
+        *(_table(table, width) for table in document.tables if table.rows),
         *(_chart(chart, width - _LABEL - _MEDIAN) for chart in document.charts),
         _rows(advice, width),
     ]
