@@ -32,7 +32,7 @@ from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
 from infercanary.probe.targets.wire.timing_headers import SERVER
 from infercanary.render.document import Document, Fact, Table
 from infercanary.render.text import render_texts
-from infercanary.render.units import count, quantity, short, value, when
+from infercanary.render.units import count, quantities, quantity, short, value, when
 
 log = logging.getLogger("infercanary.probe")
 
@@ -214,8 +214,8 @@ def last_runs(report: Report) -> dict[str, Run]:
     return {run.canary: run for run in report.runs if not run.boot_id}
 
 
-def phases_text(phases: Mapping[str, float], wall: float) -> str:
-    """Return phases with their shares of the wall time; launching is beside them: the device works meanwhile."""
+def _phases(phases: Mapping[str, float], wall: float) -> str:
+    """Phases with their shares of the wall time; launching is beside them: the device works meanwhile."""
     parts = {name.replace("_", " "): seconds for name, seconds in phases.items() if name != "launch"}
     if parts and (rest := wall - sum(parts.values())) > _REST * wall:
         parts["rest"] = rest
@@ -240,16 +240,15 @@ def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fac
     if run is None:
         why = "it was not open in time (open_timeout_seconds)" if state == "failing" else "it was not run"
         yield Fact("no run", why)
-    elif run.outcome != "ok":
+        return
+    if run.outcome != "ok":
         yield Fact(run.outcome.replace("_", " "), run.detail or "unknown; the log says why")
-    if run is not None and run.latencies:
+    if run.latencies:
         wall = median(run.latencies)
-        iqr = known[record.IQR.name].get((name,))
-        texts = [f"median {value(wall, 's')}", f"min {value(min(run.latencies), 's')}"]
-        texts += [f"IQR {value(iqr, 's')}"] if iqr is not None else []
-        yield Fact("latency", ", ".join([*texts, count(len(run.latencies), "repeat")]))
-        yield Fact("phases", phases_text(run.phases, wall))
-        if (launch := run.phases.get("launch")) is not None:
+        times = {"median": wall, "min": min(run.latencies), "IQR": known[record.IQR.name].get((name,), 0.0)}
+        yield Fact("latency", f"{quantities(times, 's')}, {count(len(run.latencies), 'repeat')}")
+        yield Fact("phases", _phases(run.phases, wall))
+        if (launch := run.phases.get("launch", 0)) > 0:
             slow = (
                 "; longer than compute: the host sets the pace"
                 if launch > run.phases.get("compute", launch)
@@ -257,20 +256,17 @@ def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fac
             )
             yield Fact("launch", f"{value(launch, 's')} of the host's time, beside the phases{slow}")
     for label, metric, unit, factor in _PARTS:
-        parts = {labels[1:]: x for labels, x in known[metric.name].items() if labels[0] == name and x}
-        texts = [" ".join([*labels, quantity(factor * x, unit)]) for labels, x in parts.items()]
-        yield Fact(label, ", ".join(texts).replace("_", " "))
-    if run is None:
-        return
+        points = known[metric.name].items()
+        parts = {
+            " ".join(labels).replace("_", " "): factor * x for (of, *labels), x in points if of == name and x
+        }
+        yield Fact(label, quantities(parts, unit).strip())
     if run.profile is not None:
-        operators = shares(run.profile, _OPERATORS)
-        yield Fact(
-            "operators", ", ".join(f"{name} {quantity(part, 'ratio')}" for name, part in operators.items())
-        )
-    for name, number in run.measures.items():
-        if (measure := measure_of(name)) is not None:
-            yield Fact(measure.words, number, measure.unit or "ratio")
-    if report.outputs.get(run.canary) == ():
+        yield Fact("operators", quantities(shares(run.profile, _OPERATORS), "ratio"))
+    for measure, number in run.measures.items():
+        if (about := measure_of(measure)) is not None:
+            yield Fact(about.words, number, about.unit or "ratio")
+    if report.outputs.get(name) == ():
         yield Fact("output", _UNCHECKED)
     for tag, label in zip(run.tags, labelled_tags(run.tags, run.clock_reason), strict=True):
         yield Fact("tag", f"{label}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}")

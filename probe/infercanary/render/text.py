@@ -118,7 +118,7 @@ def _chart(chart: Chart, width: int) -> Iterator[str]:
             yield f"{'▲':>{_LABEL + 3 + place(median(side), width)}} {value(median(side), chart.unit)}"
     if marks := {mark // step for mark in chart.marks}:
         yield " " * (_LABEL + 2) + "".join("▲" if column in marks else " " for column in range(width))
-    yield f"{'':{_LABEL + 2}}from {value(low, chart.unit)} to {value(high, chart.unit)}"
+    yield f"{'':{_LABEL + 2}}{shortened(chart.title, _MOST_LABEL)} from {value(low, chart.unit)} to {value(high, chart.unit)}"
 
 
 def _finite(values: Sequence[float | None]) -> list[float]:
