@@ -1,0 +1,1 @@
+"""Results for people: the sentence, and documents as HTML, Markdown, JUnit and CSV."""
