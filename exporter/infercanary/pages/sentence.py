@@ -86,10 +86,15 @@ def progress(result: Result) -> str:
 def measure_words(name: str, verdict: MeasureVerdict) -> str:
     """Say what a measure did: ``host memory regressed +31.0 % [+28.0, +34.0]``."""
     measure = measure_of(name)
-    words = f"{measure.words if measure else shortened(name, _VALUE)} {verdict.state}"
+    words = measure.words if measure else shortened(name, _VALUE)
+    return f"{words} {verdict.state} {measure_change(verdict)}".rstrip()
+
+
+def measure_change(verdict: MeasureVerdict) -> str:
+    """Write the shift of a measure with its interval; empty if too few values are known."""
     if verdict.shift is None or verdict.low is None or verdict.high is None:
-        return words
-    return f"{words} {interval(verdict.shift, verdict.low, verdict.high)}"
+        return ""
+    return interval(verdict.shift, verdict.low, verdict.high)
 
 
 def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
@@ -117,7 +122,7 @@ def distinct(before: str | None, after: str | None) -> tuple[str, str]:
     """Shorten both values of a component; of two long lists that begin alike, to what comes after that."""
     if before is not None and after is not None and max(len(before), len(after)) > _VALUE:
         sides = before.split(", "), after.split(", ")
-        if same := len(commonprefix(sides)):
+        if same := len(commonprefix(sides)):  # noqa: RUF071 - of lists
             before, after = (", ".join(["…", *side[same:]]) for side in sides)
     old, new = ("none" if value is None else shortened(value, _VALUE) for value in (before, after))
     return old, new
@@ -150,7 +155,7 @@ def alarms(causes: Causes) -> list[Phrase]:
 
 
 def explanations(causes: Causes) -> list[Phrase]:
-    """Return what explains a change: bottleneck, phases, operators, other processes, controls, siblings, clock, tags."""
+    """Return what explains a change: bottleneck, phases, operators, other processes, controls, siblings, tags."""
     phases, cores = [*causes.phases], _both(causes.inside, ".2f")
     bottleneck = _bottleneck(causes.bottlenecks)
     if bottleneck.value and phases == ["compute"]:
@@ -287,7 +292,7 @@ def _bottleneck(shares: Mapping[Limit, float]) -> Phrase:
     known = max((share for limit, share in shares.items() if limit != "unknown"), default=0.0)
     words = ", ".join(f"{limit} {100 * share:.0f} %" for limit, share in shares.items())
     is_one = known >= LIVE.attribute.whole_share
-    template = max(shares, key=shares.__getitem__) if is_one else "{0.value}"
+    template = next(iter(shares)) if is_one else "{0.value}"
     return Phrase(
         4, "bottleneck", f"{words} of the change" if known >= LIVE.attribute.phase_share else "", template
     )
