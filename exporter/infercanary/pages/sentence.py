@@ -165,7 +165,7 @@ def explanations(causes: Causes) -> list[Phrase]:
     return [
         bottleneck,
         Phrase(5, "phase", " and ".join(phases), "{0.value} phase"),
-        Phrase(5, "operators", _operators(causes.operators), "{0.value}"),
+        Phrase(5, "operators", operators_words(causes.operators), "{0.value}"),
         Phrase(5, "other processes in its container used", f"{cores} cores" if cores else ""),
         Phrase(7, "controls", controls or ("flat" if causes.has_controls else "")),
         *(
@@ -272,15 +272,19 @@ def _no_baseline(result: Result) -> str:
 
 
 def _cause(causes: Causes, subject: str) -> str:
-    other = "load" if causes.unknown_load or causes.load else "host"
-    unknown = f"{other} or {subject}, not known which"
+    host, image = causes.host, causes.image
+    unknown = f"host or {subject}, not known which"
+    if host and image and host.low * host.high > 0 and abs(host.shift) > abs(image.shift):
+        unknown = f"mostly host; {subject} {part_interval(image)} not excluded"
+    if causes.unknown_load or causes.load:
+        unknown = f"load or {subject}, not known which"
     if causes.unknown_waiting:
         unknown = "CPU wait caused by other processes, in its container or on the host"
     if causes.unknown_siblings:
         unknown = f"host or {subject}: siblings not compared yet"
     words = {
         "image": subject,
-        "both": f"host {part_interval(causes.host)}, {subject} {part_interval(causes.image)}",
+        "both": f"host {part_interval(host)}, {subject} {part_interval(image)}",
         "load": "load: more or fewer requests than before",
         "unknown": unknown,
     }
@@ -298,7 +302,7 @@ def _bottleneck(shares: Mapping[Limit, float]) -> Phrase:
     )
 
 
-def _operators(operators: Operators | None) -> str:
+def operators_words(operators: Operators | None) -> str:
     """Name the largest operators of a change: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
     if operators is None:
         return ""
