@@ -70,7 +70,7 @@ def plain(text: str) -> str:
 
 def _rows(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
     known = [(shortened(label, _MOST_LABEL), text) for label, text in facts if text]
-    size = max([_LABEL, *(len(label) + 1 for label, _ in known)])
+    size = max([_LABEL, *(len(label) + 2 for label, _ in known)])
     return [
         line for label, text in known for line in wrapped(text, width, f"  {label:<{size}}", " " * (size + 2))
     ]
@@ -84,7 +84,7 @@ def _table(table: Table, width: int) -> list[str]:
         size = min(width // 3, max(map(len, column)))
         sign = ">" if all(_NUMBER.match(cell) for cell in column[1:] if cell) else "<"
         aligned.append([f"{shortened(cell, size):{sign}{size}}" for cell in column])
-    lines = [f"  {table.title}"] if table.title else []
+    lines = wrapped(table.title, width, "  ", "  ") if table.title else []
     for text, *cells in zip(last, *aligned, strict=True):
         head = "  ".join(["", *cells, ""])
         lines += wrapped(text, max(width, len(head) + _LABEL), head, " " * len(head))
