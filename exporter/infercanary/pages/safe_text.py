@@ -1,0 +1,28 @@
+"""Text of other people, such as names and labels, made safe to show."""
+
+from __future__ import annotations
+
+import re
+
+from infercanary.contract.text import REPLACEMENT, masked, printable, shortened
+
+_WEB_ADDRESS = re.compile(r"https?://[!-~]{1,2000}")
+
+
+def shown(text: str, most: int = 4000) -> str:
+    """Return one line without passwords and without characters that hide or reorder text; it is not escaped.
+
+    Args:
+        text: Anything.
+        most: Characters.
+    """
+    return printable(shortened(masked(text), most), replacement=REPLACEMENT)
+
+
+def web_link(address: str) -> str:
+    """Return ``address`` if a page may link to it, else nothing: `javascript:` would run in the page.
+
+    Args:
+        address: Anything.
+    """
+    return address if _WEB_ADDRESS.fullmatch(address) else ""
