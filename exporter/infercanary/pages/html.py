@@ -17,7 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
 from infercanary.pages.safe_text import shown, web_link
 from infercanary.render.document import Document
-from infercanary.render.units import duration, quantity, value
+from infercanary.render.units import duration, quantity, value, when
 
 STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 """Stylesheet of every page."""
@@ -45,6 +45,7 @@ def environment() -> Environment:
         "shown": shown,
         "value": value,
         "web_link": web_link,
+        "when": when,
     }
     return templates
 
