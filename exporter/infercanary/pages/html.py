@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
@@ -30,9 +29,7 @@ def environment() -> Environment:
         loader=PackageLoader("infercanary.pages"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda output: (
-            output if isinstance(output, Markup) or not isinstance(output, str) else shown(output)
-        ),
+        finalize=lambda output: shown(output) if type(output) is str else output,  # and not Markup
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
