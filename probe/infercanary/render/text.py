@@ -13,6 +13,7 @@ from infercanary.render.document import Chart, Document, Table
 from infercanary.render.units import finite, value
 
 _LABEL, _MOST_LABEL = 13, 24  # columns, besides the indentation
+_MOST_CELL = 28
 _MEDIAN = 14  # columns of a median beside its mark, and of the indentation
 _TEXT = 2000  # characters of one text
 _LEAST = 0.05  # a scale spans at least this share of its end, so that noise does not look like a change
@@ -70,7 +71,7 @@ def plain(text: str) -> str:
 
 def _rows(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
     known = [(shortened(label, _MOST_LABEL), text) for label, text in facts if text]
-    size = max([_LABEL, *(len(label) + 1 for label, _ in known)])
+    size = max([_LABEL, *(len(label) + 2 for label, _ in known)])
     return [
         line for label, text in known for line in wrapped(text, width, f"  {label:<{size}}", " " * (size + 2))
     ]
@@ -81,10 +82,10 @@ def _table(table: Table, width: int) -> list[str]:
     *columns, last = zip(table.columns, *table.rows, strict=True)
     aligned = []
     for column in columns:
-        size = min(width // 3, max(map(len, column)))
+        size = min(max(_MOST_CELL, width // len(columns)), max(map(len, column)))
         sign = ">" if all(_NUMBER.match(cell) for cell in column[1:] if cell) else "<"
         aligned.append([f"{shortened(cell, size):{sign}{size}}" for cell in column])
-    lines = [f"  {table.title}"] if table.title else []
+    lines = wrapped(table.title, width, "  ", "  ") if table.title else []
     for text, *cells in zip(last, *aligned, strict=True):
         head = "  ".join(["", *cells, ""])
         lines += wrapped(text, max(width, len(head) + _LABEL), head, " " * len(head))
