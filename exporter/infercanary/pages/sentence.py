@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from typing import NamedTuple
@@ -22,7 +23,6 @@ from infercanary.render.units import count, interval, percent, short, when
 SENTENCE_BYTES = 300
 """Length of a sentence in UTF-8 at most: it is a label's value, and people read it on a phone."""
 _COMPONENTS = 4  # of the environment are named in a sentence; the rest is counted
-_OPERATORS = 2  # are named in a sentence
 _VALUE = 40  # characters of a name or of a setting
 _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 
@@ -61,8 +61,8 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
     causes, phrases = result.causes, [Phrase(2, "", text, "{0.value}") for text in also]
     if result.shift is None:
         return _fitted(_leads(result), [*alarms(causes), *phrases])
-    changes = [Phrase(6 if is_variable(c) else 3, "", listed([c]), "{0.value}") for c in causes.changes]
-    versions, variables = ([c for c in changes if c.rank == rank][:_COMPONENTS] for rank in (3, 6))
+    changes = [Phrase(8 if is_variable(c) else 3, "", listed([c]), "{0.value}") for c in causes.changes]
+    versions, variables = ([c for c in changes if c.rank == rank][:_COMPONENTS] for rank in (3, 8))
     phrases = [*alarms(causes), *phrases, *versions]
     if result.state in CHANGED:
         subject = _UPGRADED[result.changed] if subject == "image" else subject
@@ -92,9 +92,12 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
 
 def measure_change(verdict: MeasureVerdict) -> str:
     """Write the shift of a measure with its interval; empty if too few values are known."""
-    if verdict.shift is None or verdict.low is None or verdict.high is None:
+    shift, low, high = verdict.shift, verdict.low, verdict.high
+    if (
+        shift is None or low is None or high is None or high == math.inf
+    ):  # the noise of few values may have no bound
         return ""
-    return interval(verdict.shift, verdict.low, verdict.high)
+    return interval(shift, low, high)
 
 
 def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
@@ -164,12 +167,12 @@ def explanations(causes: Causes) -> list[Phrase]:
     parts = {"siblings": causes.siblings, "SM clock explains": causes.clock}
     return [
         bottleneck,
-        Phrase(5, "phase", " and ".join(phases), "{0.value} phase"),
+        Phrase(5, "phase", " and ".join(phases), "{0.value} phase" + "s" * (len(phases) > 1)),
         Phrase(5, "operators", operators_words(causes.operators), "{0.value}"),
         Phrase(5, "other processes in its container used", f"{cores} cores" if cores else ""),
         Phrase(7, "controls", controls or ("flat" if causes.has_controls else "")),
         *(
-            Phrase(8, label, percent(part.shift))
+            Phrase(9, label, percent(part.shift))
             for label, part in parts.items()
             if part and abs(part.shift) >= LIVE.decide.clear_zone
         ),
@@ -228,7 +231,8 @@ def _fitted(leads: Sequence[str], phrases: Sequence[Phrase]) -> str:
 
     def joined(lead: str, places: set[int]) -> str:
         parts = "; ".join(phrases[i].text for i in sorted(places))
-        return printable(f"{lead}: {parts}" if parts else lead, replacement=REPLACEMENT)
+        text = f"{lead}{'; ' if ':' in lead else ': '}{parts}" if parts else lead
+        return printable(text, replacement=REPLACEMENT)
 
     def fits(lead: str, places: set[int]) -> bool:
         return len(joined(lead, places).encode()) <= SENTENCE_BYTES
@@ -285,7 +289,7 @@ def _cause(causes: Causes, subject: str) -> str:
     words = {
         "image": subject,
         "both": f"host {part_interval(host)}, {subject} {part_interval(image)}",
-        "load": "load: more or fewer requests than before",
+        "load": "load, with more or fewer requests than before",
         "unknown": unknown,
     }
     return words.get(causes.cause, causes.cause)
@@ -294,15 +298,15 @@ def _cause(causes: Causes, subject: str) -> str:
 def _bottleneck(shares: Mapping[Limit, float]) -> Phrase:
     """Name the resource that nearly all of a change went to, or the shares of all."""
     known = max((share for limit, share in shares.items() if limit != "unknown"), default=0.0)
-    words = ", ".join(f"{limit} {100 * share:.0f} %" for limit, share in shares.items())
-    is_one = known >= LIVE.attribute.whole_share
-    template = next(iter(shares)) if is_one else "{0.value}"
+    # Where another resource takes less now, one has more than all of the change.
+    words = ", ".join(f"{limit} {100 * min(share, 1):.0f} %" for limit, share in shares.items() if share > 0)
+    template = next(iter(shares)) if known >= LIVE.attribute.whole_share else "{0.value}"
     return Phrase(
         4, "bottleneck", f"{words} of the change" if known >= LIVE.attribute.phase_share else "", template
     )
 
 
-def operators_words(operators: Operators | None) -> str:
+def operators_words(operators: Operators | None, most: int = 1) -> str:
     """Name the largest operators of a change: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
     if operators is None:
         return ""
@@ -311,7 +315,7 @@ def operators_words(operators: Operators | None) -> str:
             "no operator explains it" if operators.state == "outside" else "the profile does not explain it"
         )
     named = []
-    for shift in operators.shifts[:_OPERATORS]:
+    for shift in operators.shifts[:most]:
         name, times = shortened(short_name(shift.operator), _VALUE), milliseconds(shift.before, shift.after)
         detail = f", {shortened(shift.detail, 80)}" if shift.detail else ""
         named.append(f"{name} {times} ({100 * shift.share:.0f} % of the change{detail})")
