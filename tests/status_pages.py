@@ -36,7 +36,9 @@ def page(probes: Collection[PolledProbe], **others: Any) -> str:
 def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[RunSummary]:
     """Runs each ten seconds, of which none failed."""
     return [
-        RunSummary(canary, n * 10.0, "ok", "", *(seconds * (1 + 0.001 * (n * 7 % 5) + x) for x in (0.0, -0.01, 0.02)))
+        RunSummary(
+            canary, n * 10.0, "ok", "", *(seconds * (1 + 0.001 * (n * 7 % 5) + x) for x in (0.0, -0.01, 0.02))
+        )
         for n in range(count)
     ]
 
@@ -63,7 +65,7 @@ def found(result: Result | None = None, name: str = "search-1", words: str = "",
 
 
 def judged(name: str, result: Result, seconds: float = 0.02, **findings: Any) -> PolledProbe:
-    """A container with a verdict, as people meet it."""
+    """A container of 120 runs with a verdict."""
     probe = healthy(name, service=name.rpartition("-")[0], image=result.candidate_image or "search:2")
     probe.environment = {"torch": "2.13.0", "cpu": "AMD EPYC 7763 64-Core Processor", "env_LONG": "x" * 300}
     probe.history = History()
@@ -87,7 +89,9 @@ def cards() -> list[PolledProbe]:
     source = "https://github.com/acme/search"
     origins = Origin("1a2b3c4d5e6f", source, "1.4"), Origin("9f8e7d6c5b4a", source, "1.5")
     changes = Change("torch", "2.7.0", "2.13.0"), Change("env_ONEDNN_MAX_CPU_ISA", None, "DEFAULT")
-    shift = OperatorShift("aten::conv2d", 0.0098, 0.0312, 0.84, "grew", "mkldnn_convolution → _slow_conv2d_forward")
+    shift = OperatorShift(
+        "aten::conv2d", 0.0098, 0.0312, 0.84, "grew", "mkldnn_convolution → _slow_conv2d_forward"
+    )
     by_image = Causes(
         image=Part(0.34, 0.31, 0.37), cause="image", bottlenecks={"compute": 0.97}, has_controls=True,
         changes=changes, operators=Operators("explained", (shift,), 0.84),
@@ -102,8 +106,11 @@ def cards() -> list[PolledProbe]:
         answered_at=1.79e9, upgraded_at=1.79e9, state="regressed", sentence="regressed +10.0 % [+8.0, +12.0]: image",
         baseline_image="search:1", candidate_image="search:2", rolled_back=True,
     )  # fmt: skip
-    new = judged("fresh-1", Result(state="no_baseline", candidate_image="fresh:latest", runs=11, current=0.02),
-                 sides={"resnet": Sides(others=frozenset({("fresh-1", "b")}))})
+    new = judged(
+        "fresh-1",
+        Result(state="no_baseline", candidate_image="fresh:latest", runs=11, current=0.02),
+        sides={"resnet": Sides(others=frozenset({("fresh-1", "b")}))},
+    )
     new.history = History()
     new.history.take(runs(11))
     settling = upgraded(
@@ -139,9 +146,10 @@ def cards() -> list[PolledProbe]:
 
 def many(count: int = 40) -> Sequence[PolledProbe]:
     """Containers of a large host: two of three were upgraded, and every tenth became slower."""
+    regressed, equivalent = _compared("regressed", 0.0251), _compared("equivalent", 0.0201)
     return [
-        judged(f"service-{n:02}-1", _compared("regressed" if n % 10 == 0 else "equivalent", 0.0201 + 0.005 * (n % 10 == 0)))
+        judged(f"service-{n:02}-1", equivalent if n % 10 else regressed)
         if n % 3
         else healthy(f"service-{n:02}-1", service=f"service-{n:02}", image="search:2")
         for n in range(count)
-    ]  # fmt: skip
+    ]

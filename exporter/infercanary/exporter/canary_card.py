@@ -29,6 +29,7 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
     judgement, side = findings.judgements.get(name), probe.side(name)
     drift = findings.drifts.get((probe.container.replica, name), Drift())
     upgraded_at = judgement.upgraded_at if judgement is not None else None
+    earlier = [answer for answer in findings.answers.get(name, ()) if answer.upgraded_at != upgraded_at]
     verdict, note, left = Document(), "", ""
     if judgement is None:
         # What the judge knows of earlier starts is shown after its look: a count from 1 would look like a loss.
@@ -63,9 +64,7 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
         "note": note,
         "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
         "onset": drift.onset,
-        "earlier": [
-            answer for answer in findings.answers.get(name, ()) if answer.upgraded_at != upgraded_at
-        ][-_MAX_EARLIER:],
+        "earlier": earlier[-_MAX_EARLIER:],
     }
 
 

@@ -17,6 +17,8 @@ from infercanary.judge.policy import Policy
 
 Ended = tuple[int, float, str]
 """Memory kills of a container: number, time of the last one (Unix), and its image then."""
+MOST_CANARIES = 16
+"""Number of canaries on a card, as many as have a history."""
 _NO_FAILURE = ("ok", "busy")
 
 STATES: Mapping[str, str] = {
@@ -66,13 +68,13 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
     return next((state for state, is_true in holds.items() if is_true), "up")
 
 
-def card(probe: PolledProbe, policy: Policy, most: int = 16) -> dict[str, Any]:
+def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[str, Any]:
     """Return what the template ``card.html`` shows of a container, besides its state and its memory kills.
 
     Args:
         probe: A followed container.
         policy: Number of runs in a baseline.
-        most: Number of canaries that are shown; the others are counted.
+        most: Number of canaries that are shown, to which other lists are cut, too; the others are counted.
     """
     container, key = probe.container, "/".join(map(str, probe.key))
     digest = container.image_digest or container.image_id
@@ -81,13 +83,14 @@ def card(probe: PolledProbe, policy: Policy, most: int = 16) -> dict[str, Any]:
     states = probe.reported.states if probe.up else {}
     failing = [canary for canary, state in states.items() if state in FAILING]
     told = [name for name, runs in probe.history.canaries.items() if runs[-1].outcome not in _NO_FAILURE]
+    details = {name: "" if name in told else probe.reported.failures.get(name, "") for name in failing}
     return {
         "probe": probe,
         "container": container,
         "key": key,
         "images": [*filter(None, (image, digest))],
         "tag_moves": tag_moves(container.image),
-        "failing": [(name, states[name], "" if name in told else probe.reported.failures.get(name)) for name in failing],
+        "failing": [(name, states[name], details[name]) for name in failing],
         "waiting": [(name, state) for name, state in states.items() if state not in FAILING],
         "has_neighbours": probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None,
         "canaries": [canary_card(name, probe, policy) for name in sorted(probe.history.canaries)[:most]],

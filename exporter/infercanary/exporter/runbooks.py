@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from markupsafe import Markup
-
 from infercanary.pages.html import environment
 
 PATH = "/runbooks"
@@ -15,5 +13,5 @@ PATH = "/runbooks"
 @cache
 def page() -> str:
     """Return the whole page; the heading of an alert has its name in small letters as its id."""
-    text = Markup(files(__package__).joinpath("runbooks.html").read_text(encoding="utf-8"))
+    text = files(__package__).joinpath("runbooks.html").read_text(encoding="utf-8")
     return environment().get_template("runbooks.html").render(text=text)

@@ -12,9 +12,8 @@ from importlib.resources import files
 from weakref import WeakKeyDictionary
 
 import structlog
-from markupsafe import Markup
 
-from infercanary.exporter.card import STATES, Ended, card, state_of
+from infercanary.exporter.card import MOST_CANARIES, STATES, Ended, card, state_of
 from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.polled import PolledProbe
@@ -27,7 +26,7 @@ _SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
 SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 """The only script that a page may run, for its Content-Security-Policy."""
 _TURN_SECONDS = 0.005
-_MOST_CANARIES = 2_000  # on a page, but for the first one of each card
+_PAGE, _CARD, _SMALL_CARD = 16 << 20, 256 << 10, 24 << 10  # characters; a usual card has some 10,000
 _CARDS = "<!-- cards -->"  # no text of other people, which is escaped
 _faults: WeakKeyDictionary[PolledProbe, type[Exception]] = WeakKeyDictionary()  # in the log already
 
@@ -58,14 +57,17 @@ async def page(
     """
     ended, order = ended or {}, [*STATES]
     template = environment().get_template("card.html")
-    most = max(1, min(16, _MOST_CANARIES // max(1, len(probes))))
+    room = max(_SMALL_CARD, min(_CARD, _PAGE // max(1, len(probes))))
     cards = []
     turn_end = time.monotonic() + _TURN_SECONDS
     for probe in probes:
         kill = ended.get(probe.key)
         try:
             state = state_of(probe, kill)
-            html = template.render(card(probe, policy, most), style=STATES[state], kill=kill)
+            html = template.render(card(probe, policy), style=STATES[state], kill=kill)
+            if len(html) > room:
+                most = max(1, MOST_CANARIES * room // len(html))
+                html = template.render(card(probe, policy, most), style=STATES[state], kill=kill)
         except Exception as error:
             state = "not shown"
             html = template.render(style=STATES[state], container=probe.container, probe=None)
@@ -85,10 +87,10 @@ async def page(
         gone=sorted((key, kill) for key, kill in ended.items() if key not in here),
         left=left,
         alertmanager=alertmanager,
-        cards=Markup(_CARDS) if cards else "",
+        cards=_CARDS if cards else "",
         version=version,
         now=time.time(),
-        script=Markup(_SCRIPT),
+        script=_SCRIPT,
     )  # fmt: skip
     begin, _, end = text.partition(_CARDS)
     # As bytes: in a text, one odd character would make all of it four times as long in memory.

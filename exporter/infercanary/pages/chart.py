@@ -51,7 +51,9 @@ def draw(environment: Environment, chart: Chart, width: int = 600, height: int =
         places = np.flatnonzero(np.isfinite(numbers))
         heights = (1000 * ((numbers[places].clip(low, high) - low) / (high - low))).clip(0, 999)
         # Integers, since a page of many charts spends most of its time on writing numbers.
-        integers = zip((places * size + size // 2).tolist(), heights.round().astype(int).tolist(), strict=True)
+        integers = zip(
+            (places * size + size // 2).tolist(), heights.round().astype(int).tolist(), strict=True
+        )
         dots = [f"{place}.5 0.{height:03}" for place, height in integers]
         return f"M{separator.join(dots)}h0" if dots else ""
 
