@@ -5,23 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from infercanary.exporter.status import STYLE
+from infercanary.pages.html import environment
 
 PATH = "/runbooks"
 
 
 @cache
 def page() -> str:
-    """The whole page; each alert has a heading whose id is its name in small letters.
-
-    Returns:
-        HTML.
-    """
+    """Return the whole page; the heading of an alert has its name in small letters as its id."""
     text = files(__package__).joinpath("runbooks.html").read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>InferCanary: runbooks</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>{STYLE}</style></head><body class="runbooks">
-<header class="top"><nav><a href="./">status</a></nav></header>
-{text}</body></html>
-"""
+    return environment().get_template("runbooks.html").render(text=text)

@@ -28,7 +28,8 @@ def printable(text: str, most: int | None = None, replacement: str = "?") -> str
     Returns:
         One line of printable text, of the same length unless it was cut.
     """
-    return "".join(c if c.isprintable() else replacement for c in text[:most])
+    text = text[:most]
+    return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)
 
 
 def all_printable(value: Any) -> Any:

@@ -332,7 +332,7 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
         assert await run.value("infercanary_up", container="app-resnet-1") is None
         page = (await run.get("/"))[1]
         assert "app-resnet-1</span>" not in page
-        assert "app-resnet-1 (resnet) does not run: the kernel ended it for memory once, last" in page
+        assert "app-resnet-1 (resnet) does not run: killed for memory once, last" in page
 
         # It is started again, and ends again: its count goes on.
         docker.listing = [entry(1, port)]
@@ -344,7 +344,7 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
             return await run.value(name, container="app-resnet-1") == 2
 
         await eventually(twice)
-        assert '<p class="trouble">the kernel ended it for memory 2 times, last' in (await run.get("/"))[1]
+        assert '<p class="trouble">killed for memory 2 times, last' in (await run.get("/"))[1]
 
 
 @pytest.mark.parametrize(

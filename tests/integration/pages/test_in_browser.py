@@ -18,14 +18,9 @@ from infercanary.compare.comparison import compare_runs
 from infercanary.compare.efficiency import Efficiency
 from infercanary.compare.overview import OverviewRow
 from infercanary.compare.recording import RecordedRuns
-from infercanary.exporter import status
-from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.history import RunSummary
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.runbooks import page as runbooks
 from infercanary.judge.policy import FILES
-from tests.results import upgraded
+from tests.status_pages import LONG, cards, many, page
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed"),
@@ -34,7 +29,6 @@ pytestmark = [
 
 FAULTS = (Path(__file__).parent / "faults.js").read_text(encoding="utf-8")
 WIDTHS = (400, 800, 1200, 1920)
-LONG = "registry.example.org:5000/platform/search/embedding-server-with-a-long-name:2026.11.25-1a2b3c4d5e6f"
 
 
 def report() -> str:
@@ -55,36 +49,6 @@ def report() -> str:
         reports.scan(scan_runs("", both, files=["one.csv"], components={}), both),
     ]
     return reports.page(f"before → {LONG}", articles, ["a note"], FILES)
-
-
-def status_page() -> str:
-    probe = PolledProbe(
-        Container(
-            service="search", name="search-1", image=LONG, url="http://127.0.0.1:1", notes=("label: unknown",)
-        )
-    )
-    probe.up, probe.trouble, probe.environment = True, "", {"torch": "2.13.0", "env_LONG": "x" * 300}
-    probe.history.take(
-        RunSummary(
-            "resnet18", n * 10.0, "ok" if n % 9 else "raised", "out of memory", *([0.02 + n / 1e4] * 3)
-        )
-        for n in range(120)
-    )
-    pictures = (0.02,) * 50, (0.027,) * 50
-    result = upgraded(shift=0.34, baseline_image=LONG, candidate_image=LONG, medians=pictures)
-    words = "regressed +34.0 % [+31.0, +37.0]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat"
-    probe.findings = Findings(judgements={"resnet18": result}, sentences={"resnet18": words})
-    new = PolledProbe(Container(service="new", name="new-1", image="new:latest", url="http://127.0.0.1:2"))
-    new.history.take([RunSummary("c", n * 10.0, "ok", "", 0.02, 0.02, 0.02) for n in range(11)])
-    down = PolledProbe(Container(service="gone", name="gone-1", url=None, url_missing="it has no address"))
-    return asyncio.run(
-        status.page(
-            [probe, new, down],
-            troubles=["docker does not answer"],
-            alertmanager="http://127.0.0.1:9093",
-            version="0.1.0",
-        )
-    ).decode()
 
 
 async def faults(browser: Tab, html: str, **how: Any) -> list[str]:
@@ -131,8 +95,12 @@ async def look(pages: Mapping[str, str]) -> dict[str, list[str]]:
 def test_no_page_has_a_fault_at_any_width() -> None:
     pages = {
         "report": report(),
-        "status page": status_page(),
-        "empty status page": asyncio.run(status.page([], version="0.1.0")).decode(),
+        "status page": page(
+            cards(), troubles=["Docker does not answer"], alertmanager="http://127.0.0.1:9093"
+        ),
+        "unfolded status page": page(cards()).replace("<details ", "<details open "),
+        "status page of many": page(many()),
+        "empty status page": page([]),
         "runbooks": runbooks(),
     }
     found = asyncio.run(look(pages))

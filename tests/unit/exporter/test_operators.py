@@ -9,7 +9,6 @@ import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
-from infercanary.exporter.card_verdicts import drift_since, verdict_on
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -22,9 +21,9 @@ from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.operators import MOST, Operators, OperatorShift
-from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import FIRST, KEPT, merged, of_runs, pack, unpacked
 from infercanary.judge.result import Causes, Result, State
+from infercanary.pages.from_result import verdict_document
 from tests.results import upgraded
 
 S = ServiceKey("", "s")
@@ -68,8 +67,8 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
     [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
     [point] = family.points
     assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
-    page = verdict_on(found.judgements["c"], found.sentences["c"], [], LIVE)
-    assert "aten::conv2d: slower, 18 → 38 ms" in page
+    [table] = verdict_document(found.judgements["c"], found.sentences["c"], {}).tables
+    assert {"aten::conv2d", "18 ms", "38 ms"} <= {*table.rows[0]}
 
 
 def test_a_profile_that_comes_after_the_verdict_is_named_when_it_comes() -> None:
@@ -136,7 +135,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
     assert (128 << 10) - len(packed[0]) < size <= 128 << 10, "of a probe that invents names"
 
 
-def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
+def test_a_drifts_operators_are_in_the_alert() -> None:
     shift = OperatorShift("aten::conv2d", 0.01, 0.02, 1.0, "grew")
     drift = Drift(shift=0.5, onset=1.0, operators=Operators("explained", (shift,)))
     [family] = [
@@ -146,7 +145,6 @@ def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
     ]
     [point] = family.points
     assert point.labels == ("c", "conv2d 10 → 20 ms (100 % of the change)")
-    assert "aten::conv2d: slower, 10 → 20 ms" in drift_since(drift)
 
 
 def test_of_a_report_that_is_full_of_profiles_few_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:

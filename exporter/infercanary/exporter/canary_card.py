@@ -1,0 +1,79 @@
+"""One canary on a container's card: its last runs, and what the judge found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infercanary.exporter.history import baseline, time_left
+from infercanary.exporter.judging.findings import NOTHING
+from infercanary.exporter.polled import PolledProbe
+from infercanary.judge.drift import Drift
+from infercanary.judge.policy import Policy
+from infercanary.pages.from_result import operators_table, verdict_document
+from infercanary.pages.sentence import listed
+from infercanary.render.document import Chart, Document, Series
+from infercanary.render.units import count, percent
+
+_MAX_EARLIER = 8  # upgrades
+
+
+def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]:
+    """Return what the template ``card.html`` shows of a canary.
+
+    Args:
+        name: A canary that ran.
+        probe: Its container.
+        policy: Number of runs in a baseline, and time after which a rollout has ended.
+    """
+    runs, findings = [*probe.history.canaries[name]], probe.findings or NOTHING
+    judgement, side = findings.judgements.get(name), probe.side(name)
+    drift = findings.drifts.get((probe.container.replica, name), Drift())
+    upgraded_at = judgement.upgraded_at if judgement is not None else None
+    earlier = [answer for answer in findings.answers.get(name, ()) if answer.upgraded_at != upgraded_at]
+    verdict, note, left = Document(), "", ""
+    if judgement is None:
+        # What the judge knows of earlier starts is shown after its look: a count from 1 would look like a loss.
+        note = f"not judged yet: {count(sum(run.outcome == 'ok' for run in runs), 'run')} of this start"
+    elif side == "old":
+        what = "model" if judgement.changed == "model" else "image"
+        note = f"runs the old {what}; the verdict is about containers with the new one"
+    elif side == "other":
+        known = "an image that the judge has no run of yet", "another image than the last verdict is about"
+        note = f"runs {known[upgraded_at is not None]}"
+    else:
+        verdict = verdict_document(judgement, findings.sentences[name], findings.measures.get(name, {}))
+        if judgement.state == "no_baseline":
+            note = baseline(runs, policy, judgement.runs)
+        if judgement.looks.next is not None and judgement.shift is None:
+            left = time_left(judgement.looks.next - judgement.runs, runs)
+    return {
+        "name": name,
+        "last": runs[-1],
+        "shown": next((run for run in reversed(runs) if run.median is not None), runs[-1]),
+        "chart": Chart(
+            f"median of the last {count(len(runs), 'run')}",
+            "points",
+            [Series("runs", [run.median for run in runs])],
+            misses=[place for place, run in enumerate(runs) if run.outcome != "ok"],
+        ),
+        "judgement": judgement,
+        "verdict": verdict,
+        "facts": {fact.label: fact for fact in verdict.facts} if upgraded_at is not None else {},
+        "rollout_seconds": policy.pool.gone_seconds,
+        "left": left,
+        "note": note,
+        "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
+        "onset": drift.onset,
+        "earlier": earlier[-_MAX_EARLIER:],
+    }
+
+
+def _drift_document(drift: Drift, shift: float) -> Document:
+    host = f", host {percent(drift.host.shift)}" if drift.host is not None else ""
+    changes = f"; since that day: {listed(drift.changes)}" if drift.changes else ""
+    table = operators_table(drift.operators)
+    return Document(
+        verdict="regressed" if shift > 0 else "improved",
+        sentence=f"drifted {percent(shift)} from the first day of this image, with no upgrade{host}{changes}",
+        tables=[table] if table is not None else [],
+    )
