@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import cast
+from typing import TypeGuard
 
 import msgspec
 
@@ -19,42 +18,49 @@ PER_SECOND = {
 }  # fmt: skip
 """Unit → how many of it are a second."""
 
-DECIMAL_COMMA = re.compile(r"\s*\d{1,3}(\.\d{3})*,\d+\s*|\s*\d+,\d+\s*")
+_PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
+_DURATION = re.compile(f"(?:{_PART})+")
+_DECIMAL_COMMA = re.compile(r"\s*\d{1,3}(\.\d{3})*,\d+\s*|\s*\d+,\d+\s*")
 
 
 class Numbers:
     """Reads the cells of one file, which has one way to write numbers."""
 
     def __init__(self, decimal_comma: bool) -> None:
-        self.has_units = False
-        self._plain = self._comma = self._point = False
+        self.has_units = self._plain = self._comma = self._point = False
         self._decimal_comma = decimal_comma
 
     def latency(self, where: str, cell: object) -> float:
+        """Return a cell in its column's unit, or in seconds if it names its unit."""
         value: float | None = None
         unit = False
         if isinstance(cell, str):
-            value = plain_number(cell)
-            if value is None:
+            if (value := plain_number(cell)) is None:
                 cell = _without_groups(cell)
                 value = plain_number(cell)
             if self._decimal_comma:
-                value = self._with_comma(where, cell, value)
+                self._point |= value is not None and "." in cell
+                if value is None and (value := decimal_comma(cell)):
+                    self._comma = True
+                if self._comma and self._point:
+                    raise UsageError(
+                        f"{where}: `{shown(cell)}`: decimal commas and points in one column; write all with a point"
+                    )
             if value is None:
                 value = duration(cell.replace(",", ".") if self._decimal_comma else cell)
                 unit = value is not None
         elif is_number(cell):
-            value = _float(cast("float", cell))
+            value = float(min(cell, 2 * _MOST))  # an integer may have hundreds of digits
         if value is None:
-            raise UsageError(f"{where}: {_what(cell)} is not a number{_hint(cell)}")
-        if not _LEAST <= value <= _MOST:
-            is_odd = not 0 < value < math.inf
-            range_ = (
-                "those are finite and above zero"
-                if is_odd
-                else f"in any unit those are from {_LEAST:g} to {_MOST:g}"
+            text = as_text(cell)
+            raise UsageError(
+                f"{where}: {f'`{shown(text)}`' if text else 'nothing'} is not a number; {_hint(text)}"
             )
-            raise UsageError(f"{where}: {shown(str(cell))} is not a latency: {range_}; take it out")
+        if not _LEAST <= value <= _MOST:
+            raise UsageError(
+                f"{where}: {shown(str(cell))} is not a latency: those are above zero, and in any unit from {_LEAST:g} "
+                f"to {_MOST:g}; take it out"
+            )
         self.has_units |= unit
         self._plain |= not unit
         if self.has_units and self._plain:
@@ -64,22 +70,16 @@ class Numbers:
             )
         return value
 
-    def _with_comma(self, where: str, cell: str, value: float | None) -> float | None:
-        if value is None and DECIMAL_COMMA.fullmatch(cell):
-            value = float(cell.replace(".", "").replace(",", "."))
-            self._comma = True
-        elif value is not None and "." in cell:
-            self._point = True
-        if self._comma and self._point:
-            raise UsageError(
-                f"{where}: {_what(cell)}: decimal commas and points in one column; write all with a point"
-            )
-        return value
 
-
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value of JSON is a number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) in (int, float)
+
+
+def number_of(text: str) -> float | None:
+    """Return the number or duration in a cell, also with a decimal comma; None if it is neither."""
+    value = plain_number(text)
+    return value if value is not None else decimal_comma(text) or duration(text)
 
 
 def _without_groups(cell: str) -> str:
@@ -89,27 +89,25 @@ def _without_groups(cell: str) -> str:
     return re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell)
 
 
-def _hint(cell: object) -> str:
-    if not isinstance(cell, str):
-        return ""
-    if not cell:
-        return "; take the row out"  # a cell of a table
-    if re.fullmatch(r"\d+,\d+", cell.strip()):
-        return "; write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
-    if len(cell.replace(",", " ").split()) > 1:
-        return "; put one number on a line, or give the table a header and name a column with --column"
-    return "; take it out"
+def _hint(text: str) -> str:
+    if re.fullmatch(r"\d+,\d+", text.strip()):
+        return "write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
+    if len(text.replace(",", " ").split()) > 1:
+        return "put one number on a line, or give the table a header and name a column with --column"
+    return "take it out"
 
 
 def plain_number(text: str) -> float | None:
     """Return the number that ``text`` is, with or without a comment after it; None if it is none."""
     try:
-        return float(text.partition("#")[0].strip())
+        return float(text.partition("#")[0])
     except ValueError:
         return None
 
 
-_DURATION = re.compile(r"(?:\d+(?:\.\d*)?\s*(?:ns|usec|us|µs|μs|msec|ms|seconds|secs|sec|s|min|m|h)\s*)+")
+def decimal_comma(text: str) -> float | None:
+    """Return the number of such as ``12,5`` or ``1.234,5``; None if it is none."""
+    return float(text.replace(".", "").replace(",", ".")) if _DECIMAL_COMMA.fullmatch(text) else None
 
 
 def duration(text: str) -> float | None:
@@ -117,15 +115,7 @@ def duration(text: str) -> float | None:
     text = text.partition("#")[0].strip()
     if not _DURATION.fullmatch(text):
         return None
-    parts = re.findall(r"(\d+(?:\.\d*)?)\s*([a-zµμ]+)", text)
-    return sum(float(number) / PER_SECOND[unit] for number, unit in parts)
-
-
-def _float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf
+    return sum(float(number) / PER_SECOND[unit] for number, unit in re.findall(_PART, text))
 
 
 def as_text(cell: object) -> str:
@@ -135,9 +125,3 @@ def as_text(cell: object) -> str:
     if cell is None or cell != cell:  # NaN
         return ""
     return msgspec.json.encode(cell)[:200].decode(errors="replace")
-
-
-def _what(cell: object) -> str:
-    if cell is None or cell == "":
-        return "nothing"
-    return f"`{shown(cell if isinstance(cell, str) else msgspec.json.encode(cell)[:80].decode(errors='replace'))}`"
