@@ -46,21 +46,19 @@ class Layout(msgspec.Struct, frozen=True):
     advice: str = "give another"
     """Action for a document without a run."""
 
-    def rows(self, document: Row) -> list[Row]:
-        """Return the rows of a document; those that are no runs are not shaped yet."""
-        objects = _at(document, self.path) if self.path else [document]
-        return [row for number, entry in enumerate(_objects(objects), 1) for row in self._rows(number, entry)]
-
-    def _rows(self, number: int, entry: Row) -> Iterator[Row]:
-        about: dict[str, Any] = {}
-        for name in self.about:
-            value = entry.get(name)
-            about |= value if isinstance(value, dict) else {name: value}
-        cells = [x if isinstance(x := _at(entry, path), list) else [] for path in self.lists.values()]
-        for row in zip_longest(*cells, fillvalue=""):
-            yield {**about, "entry": number, **dict(zip(self.lists, row, strict=True))}
-        if not self.lists:
-            yield entry
+    def rows(self, document: Row) -> Iterator[Row]:
+        """Yield the rows of a document; those that are no runs are not shaped yet."""
+        for number, entry in enumerate(_objects(_at(document, self.path)), 1):
+            if not self.lists:
+                yield entry
+                continue
+            about: dict[str, Any] = {"entry": number}
+            for name in self.about:
+                value = entry.get(name)
+                about |= value if isinstance(value, dict) else {name: value}
+            cells = [x if isinstance(x := _at(entry, path), list) else [] for path in self.lists.values()]
+            for row in zip_longest(*cells, fillvalue=""):
+                yield about | dict(zip(self.lists, row, strict=True))
 
     def shaped(self, where: str, row: Row) -> Row | None:
         """Return a row's columns, or None if it is no run.
@@ -76,11 +74,9 @@ class Layout(msgspec.Struct, frozen=True):
             return row
         try:
             return shape(row)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from None
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise UsageError(
-                f"{where}: not as {self.tool} writes it ({shown(repr(error))}); take it out"
+                f"{where}: not as {self.tool} writes it ({shown(repr(error))}); correct it or take it out"
             ) from None
 
 
@@ -113,25 +109,22 @@ def _declared() -> _Declared:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    """Return the objects in a list; one object is a list of it."""
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _at(value: Any, path: str) -> Any:
     """Return what ``path`` leads to, such as `results.times`; a list is entered by its first object."""
-    for key in path.split("."):
-        if isinstance(value, list):
-            value = next(iter(_objects(value)), None)
-        value = value.get(key) if isinstance(value, dict) else None
+    for key in filter(None, path.split(".")):
+        value = next(iter(_objects(value)), {}).get(key)
     return value
 
 
 def _seconds(cell: Any, unit: object) -> Any:
     if not (per_second := PER_SECOND.get(str(unit).strip())):
-        raise UsageError(f"unit `{str(unit)[:20]}` is not one of time; convert the file to seconds")
-    try:
-        return cell if isinstance(cell, bool) else float(cell) / per_second
-    except (TypeError, ValueError, OverflowError):
-        return cell
+        raise ValueError(f"unit `{unit}` is not one of time")
+    return cell if not cell or isinstance(cell, bool) else float(cell) / per_second
 
 
 def _hyperfine(row: Row) -> Row | None:
@@ -262,19 +255,20 @@ def refuse_summary(place: str, names: Iterable[str] = (), text: str = "") -> Non
 _STATISTIC = re.compile(r"p\(?\d+|\d+(\.\d+)?(th|%|$)|(avg|average|mean|median|stddev|std)$")
 
 
-def refuse_statistics(place: str, names: Iterable[str]) -> None:
-    """Refuse a document of averages and percentiles whose tool is not known.
+def refuse_statistics(place: str, row: Row) -> None:
+    """Refuse a document without arrays of numbers that is no single run, and whose tool is not known.
 
     Args:
         place: The file's name, for messages.
-        names: Its keys; the last part counts.
+        row: Its keys and values; the last part of a key counts.
 
     Raises:
-        UsageError: Two or more of them are statistics.
+        UsageError: It has two statistics or more, or an array.
     """
-    statistics = [name for name in names if _STATISTIC.match(name.rpartition(".")[2].lower())]
-    if len(statistics) > 1:
+    arrays = [name for name, value in row.items() if isinstance(value, list) and value]
+    statistics = [name for name in row if _STATISTIC.match(name.rpartition(".")[2].lower())]
+    if arrays or len(statistics) > 1:
         raise UsageError(
-            f"{place}: a summary ({listed(statistics, 4)}), without single runs; let its tool write each request, "
-            "with its time"
+            f"{place}: one JSON object ({listed([*arrays, *statistics], 4)}), without single runs; let its tool write "
+            "an array of numbers, or one object on each line"
         )

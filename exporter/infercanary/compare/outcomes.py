@@ -72,15 +72,13 @@ def signs(cells: tuple[tuple[str, str], ...]) -> int:
 
 
 def _status(name: str, cell: str) -> int:
-    cell = re.sub(r"^https?(/[\d.]+)?[ :_-]+(?=\d)", "", cell)
+    cell = re.sub(r"^https?(/[\d.]+)?[ :_-]+(?=\d)|xx$", lambda found: "00" * found[0].startswith("x"), cell)
     number = plain_number(cell.split()[0]) if cell else None
     if number is None:
         words = words_of(cell)
-        if words & WORDS["bad"] or re.fullmatch("[45]xx", cell):
+        if words & WORDS["bad"]:
             return FAILED
-        if words & WORDS["good"]:
-            return GOOD
-        return 0 if not words or re.fullmatch("[123]xx", cell) else WORD
+        return GOOD if words & WORDS["good"] else WORD * bool(words)
     if words_of(name) & {"exit", "exitcode"}:
         return FAILED * (number != 0)
     if number == 101 or 200 <= number < 600:

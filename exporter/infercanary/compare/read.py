@@ -10,7 +10,7 @@ from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.journal import entries, is_journal
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_most, listed, shown
-from infercanary.compare.rows import MAX_POINTS, Choice
+from infercanary.compare.rows import MAX_POINTS, Choice, File
 from infercanary.compare.table import numbers
 from infercanary.contract.journal import JournalEntry
 
@@ -57,9 +57,7 @@ def read(
         raise UsageError(f"{place}: holds numbers, without ids of boots or environments; leave that option out")
     files: list[dict[str, RecordedRuns]] = []
     for path, text in texts.items():
-        series, more = numbers(named(path), text, choice)
-        files.append(series)
-        notes += more
+        files.append(numbers(File(named(path), choice.column, choice.where, notes), text))
     if any(series.keys() != files[0].keys() for series in files):
         raise UsageError(f"{place}: hold different columns; name one of each with --column")
     joined = {name: _joined([series[name] for series in files]) for name in files[0]}

@@ -15,7 +15,7 @@ import numpy as np
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import Numbers, as_text, number_of, plain_number
 from infercanary.compare.layouts import UNKNOWN, Layout, Row, table_of
-from infercanary.compare.outcomes import FAILED, WORD, WORDS, ZERO, failures, outcome_kind, signs, words_of
+from infercanary.compare.outcomes import FAILED, WORDS, failures, outcome_kind, signs, words_of
 from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
 from infercanary.compare.units import count
 
@@ -24,8 +24,6 @@ MAX_POINTS = 5_000_000
 _HEAD = 100  # rows whose keys are the columns of JSON Lines
 _MOST_VALUES = 12  # of a column, that a message lists
 
-Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
-"""Runs by column (an empty name if there is one), and notes for the reader."""
 _Values: TypeAlias = "defaultdict[str, dict[str, None]]"
 """Column → some of its texts, in order."""
 
@@ -42,12 +40,22 @@ class Choice(NamedTuple):
         return "--column" if self.column else "--where" if self.where else ""
 
 
+class File(NamedTuple):
+    """A file that is read, and what the user picked of it."""
+
+    place: str
+    """Name for messages."""
+    column: str = ""
+    where: Sequence[tuple[str, str]] = ()
+    notes: list[str] = []  # noqa: RUF012 - each file gets its own
+    """Remarks for the reader, which grow as the file is read."""
+
+
 class _Column:
     """The values of one column."""
 
     def __init__(self, per_second: float) -> None:
         self.points = array("d")
-        self.missing = 0
         self._per_second = per_second
         self._signs = bytearray()
         self._mistakes: dict[int, UsageError] = {}
@@ -60,51 +68,45 @@ class _Column:
                 value = numbers.latency(at, cell) / self._per_second
             except UsageError as mistake:
                 self._mistakes.setdefault(found, mistake)
-                if not found & (ZERO | WORD):
-                    raise
         self.points.append(value)
         self._signs.append(found)
 
-    def runs(self, failed_signs: int, reason: str, *, in_seconds: bool, tells: bool) -> RecordedRuns:
+    def runs(self, failed_signs: int, reason: str) -> RecordedRuns:
         for found, mistake in self._mistakes.items():
             if not found & failed_signs:
                 raise mistake
         failed = np.frombuffer(bytes(self._signs), dtype=np.uint8) & failed_signs != 0
         total = int(failed.sum())
-        return RecordedRuns(
-            [np.frombuffer(self.points, dtype=np.float64)[~failed]],
-            left_out={"failed": total} if total else {},
-            attempts=Attempts(len(self.points), total) if tells else None,
-            failure=reason if total else "",
-            in_seconds=in_seconds,
-        )
+        points = [np.frombuffer(self.points, dtype=np.float64)[~failed]]
+        if not total:
+            return RecordedRuns(points, attempts=Attempts(len(failed), 0))
+        return RecordedRuns(points, left_out={"failed": total}, attempts=Attempts(len(failed), total), failure=reason)
 
 
 def read_rows(
-    place: str,
+    file: File,
     rows: Iterable[tuple[str, Row]],
-    choice: Choice = Choice(),  # noqa: B008 - immutable
     document: Layout | None = None,
     *,
     records: bool = False,
     decimal_comma: bool = False,
-) -> Series:
+) -> dict[str, RecordedRuns]:
     """Read the latencies of a table.
 
     Args:
-        place: The file's name, for messages.
+        file: The file, and what the user picked.
         rows: In the order of the file, each with its place.
-        choice: What the user picked.
         document: Layout of the document that has the rows; None if their columns tell it.
         records: Whether rows may lack columns, as JSON objects do.
         decimal_comma: Whether ``12,5`` may be a number.
 
     Returns:
-        The runs by column, in seconds if the unit is known; the name is empty if one column is read. Notes.
+        The runs by column, in seconds if the unit is known; the name is empty if one column is read.
 
     Raises:
         UsageError: A column is missing or not clear, the rows are of several series, or a latency cannot be one.
     """
+    place = file.place
     rows = iter(rows)
     head = [*islice(rows, _HEAD)]
     layout = document or table_of(place, [name for _, row in head for name in row])
@@ -115,9 +117,8 @@ def read_rows(
         nothing = f"a file of {layout.tool} without a run; {layout.advice}"
     if not names:
         raise UsageError(f"{place}: {nothing}")
-    if names == [""] and choice.option:
-        raise UsageError(f"{place}: numbers without columns; leave {choice.option} out")
-    notes: list[str] = []
+    if names == [""] and (file.column or file.where):
+        raise UsageError(f"{place}: numbers without columns; leave --column and --where out")
 
     @functools.lru_cache
     def outcomes_in(names: tuple[str, ...]) -> list[str]:
@@ -126,23 +127,23 @@ def read_rows(
     usual = [name for name in layout.columns if name in names]
     if records and all(_signs(row, outcomes_in((*row,))) & FAILED for row in shaped):
         # No run ended well, and so none may have the column.
-        usual = [choice.column or next(iter(layout.columns or names))]
+        usual = [file.column or next(iter(layout.columns or names))]
         names = [*dict.fromkeys([*names, *usual])]
-    elif not choice.column and not usual and len(names) > 1 and (only_one := _only_times(shaped, names)):
+    elif not file.column and not usual and len(names) > 1 and (only_one := _only_times(shaped, names)):
         usual = [only_one]
-        notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
-    if choice.column or not usual:
-        usual = [_pick(place, names, choice.column)]
+        file.notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
+    if file.column or not usual:
+        usual = [pick_column(place, names, file.column)]
     where: defaultdict[str, set[str]] = defaultdict(set)
-    for name, text in choice.where:
-        where[_pick(place, names, name, "--where")].add(text.strip())
+    for name, text in file.where:
+        where[pick_column(place, names, name, "--where")].add(text.strip())
     wanted = layout.only | where
     others: _Values = defaultdict(dict)
     kinds: _Values = defaultdict(dict)
     watched = [n for n in names if n not in (*usual, *where) and (_is_label(n) or _series_sign(layout, n))]
     numbers = Numbers(decimal_comma)
     columns = {name: _Column(layout.per_second if name in layout.columns else 1.0) for name in usual}
-    seen = 0
+    seen = total = 0
     tells = records
     reason = ""
     for at, raw in chain(head, rows):
@@ -160,20 +161,20 @@ def read_rows(
             tells |= bool(told)
             found = _signs(row, told)
             seen |= found
+            total += 1
             if found & FAILED:
                 texts = [f"{shown(name)} {shown(text)}" for name in told if (text := as_text(row[name]))]
                 reason = f"{at}: {', '.join(texts[:4])}"
             for name, column in columns.items():
                 at_most(MAX_POINTS, len(column.points) + 1, place, "numbers")
-                if not records or found & FAILED:
-                    column.add(found, at, row.get(name), numbers)
-                elif name not in row:
-                    column.missing += 1
-                elif as_text(row[name]) == "":
-                    reason = f"{at}: no `{shown(name)}`"
-                    column.add(FAILED, at, None, numbers)
-                else:
-                    column.add(found, at, row[name], numbers)
+                if records and not found & FAILED:
+                    if name not in row:
+                        continue
+                    if as_text(row[name]) == "":
+                        reason = f"{at}: no `{shown(name)}`"
+                        column.add(FAILED, at, None, numbers)
+                        continue
+                column.add(found, at, row.get(name), numbers)
     points = {name: column for name, column in columns.items() if column.points}
     if wanted and not points:
         name = next(filter(others.get, wanted), next(iter(wanted)))
@@ -188,28 +189,26 @@ def read_rows(
                 f"{place}: its rows are of several series, with `{shown(name)}` such as {listed(several)}; pick one "
                 f"with --where {shown(name)}=VALUE"
             )
-    for name, column in columns.items():
-        if column.missing and not column.points:
-            raise UsageError(f"{place}: no `{shown(name)}` in any record; give another --column")
-        if column.missing and layout is UNKNOWN:
-            notes.append(f"{place}: {count(column.missing, 'record')} without `{shown(name)}` left out")
     if not points:
         raise UsageError(f"{place}: {nothing}")
     labels = [name for name, values in kinds.items() if len(values) > 1 and _is_label(name)]
     if labels:
         name = min(labels, key=lambda name: len(kinds[name]))  # a URL may hold an id of each request
-        notes.append(
+        file.notes.append(
             f"{place}: rows of several kinds are judged together, with `{shown(name)}` such as "
             f"{listed([*kinds[name]][:4])}; if their shares differ between the files, pick one with --where "
             f"{shown(name)}=VALUE"
         )
-    runs = {
-        "" if len(points) == 1 else name: column.runs(
-            failures(seen), reason, in_seconds=numbers.has_units or name in layout.columns, tells=tells
+    runs = {}
+    for name, column in points.items():
+        if (missing := total - len(column.points)) and layout is UNKNOWN:
+            file.notes.append(f"{place}: {count(missing, 'record')} without `{shown(name)}` left out")
+        series = column.runs(failures(seen), reason)
+        runs["" if len(points) == 1 else name] = series._replace(
+            in_seconds=numbers.has_units or name in layout.columns,
+            attempts=series.attempts if tells else None,
         )
-        for name, column in points.items()
-    }
-    return runs, notes
+    return runs
 
 
 def _signs(row: Row, told: Iterable[str]) -> int:
@@ -243,7 +242,7 @@ def _note(values: dict[str, None], text: str) -> None:
         values[text[:200]] = None
 
 
-def _pick(place: str, names: Sequence[str], column: str, option: str = "--column") -> str:
+def pick_column(place: str, names: Sequence[str], column: str, option: str = "--column") -> str:
     """Return the column that the user named with an option, or the only one."""
     if column and column in names:
         return column
