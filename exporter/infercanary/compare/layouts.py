@@ -156,40 +156,30 @@ def _prometheus(row: Row) -> Row | None:
     return None if value in ("NaN", "+Inf", "-Inf") else {**row, "value": value}
 
 
-def _k6_point(row: Row) -> Row | None:
-    return row if row.get("type", "Point") == "Point" and "data.value" in row else None
-
-
 def _google(row: Row) -> Row | None:
     is_aggregate = re.search("_(mean|median|stddev|cv|min|max)$", str(row.get("name", "")))
     if is_aggregate or row.get("run_type", "iteration") != "iteration":
         return None
     unit = row.get("time_unit") or "ns"
-    return {
-        name: _seconds(value, unit) if name in ("real_time", "cpu_time") else value
-        for name, value in row.items()
-        if name != "time_unit"
-    }
+    times = {name: _seconds(row[name], unit) for name in ("real_time", "cpu_time") if name in row}
+    return {**row, **times, "time_unit": "s"}
 
 
 def _aiperf(row: Row) -> Row | None:
     if "warmup" in (row.get("metadata.benchmark_phase"), row.get("metadata.credit_phase")):
         return None
-    found: dict[str, object] = {}
-    for name, value in row.items():
-        metric = name.removeprefix("metrics.")
-        if metric == name:
-            found[name] = value
-        elif metric.endswith(".value"):
-            metric = metric.removesuffix(".value")
+    shaped = dict(row)
+    for name in row:
+        metric = name.removeprefix("metrics.").removesuffix(".value")
+        if name == f"metrics.{metric}.value":
             unit = row.get(f"metrics.{metric}.unit", "ms")
-            found[metric] = _seconds(value, unit) if unit in PER_SECOND else value
-    return found
+            shaped[metric] = _seconds(row[name], unit) if unit in PER_SECOND else row[name]
+    return shaped
 
 
 _SHAPES: Mapping[str, Callable[[Row], Row | None]] = {
     "hyperfine": _hyperfine, "vLLM or SGLang": _serving, "perf_analyzer": _perf_analyzer, "Prometheus": _prometheus,
-    "k6 JSON": _k6_point, "Google Benchmark": _google, "AIPerf": _aiperf,
+    "Google Benchmark": _google, "AIPerf": _aiperf,
 }  # fmt: skip
 
 

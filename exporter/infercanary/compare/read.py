@@ -48,16 +48,16 @@ def read(
         )
     notes: list[str] = []
     if True in kinds:
-        if choice.option:
+        if any(choice):
             raise UsageError(
-                f"{place}: a journal, whose runs are judged by their latencies; leave {choice.option} out"
+                f"{place}: a journal, whose runs are judged by their latencies; leave --column and --where out"
             )
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
         raise UsageError(f"{place}: holds numbers, without ids of boots or environments; leave that option out")
     files: list[dict[str, RecordedRuns]] = []
     for path, text in texts.items():
-        files.append(numbers(File(named(path), choice.column, choice.where, notes), text))
+        files.append(numbers(File(named(path), notes, *choice), text))
     if any(series.keys() != files[0].keys() for series in files):
         raise UsageError(f"{place}: hold different columns; name one of each with --column")
     joined = {name: _joined([series[name] for series in files]) for name in files[0]}
@@ -68,12 +68,12 @@ def read(
 
 def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
     """Read each file as one start."""
-    attempts = [runs.attempts for runs in files if runs.attempts is not None]
+    begun = [runs.attempts.begun for runs in files if runs.attempts]
     failed = sum(runs.left_out.get("failed", 0) for runs in files)
     return RecordedRuns(
         [start for runs in files for start in runs.points],
         left_out={"failed": failed} if failed else {},
-        attempts=Attempts(sum(each.begun for each in attempts), failed) if attempts else None,
+        attempts=Attempts(sum(begun), failed) if begun else None,
         failure=max(runs.failure for runs in files),
         in_seconds=all(runs.in_seconds for runs in files),
     )

@@ -34,21 +34,16 @@ class Choice(NamedTuple):
     column: str = ""
     where: Sequence[tuple[str, str]] = ()
 
-    @property
-    def option(self) -> str:
-        """Name of an option that was given; empty if none was."""
-        return "--column" if self.column else "--where" if self.where else ""
-
 
 class File(NamedTuple):
     """A file that is read, and what the user picked of it."""
 
     place: str
     """Name for messages."""
+    notes: list[str]
+    """Remarks for the reader, which grow as the file is read."""
     column: str = ""
     where: Sequence[tuple[str, str]] = ()
-    notes: list[str] = []  # noqa: RUF012 - each file gets its own
-    """Remarks for the reader, which grow as the file is read."""
 
 
 class _Column:
@@ -71,16 +66,18 @@ class _Column:
         self.points.append(value)
         self._signs.append(found)
 
-    def runs(self, failed_signs: int, reason: str) -> RecordedRuns:
+    def runs(self, failed_signs: int, reason: str, *, tells: bool) -> RecordedRuns:
         for found, mistake in self._mistakes.items():
             if not found & failed_signs:
                 raise mistake
         failed = np.frombuffer(bytes(self._signs), dtype=np.uint8) & failed_signs != 0
         total = int(failed.sum())
-        points = [np.frombuffer(self.points, dtype=np.float64)[~failed]]
-        if not total:
-            return RecordedRuns(points, attempts=Attempts(len(failed), 0))
-        return RecordedRuns(points, left_out={"failed": total}, attempts=Attempts(len(failed), total), failure=reason)
+        return RecordedRuns(
+            [np.frombuffer(self.points, dtype=np.float64)[~failed]],
+            left_out={"failed": total} if total else {},
+            attempts=Attempts(len(failed), total) if tells else None,
+            failure=reason * bool(total),
+        )
 
 
 def read_rows(
@@ -108,15 +105,14 @@ def read_rows(
     """
     place = file.place
     rows = iter(rows)
-    head = [*islice(rows, _HEAD)]
-    layout = document or table_of(place, [name for _, row in head for name in row])
-    shaped = [row for at, raw in head if (row := layout.shaped(at, raw)) is not None]
-    names = [*dict.fromkeys(name for row in shaped for name in row)]
-    nothing = "holds no numbers; give one a line, or a table with a header"
-    if layout.tool:
-        nothing = f"a file of {layout.tool} without a run; {layout.advice}"
+    raw = [*islice(rows, _HEAD)]
+    layout = document or table_of(place, [name for _, row in raw for name in row])
+    shaped = ((at, row) for at, each in chain(raw, rows) if (row := layout.shaped(at, each)) is not None)
+    head = [*islice(shaped, _HEAD)]
+    names = [*dict.fromkeys(name for _, row in head for name in row)]
     if not names:
-        raise UsageError(f"{place}: {nothing}")
+        nothing = f"a file of {layout.tool} without a run; {layout.advice}"
+        raise UsageError(f"{place}: {nothing if layout.tool else 'holds no numbers; give one a line, or a table'}")
     if names == [""] and (file.column or file.where):
         raise UsageError(f"{place}: numbers without columns; leave --column and --where out")
 
@@ -125,15 +121,14 @@ def read_rows(
         return [name for name in names if outcome_kind(name) and not layout.is_labelled]
 
     usual = [name for name in layout.columns if name in names]
-    if records and all(_signs(row, outcomes_in((*row,))) & FAILED for row in shaped):
+    if records and all(_signs(row, outcomes_in((*row,))) & FAILED for _, row in head):
         # No run ended well, and so none may have the column.
         usual = [file.column or next(iter(layout.columns or names))]
-        names = [*dict.fromkeys([*names, *usual])]
-    elif not file.column and not usual and len(names) > 1 and (only_one := _only_times(shaped, names)):
-        usual = [only_one]
-        file.notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
-    if file.column or not usual:
-        usual = [pick_column(place, names, file.column)]
+    elif file.column or not usual:
+        only_one = "" if file.column else _only_times([row for _, row in head], names)
+        usual = [only_one or pick_column(place, names, file.column)]
+        if only_one and len(names) > 1:
+            file.notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
     where: defaultdict[str, set[str]] = defaultdict(set)
     for name, text in file.where:
         where[pick_column(place, names, name, "--where")].add(text.strip())
@@ -144,12 +139,9 @@ def read_rows(
     numbers = Numbers(decimal_comma)
     columns = {name: _Column(layout.per_second if name in layout.columns else 1.0) for name in usual}
     seen = total = 0
-    tells = records
+    told: Sequence[str] = ()
     reason = ""
-    for at, raw in chain(head, rows):
-        row = layout.shaped(at, raw)
-        if row is None:
-            continue
+    for at, row in chain(head, shaped):
         for name, values in wanted.items():
             if (text := as_text(row.get(name)).strip()) not in values:
                 _note(others[name], text)
@@ -158,15 +150,14 @@ def read_rows(
             for name in watched:
                 _note(kinds[name], as_text(row.get(name)))
             told = [name for name in outcomes_in((*row,)) if name not in columns]
-            tells |= bool(told)
             found = _signs(row, told)
             seen |= found
             total += 1
+            at_most(MAX_POINTS, total, place, "numbers")
             if found & FAILED:
                 texts = [f"{shown(name)} {shown(text)}" for name in told if (text := as_text(row[name]))]
                 reason = f"{at}: {', '.join(texts[:4])}"
             for name, column in columns.items():
-                at_most(MAX_POINTS, len(column.points) + 1, place, "numbers")
                 if records and not found & FAILED:
                     if name not in row:
                         continue
@@ -177,7 +168,7 @@ def read_rows(
                 column.add(found, at, row.get(name), numbers)
     points = {name: column for name, column in columns.items() if column.points}
     if wanted and not points:
-        name = next(filter(others.get, wanted), next(iter(wanted)))
+        name = max(wanted, key=lambda name: len(others[name]))
         raise UsageError(
             f"{place}: no row whose `{shown(name)}` is {listed(sorted(wanted[name]))}; give --where "
             f"{shown(name)}=VALUE with a value such as {listed(others[name]) or 'none'}"
@@ -189,8 +180,6 @@ def read_rows(
                 f"{place}: its rows are of several series, with `{shown(name)}` such as {listed(several)}; pick one "
                 f"with --where {shown(name)}=VALUE"
             )
-    if not points:
-        raise UsageError(f"{place}: {nothing}")
     labels = [name for name, values in kinds.items() if len(values) > 1 and _is_label(name)]
     if labels:
         name = min(labels, key=lambda name: len(kinds[name]))  # a URL may hold an id of each request
@@ -203,10 +192,9 @@ def read_rows(
     for name, column in points.items():
         if (missing := total - len(column.points)) and layout is UNKNOWN:
             file.notes.append(f"{place}: {count(missing, 'record')} without `{shown(name)}` left out")
-        series = column.runs(failures(seen), reason)
+        series = column.runs(failures(seen), reason, tells=records or bool(told))
         runs["" if len(points) == 1 else name] = series._replace(
-            in_seconds=numbers.has_units or name in layout.columns,
-            attempts=series.attempts if tells else None,
+            in_seconds=numbers.has_units or name in layout.columns
         )
     return runs
 
