@@ -18,40 +18,27 @@ PER_SECOND = {
 }  # fmt: skip
 """Unit → how many of it are a second."""
 
+_GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}|\d{1,3}([\u00a0\u2009\u202f]\d{3})+\D*")
+_DECIMAL_COMMA = re.compile(r"\d{1,3}(\.\d{3})*,\d+|\d+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
-_DECIMAL_COMMA = re.compile(r"\s*\d{1,3}(\.\d{3})*,\d+\s*|\s*\d+,\d+\s*")
 
 
 class Numbers:
     """Reads the cells of one file, which has one way to write numbers."""
 
     def __init__(self, decimal_comma: bool) -> None:
-        self.has_units = self._plain = self._comma = self._point = False
         self._decimal_comma = decimal_comma
+        self._forms: set[str] = set()
+
+    @property
+    def has_units(self) -> bool:
+        return not self._forms.isdisjoint(("unit", "unit, comma"))
 
     def latency(self, where: str, cell: object) -> float:
         """Return a cell in its column's unit, or in seconds if it names its unit."""
-        value: float | None = None
-        unit = False
-        if isinstance(cell, str):
-            if (value := plain_number(cell)) is None:
-                cell = _without_groups(cell)
-                value = plain_number(cell)
-            if self._decimal_comma:
-                self._point |= value is not None and "." in cell
-                if value is None and (value := decimal_comma(cell)):
-                    self._comma = True
-                if self._comma and self._point:
-                    raise UsageError(
-                        f"{where}: `{shown(cell)}`: decimal commas and points in one column; write all with a point"
-                    )
-            if value is None:
-                value = duration(cell.replace(",", ".") if self._decimal_comma else cell)
-                unit = value is not None
-        elif is_number(cell):
-            value = float(min(cell, 2 * _MOST))  # an integer may have hundreds of digits
-        if value is None:
+        value, form = parsed(cell)
+        if value is None or ("comma" in form and not self._decimal_comma):
             text = as_text(cell)
             raise UsageError(
                 f"{where}: {f'`{shown(text)}`' if text else 'nothing'} is not a number; {_hint(text)}"
@@ -61,12 +48,15 @@ class Numbers:
                 f"{where}: {shown(str(cell))} is not a latency: those are above zero, and in any unit from {_LEAST:g} "
                 f"to {_MOST:g}; take it out"
             )
-        self.has_units |= unit
-        self._plain |= not unit
-        if self.has_units and self._plain:
+        self._forms.add(form)
+        if self._decimal_comma and {"comma", "point"} <= self._forms:
             raise UsageError(
-                f"{where}: `{shown(str(cell))}` {'has' if unit else 'without'} a unit, unlike the numbers before; "
-                "give all of them one"
+                f"{where}: `{shown(str(cell))}`: decimal commas and points in one column; write all with a point"
+            )
+        if self.has_units and not self._forms <= {"unit", "unit, comma"}:
+            raise UsageError(
+                f"{where}: `{shown(str(cell))}` {'has' if 'unit' in form else 'without'} a unit, unlike the numbers "
+                "before; give all of them one"
             )
         return value
 
@@ -76,17 +66,27 @@ def is_number(value: object) -> TypeGuard[float]:
     return type(value) in (int, float)
 
 
-def number_of(text: str) -> float | None:
-    """Return the number or duration in a cell, also with a decimal comma; None if it is neither."""
-    value = plain_number(text)
-    return value if value is not None else decimal_comma(text) or duration(text)
+def parsed(cell: object) -> tuple[float | None, str]:
+    """Return the number in a cell, None if there is none, and how it is written; durations in seconds.
 
-
-def _without_groups(cell: str) -> str:
-    """Leave out separators of thousands where they cannot be anything else."""
-    if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}", cell):
-        return cell.replace(",", "")
-    return re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell)
+    Args:
+        cell: Such as ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
+    """
+    if not isinstance(cell, str):
+        return float(min(cell, 2 * _MOST)) if is_number(cell) else None, ""  # an integer may have hundreds of digits
+    if (value := plain_number(cell)) is None:
+        cell = cell.partition("#")[0].strip()
+        cell = re.sub(r"[,\u00a0\u2009\u202f]", "", cell) if _GROUPS.fullmatch(cell) else cell
+        value = plain_number(cell)
+    if value is not None:
+        return value, "point" if "." in cell else ""
+    if _DECIMAL_COMMA.fullmatch(cell):
+        return float(cell.replace(".", "").replace(",", ".")), "comma"
+    with_points = cell.replace(",", ".")
+    if not _DURATION.fullmatch(with_points):
+        return None, ""
+    seconds = sum(float(number) / PER_SECOND[unit] for number, unit in re.findall(_PART, with_points))
+    return seconds, "unit" if cell == with_points else "unit, comma"
 
 
 def _hint(text: str) -> str:
@@ -103,19 +103,6 @@ def plain_number(text: str) -> float | None:
         return float(text.partition("#")[0])
     except ValueError:
         return None
-
-
-def decimal_comma(text: str) -> float | None:
-    """Return the number of such as ``12,5`` or ``1.234,5``; None if it is none."""
-    return float(text.replace(".", "").replace(",", ".")) if _DECIMAL_COMMA.fullmatch(text) else None
-
-
-def duration(text: str) -> float | None:
-    """Return the seconds of such as ``20.7ms``, ``850 µs`` or ``1m2.5s``; None if it is none."""
-    text = text.partition("#")[0].strip()
-    if not _DURATION.fullmatch(text):
-        return None
-    return sum(float(number) / PER_SECOND[unit] for number, unit in re.findall(_PART, text))
 
 
 def as_text(cell: object) -> str:

@@ -6,6 +6,7 @@ import io
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -26,6 +27,10 @@ _MAX_CANARIES = 1_000  # a probe has a few
 _MAX_STARTS = 20_000  # a start an hour for two years
 _MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
 _DETAIL = 400  # characters, as a probe writes at most
+
+
+_Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
+"""Of one canary in one boot: sequence → the run, and its environment."""
 
 
 class _Boot(msgspec.Struct):
@@ -100,8 +105,7 @@ def recording(
     Raises:
         UsageError: There is no run, or none with these ids, or a latency that cannot be one.
     """
-    # Canary → boot → sequence → the run, and its environment.
-    samples: defaultdict[str, dict[str, dict[int, tuple[Sample, str]]]] = defaultdict(dict)
+    samples: defaultdict[str, dict[str, _Runs]] = defaultdict(dict)  # by canary and boot
     boots: defaultdict[str, _Boot] = defaultdict(_Boot)
     components: dict[str, dict[str, str]] = {}
     failures: dict[str, str] = {}
@@ -153,7 +157,7 @@ def recording(
 
 
 def _series(
-    starts: Mapping[str, dict[int, tuple[Sample, str]]],
+    starts: Mapping[str, _Runs],
     boots: Mapping[str, _Boot],
     components: Mapping[str, dict[str, str]],
 ) -> RecordedRuns:

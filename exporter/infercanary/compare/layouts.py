@@ -35,6 +35,10 @@ class Layout(msgspec.Struct, frozen=True):
     """Columns that name what was measured."""
     only: dict[str, set[str]] = {}
     """Column → values; other rows count only if --where names that column."""
+    header: Sequence[str] = ()
+    """Columns of a table that is written without a header."""
+    first_row: str = ""
+    """Pattern of its first cells, joined by tabs."""
     is_labelled: bool = False
     """True if all other columns are the user's own: each names a series, and `status` may be anything."""
     path: str = ""
@@ -84,11 +88,6 @@ UNKNOWN = Layout()
 """Layout of an unknown tool."""
 
 
-class _Header(msgspec.Struct):
-    columns: Sequence[str]
-    cells: str
-
-
 class _Summary(msgspec.Struct):
     what: str
     advice: str
@@ -99,7 +98,6 @@ class _Summary(msgspec.Struct):
 class _Declared(msgspec.Struct):
     tables: Sequence[Layout]
     documents: Sequence[Layout]
-    headers: Sequence[_Header]
     summaries: Sequence[_Summary]
 
 
@@ -189,8 +187,8 @@ def header_of(cells: Sequence[str]) -> Sequence[str]:
     Args:
         cells: Of the first row.
     """
-    text = "\t".join(cells)
-    known = (header.columns for header in _declared().headers if re.fullmatch(header.cells, text))
+    row = "\t".join(cells)
+    known = (layout.header for layout in _declared().tables if re.fullmatch(layout.first_row, row))
     return next(known, ())[: len(cells)]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.cells import Numbers, as_text, number_of, plain_number
+from infercanary.compare.cells import Numbers, as_text, parsed, plain_number
 from infercanary.compare.layouts import UNKNOWN, Layout, Row, table_of
 from infercanary.compare.outcomes import FAILED, WORDS, failures, outcome_kind, signs, words_of
 from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
@@ -44,40 +44,6 @@ class File(NamedTuple):
     """Remarks for the reader, which grow as the file is read."""
     column: str = ""
     where: Sequence[tuple[str, str]] = ()
-
-
-class _Column:
-    """The values of one column."""
-
-    def __init__(self, per_second: float) -> None:
-        self.points = array("d")
-        self._per_second = per_second
-        self._signs = bytearray()
-        self._mistakes: dict[int, UsageError] = {}
-
-    def add(self, found: int, at: str, cell: object, numbers: Numbers) -> None:
-        """Take the value of a row. A mistake in it counts only if the row turns out to be no failure."""
-        value = math.nan
-        if not found & FAILED:
-            try:
-                value = numbers.latency(at, cell) / self._per_second
-            except UsageError as mistake:
-                self._mistakes.setdefault(found, mistake)
-        self.points.append(value)
-        self._signs.append(found)
-
-    def runs(self, failed_signs: int, reason: str, *, tells: bool) -> RecordedRuns:
-        for found, mistake in self._mistakes.items():
-            if not found & failed_signs:
-                raise mistake
-        failed = np.frombuffer(bytes(self._signs), dtype=np.uint8) & failed_signs != 0
-        total = int(failed.sum())
-        return RecordedRuns(
-            [np.frombuffer(self.points, dtype=np.float64)[~failed]],
-            left_out={"failed": total} if total else {},
-            attempts=Attempts(len(failed), total) if tells else None,
-            failure=reason * bool(total),
-        )
 
 
 def read_rows(
@@ -137,8 +103,10 @@ def read_rows(
     kinds: _Values = defaultdict(dict)
     watched = [n for n in names if n not in (*usual, *where) and (_is_label(n) or _series_sign(layout, n))]
     numbers = Numbers(decimal_comma)
-    columns = {name: _Column(layout.per_second if name in layout.columns else 1.0) for name in usual}
-    seen = total = 0
+    columns = {name: array("d") for name in usual}
+    states = bytearray()
+    mistakes: dict[int, UsageError] = {}  # each counts only if its row turns out to be no failure
+    seen = 0
     told: Sequence[str] = ()
     reason = ""
     for at, row in chain(head, shaped):
@@ -152,22 +120,24 @@ def read_rows(
             told = [name for name in outcomes_in((*row,)) if name not in columns]
             found = _signs(row, told)
             seen |= found
-            total += 1
-            at_most(MAX_POINTS, total, place, "numbers")
+            states.append(found)
+            at_most(MAX_POINTS, len(states), place, "numbers")
             if found & FAILED:
                 texts = [f"{shown(name)} {shown(text)}" for name in told if (text := as_text(row[name]))]
                 reason = f"{at}: {', '.join(texts[:4])}"
-            for name, column in columns.items():
-                if records and not found & FAILED:
-                    if name not in row:
-                        continue
-                    if as_text(row[name]) == "":
-                        reason = f"{at}: no `{shown(name)}`"
-                        column.add(FAILED, at, None, numbers)
-                        continue
-                column.add(found, at, row.get(name), numbers)
-    points = {name: column for name, column in columns.items() if column.points}
-    if wanted and not points:
+            for name, points in columns.items():
+                value = math.nan  # a failed run
+                if records and not found & FAILED and name not in row:
+                    value = math.inf  # no run
+                elif records and not found & FAILED and as_text(row[name]) == "":
+                    reason = f"{at}: no `{shown(name)}`"
+                elif not found & FAILED:
+                    try:
+                        value = numbers.latency(at, row[name])
+                    except UsageError as mistake:
+                        mistakes.setdefault(found, mistake)
+                points.append(value)
+    if not states:
         name = max(wanted, key=lambda name: len(others[name]))
         raise UsageError(
             f"{place}: no row whose `{shown(name)}` is {listed(sorted(wanted[name]))}; give --where "
@@ -188,15 +158,30 @@ def read_rows(
             f"{listed([*kinds[name]][:4])}; if their shares differ between the files, pick one with --where "
             f"{shown(name)}=VALUE"
         )
+    for found, wrong in mistakes.items():
+        if not found & failures(seen):
+            raise wrong
+    is_failure = np.frombuffer(bytes(states), dtype=np.uint8) & failures(seen) != 0
     runs = {}
-    for name, column in points.items():
-        if (missing := total - len(column.points)) and layout is UNKNOWN:
-            file.notes.append(f"{place}: {count(missing, 'record')} without `{shown(name)}` left out")
-        series = column.runs(failures(seen), reason, tells=records or bool(told))
-        runs["" if len(points) == 1 else name] = series._replace(
-            in_seconds=numbers.has_units or name in layout.columns
-        )
-    return runs
+    for name, points in columns.items():
+        is_run = ~np.isinf(points)
+        seconds = np.array(points)[is_run] / (layout.per_second if name in layout.columns else 1.0)
+        failed = is_failure[is_run] | np.isnan(seconds)
+        total = int(failed.sum())
+        if layout is UNKNOWN and not is_run.all():
+            missing = count(len(states) - len(seconds), "record")
+            file.notes.append(f"{place}: {missing} without `{shown(name)}` left out")
+        if len(seconds):
+            runs[name] = RecordedRuns(
+                [seconds[~failed]],
+                left_out={"failed": total} if total else {},
+                attempts=Attempts(len(failed), total) if records or told else None,
+                failure=reason * bool(total),
+                in_seconds=numbers.has_units or name in layout.columns,
+            )
+    if not runs:
+        raise UsageError(f"{place}: no {listed(columns)} in any record; give another --column")
+    return {"": runs.popitem()[1]} if len(runs) == 1 else runs
 
 
 def _signs(row: Row, told: Iterable[str]) -> int:
@@ -220,7 +205,7 @@ def _only_times(rows: Sequence[Row], names: Iterable[str]) -> str:
     found = []
     for name in names:
         cells = [text for row in rows if (text := as_text(row.get(name)))]
-        if sum(map(bool, map(number_of, cells))) > len(cells) / 2 and not outcome_kind(name):
+        if sum(bool(parsed(text)[0]) for text in cells) > len(cells) / 2 and not outcome_kind(name):
             found += [name] * (not words_of(name) & WORDS["never a time"])
     return found[0] if len(found) == 1 and words_of(found[0]) & WORDS["times"] else ""
 

@@ -15,7 +15,7 @@ import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
-from infercanary.compare.cells import as_text, is_number, number_of
+from infercanary.compare.cells import as_text, is_number, parsed
 from infercanary.compare.layouts import Row
 from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
@@ -107,16 +107,14 @@ def _json_lines(file: File, data: bytes) -> Iterator[tuple[str, Row]]:
         where = f"{file.place}:{at}"
         try:
             entry = _parse(line)
+            if not isinstance(entry, dict):
+                raise msgspec.DecodeError("no object")
         except msgspec.DecodeError as error:
             # Only the last line may be truncated, and only if its line end is missing.
-            if data.endswith(b"\n") or next(lines, None):
+            if data.endswith(b"\n") or next(lines, None) or not line.startswith(b"{"):
                 raise UsageError(f"{where}: not JSON ({error}); put one object on each line") from None
             file.notes.append(f"{file.place}: the last line is truncated, and was left out")
             return
-        if not isinstance(entry, dict):
-            raise UsageError(
-                f"{where}: `{shown(as_text(entry))}` among objects; keep to one format in a file"
-            )
         yield where, entry
 
 
@@ -197,7 +195,7 @@ def _of_table(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
         rows = csv.reader([line[: csv.field_size_limit()]], delimiter=sign, skipinitialspace=True)
         return [cell.strip() for cell in next(rows, [])]
 
-    is_one = number_of(header) is not None
+    is_one = _is_number(header)
     # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
     delimiter = max(",;\t", key=lambda sign: len(cells(header, sign)))
     if separator := _SEPARATOR.search(before):
@@ -224,7 +222,7 @@ def _of_table(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
 
 
 def _is_number(cell: str) -> bool:
-    return number_of(cell) is not None
+    return parsed(cell)[0] is not None
 
 
 def _rows(
