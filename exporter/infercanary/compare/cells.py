@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import cast
+from typing import TypeGuard
 
 import msgspec
 
@@ -19,113 +18,91 @@ PER_SECOND = {
 }  # fmt: skip
 """Unit → how many of it are a second."""
 
-DECIMAL_COMMA = re.compile(r"\s*\d{1,3}(\.\d{3})*,\d+\s*|\s*\d+,\d+\s*")
+_GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}|\d{1,3}([\u00a0\u2009\u202f]\d{3})+\D*")
+_DECIMAL_COMMA = re.compile(r"\d{1,3}(\.\d{3})*,\d+|\d+,\d+")
+_PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
+_DURATION = re.compile(f"(?:{_PART})+")
 
 
 class Numbers:
     """Reads the cells of one file, which has one way to write numbers."""
 
     def __init__(self, decimal_comma: bool) -> None:
-        self.has_units = False
-        self._plain = self._comma = self._point = False
         self._decimal_comma = decimal_comma
+        self._forms: set[str] = set()
+
+    @property
+    def has_units(self) -> bool:
+        return not self._forms.isdisjoint(("unit", "unit, comma"))
 
     def latency(self, where: str, cell: object) -> float:
-        value: float | None = None
-        unit = False
-        if isinstance(cell, str):
-            value = plain_number(cell)
-            if value is None:
-                cell = _without_groups(cell)
-                value = plain_number(cell)
-            if self._decimal_comma:
-                value = self._with_comma(where, cell, value)
-            if value is None:
-                value = duration(cell.replace(",", ".") if self._decimal_comma else cell)
-                unit = value is not None
-        elif is_number(cell):
-            value = _float(cast("float", cell))
-        if value is None:
-            raise UsageError(f"{where}: {_what(cell)} is not a number{_hint(cell)}")
+        """Return a cell in its column's unit, or in seconds if it names its unit."""
+        value, form = parsed(cell)
+        if value is None or ("comma" in form and not self._decimal_comma):
+            text = as_text(cell)
+            raise UsageError(
+                f"{where}: {f'`{shown(text)}`' if text else 'nothing'} is not a number; {_hint(text)}"
+            )
         if not _LEAST <= value <= _MOST:
-            is_odd = not 0 < value < math.inf
-            range_ = (
-                "those are finite and above zero"
-                if is_odd
-                else f"in any unit those are from {_LEAST:g} to {_MOST:g}"
-            )
-            raise UsageError(f"{where}: {shown(str(cell))} is not a latency: {range_}; take it out")
-        self.has_units |= unit
-        self._plain |= not unit
-        if self.has_units and self._plain:
             raise UsageError(
-                f"{where}: `{shown(str(cell))}` {'has' if unit else 'without'} a unit, unlike the numbers before; "
-                "give all of them one"
+                f"{where}: {shown(str(cell))} is not a latency: those are above zero, and in any unit from {_LEAST:g} "
+                f"to {_MOST:g}; take it out"
             )
-        return value
-
-    def _with_comma(self, where: str, cell: str, value: float | None) -> float | None:
-        if value is None and DECIMAL_COMMA.fullmatch(cell):
-            value = float(cell.replace(".", "").replace(",", "."))
-            self._comma = True
-        elif value is not None and "." in cell:
-            self._point = True
-        if self._comma and self._point:
+        self._forms.add(form)
+        if self._decimal_comma and {"comma", "point"} <= self._forms:
             raise UsageError(
-                f"{where}: {_what(cell)}: decimal commas and points in one column; write all with a point"
+                f"{where}: `{shown(str(cell))}`: decimal commas and points in one column; write all with a point"
+            )
+        if self.has_units and not self._forms <= {"unit", "unit, comma"}:
+            raise UsageError(
+                f"{where}: `{shown(str(cell))}` {'has' if 'unit' in form else 'without'} a unit, unlike the numbers "
+                "before; give all of them one"
             )
         return value
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value of JSON is a number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) in (int, float)
 
 
-def _without_groups(cell: str) -> str:
-    """Leave out separators of thousands where they cannot be anything else."""
-    if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}", cell):
-        return cell.replace(",", "")
-    return re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell)
+def parsed(cell: object) -> tuple[float | None, str]:
+    """Return the number in a cell, None if there is none, and how it is written; durations in seconds.
 
-
-def _hint(cell: object) -> str:
+    Args:
+        cell: Such as ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
+    """
     if not isinstance(cell, str):
-        return ""
-    if not cell:
-        return "; take the row out"  # a cell of a table
-    if re.fullmatch(r"\d+,\d+", cell.strip()):
-        return "; write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
-    if len(cell.replace(",", " ").split()) > 1:
-        return "; put one number on a line, or give the table a header and name a column with --column"
-    return "; take it out"
+        return float(min(cell, 2 * _MOST)) if is_number(cell) else None, ""  # an integer may have hundreds of digits
+    if (value := plain_number(cell)) is None:
+        cell = cell.partition("#")[0].strip()
+        cell = re.sub(r"[,\u00a0\u2009\u202f]", "", cell) if _GROUPS.fullmatch(cell) else cell
+        value = plain_number(cell)
+    if value is not None:
+        return value, "point" if "." in cell else ""
+    if _DECIMAL_COMMA.fullmatch(cell):
+        return float(cell.replace(".", "").replace(",", ".")), "comma"
+    with_points = cell.replace(",", ".")
+    if not _DURATION.fullmatch(with_points):
+        return None, ""
+    seconds = sum(float(number) / PER_SECOND[unit] for number, unit in re.findall(_PART, with_points))
+    return seconds, "unit" if cell == with_points else "unit, comma"
+
+
+def _hint(text: str) -> str:
+    if re.fullmatch(r"\d+,\d+", text.strip()):
+        return "write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
+    if len(text.replace(",", " ").split()) > 1:
+        return "put one number on a line, or give the table a header and name a column with --column"
+    return "take it out"
 
 
 def plain_number(text: str) -> float | None:
     """Return the number that ``text`` is, with or without a comment after it; None if it is none."""
     try:
-        return float(text.partition("#")[0].strip())
+        return float(text.partition("#")[0])
     except ValueError:
         return None
-
-
-_DURATION = re.compile(r"(?:\d+(?:\.\d*)?\s*(?:ns|usec|us|µs|μs|msec|ms|seconds|secs|sec|s|min|m|h)\s*)+")
-
-
-def duration(text: str) -> float | None:
-    """Return the seconds of such as ``20.7ms``, ``850 µs`` or ``1m2.5s``; None if it is none."""
-    text = text.partition("#")[0].strip()
-    if not _DURATION.fullmatch(text):
-        return None
-    parts = re.findall(r"(\d+(?:\.\d*)?)\s*([a-zµμ]+)", text)
-    return sum(float(number) / PER_SECOND[unit] for number, unit in parts)
-
-
-def _float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf
 
 
 def as_text(cell: object) -> str:
@@ -135,9 +112,3 @@ def as_text(cell: object) -> str:
     if cell is None or cell != cell:  # NaN
         return ""
     return msgspec.json.encode(cell)[:200].decode(errors="replace")
-
-
-def _what(cell: object) -> str:
-    if cell is None or cell == "":
-        return "nothing"
-    return f"`{shown(cell if isinstance(cell, str) else msgspec.json.encode(cell)[:80].decode(errors='replace'))}`"

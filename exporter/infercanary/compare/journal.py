@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -16,6 +17,7 @@ from infercanary.contract import bounds
 from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.profile import is_sound
 from infercanary.contract.report import Run
+from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
 
@@ -24,18 +26,18 @@ _MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment,
 _MAX_CANARIES = 1_000  # a probe has a few
 _MAX_STARTS = 20_000  # a start an hour for two years
 _MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
-_NAMED = 5  # runs that are left out have a note of their own
 _DETAIL = 400  # characters, as a probe writes at most
+
 
 _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
 """Of one canary in one boot: sequence → the run, and its environment."""
 
 
-class _Named(msgspec.Struct):
-    """What each line has; the rest is not taken apart, for it may be of any size."""
+class _Boot(msgspec.Struct):
+    """Facts of one start, about all its canaries."""
 
-    boot_id: msgspec.Raw
-    environment: msgspec.Raw
+    outputs: dict[str, tuple[float, ...]] = {}
+    profiles: Packed = {}
 
 
 def is_journal(data: bytes) -> bool:
@@ -45,13 +47,8 @@ def is_journal(data: bytes) -> bool:
         data: The whole file, or its beginning.
     """
     first = next((line for line in io.BytesIO(data) if line.strip()), b"").strip()
-    if first.startswith(MARK):
-        return True
-    try:
-        msgspec.json.decode(first, type=_Named)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-    return True
+    keys = first.startswith(b"{") and (b'"boot_id"' in first, b'"environment"' in first)
+    return first.startswith(MARK) or keys == (True, True)
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
@@ -72,20 +69,16 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
     for at, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
-        if len(line) > _MAX_LINE_BYTES or at > _MAX_LINES:  # read, each takes many times its size
-            at_most(_MAX_LINES, at, place, "lines")
+        at_most(_MAX_LINES, at, place, "lines")
+        if len(line) > _MAX_LINE_BYTES:  # read, each takes many times its size
             raise UsageError(f"{place}:{at}: a line of more than 1 MiB, which no probe writes; take it out")
         try:
             yield f"{place}:{at}", decode(line)
-        except msgspec.ValidationError as error:
-            raise UsageError(
-                f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
-            ) from None
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
             # A killed process or a lost write leaves the beginning of a line, or zeros.
-            if not line.lstrip().startswith((b"{", b"\0")):
+            if isinstance(error, msgspec.ValidationError) or not line.lstrip().startswith((b"{", b"\0")):
                 raise UsageError(
-                    f"{place}:{at}: not a line of a journal; keep other lines out of it"
+                    f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
                 ) from None
             truncated += 1
     if truncated:
@@ -112,45 +105,44 @@ def recording(
     Raises:
         UsageError: There is no run, or none with these ids, or a latency that cannot be one.
     """
-    samples: dict[str, dict[str, _Runs]] = {}  # by canary and boot
-    profiles: dict[str, Packed] = {}
-    said: dict[str, str] = {}
+    samples: defaultdict[str, dict[str, _Runs]] = defaultdict(dict)  # by canary and boot
+    boots: defaultdict[str, _Boot] = defaultdict(_Boot)
     components: dict[str, dict[str, str]] = {}
-    outputs: dict[str, dict[str, tuple[float, ...]]] = {}
-    known: Counter[str] = Counter()
-    boots: set[str] = set()
+    failures: dict[str, str] = {}
+    known: dict[str, None] = {}
     unsound: list[str] = []
     described = 0
     for where, entry in lines:
+        run = entry.run
+        boot_id = (run and run.boot_id) or entry.boot_id
+        boot = boots[boot_id]
+        at_most(_MAX_STARTS, len(boots), where, "starts", "the journal")
         if entry.components is not None:
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
             at_most(_MAX_COMPONENTS, described, where, "components of environments", "the journal")
             # Not replaced: files may be named in any order, and at first nothing is known.
-            outputs.setdefault(entry.boot_id, {}).update(entry.outputs)
-        if entry.run is None:
+            boot.outputs.update(entry.outputs)
+        if run is None:
             continue
-        boot_id = entry.run.boot_id or entry.boot_id
-        known.update((entry.environment, boot_id))
-        boots.add(boot_id)
-        at_most(_MAX_STARTS, len(boots), where, "starts", "the journal")
-        if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
+        names = entry.environment, boot_id
+        known |= dict.fromkeys(names)
+        if ids and not any(name.startswith(tuple(ids)) for name in names):
             continue
-        runs = samples.setdefault(entry.run.canary, {}).setdefault(boot_id, {})
+        runs = samples[run.canary].setdefault(boot_id, {})
         at_most(_MAX_CANARIES, len(samples), where, "canaries, each with its comparison", "the journal")
-        if entry.run.profile is not None and is_sound(entry.run.profile):
-            profiles[boot_id] = merged(profiles.get(boot_id, {}), of_runs([entry.run]))
-        if wrong := bounds.fault(msgspec.structs.replace(entry.run, latencies=())):
+        if run.profile is not None and is_sound(run.profile):
+            boot.profiles = merged(boot.profiles, of_runs([run]))
+        if wrong := bounds.fault(msgspec.structs.replace(run, latencies=())):
             unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
             continue
-        sample = sample_of(where, entry.run)
-        runs[entry.run.sequence] = sample, entry.environment
-        if sample.failed and entry.run.detail:
-            said[sample.canary] = shown(entry.run.detail, _DETAIL)
+        sample = sample_of(where, run)
+        runs[run.sequence] = sample, entry.environment
+        if sample.failed and run.detail:
+            failures[run.canary] = shown(run.detail, _DETAIL)
     place = " and ".join(places)
-    notes += unsound[:_NAMED]
-    if len(unsound) > _NAMED:
-        notes.append(f"{place}: {len(unsound)} such runs in all")
+    if unsound:
+        notes.append(unsound[0] + f"; {len(unsound)} such runs in all" * (len(unsound) > 1))
     if not known:
         raise UsageError(f"{place}: a journal without a run; wait for some, or name another")
     if not samples:
@@ -158,50 +150,44 @@ def recording(
             f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         )
     canaries = {
-        name: _series(boots, components, outputs, profiles)._replace(failure=said.get(name, ""))
-        for name, boots in samples.items()
+        name: _series(starts, boots, components)._replace(failure=failures.get(name, ""))
+        for name, starts in samples.items()
     }
     return Recording(places, True, canaries, components, notes)
 
 
 def _series(
-    boots: dict[str, _Runs],
-    components: dict[str, dict[str, str]],
-    outputs: dict[str, dict[str, tuple[float, ...]]],
-    profiles: dict[str, Packed],
+    starts: Mapping[str, _Runs],
+    boots: Mapping[str, _Boot],
+    components: Mapping[str, dict[str, str]],
 ) -> RecordedRuns:
-    left_out: Counter[str] = Counter()
-    begun = failed = 0
+    every = [sample for runs in starts.values() for _, (sample, _) in sorted(runs.items())]
+    attempted = [sample.failed for sample in every if sample.outcome != "busy"]
     found = []
-    for boot_id, runs in boots.items():
+    for boot_id, runs in starts.items():
         # By sequence: the wall clock may have been set meanwhile.
-        ordered = [run for _, run in sorted(runs.items())]
-        attempted = [sample for sample, _ in ordered if sample.outcome != "busy"]
-        begun += len(attempted)
-        failed += sum(sample.failed for sample in attempted)
-        left_out.update(_why(sample) for sample, _ in ordered if not sample.is_settled)
-        counted = [(sample, environment) for sample, environment in ordered if sample.is_settled]
+        counted = [(sample, now) for _, (sample, now) in sorted(runs.items()) if sample.is_settled]
         if not counted:
             continue
-        began = [(i, now) for i, (_, now) in enumerate(counted) if not i or now != counted[i - 1][1]]
+        ids = [now for _, now in counted]
+        began = [(i, now) for i, (before, now) in enumerate(pairwise(["", *ids])) if not i or now != before]
         generation = Generation(
             service="",
             container="",
             boot_id=boot_id,
             started_at=counted[0][0].started_at,
-            environment=components.get(began[-1][1], {}),
-            outputs=outputs.get(boot_id, {}),
-            profiles=profiles.get(boot_id, {}),
+            environment=components.get(ids[-1], {}),
+            outputs=boots[boot_id].outputs,
+            profiles=boots[boot_id].profiles,
         )
         found.append((Start(generation, [sample for sample, _ in counted]), began))
     found.sort(key=lambda start: start[0].generation.started_at)
-    points = [np.array([s.median for s in start.samples], dtype=np.float64) for start, _ in found]
     return RecordedRuns(
-        points,
+        [np.array([s.median for s in start.samples], dtype=np.float64) for start, _ in found],
         [start for start, _ in found],
         [began for _, began in found],
-        dict(left_out),
-        Attempts(begun, failed),
+        dict(Counter(_why(sample) for sample in every if not sample.is_settled)),
+        Attempts(len(attempted), sum(attempted)),
     )
 
 
@@ -228,7 +214,5 @@ def sample_of(where: str, run: Run) -> Sample:
 
 def _why(sample: Sample) -> str:
     """Return why a run does not count."""
-    if sample.outcome != "ok":
-        return shown(sample.outcome.replace("_", " "))
-    alone = (tag for tag in sample.tags if not msgspec.structs.replace(sample, tags=(tag,)).is_settled)
-    return next(alone, "without latencies").replace("_", " ")
+    why = next(filter(NOT_JUDGED.__contains__, sample.tags), "without latencies")
+    return shown((why if sample.outcome == "ok" else sample.outcome).replace("_", " "))

@@ -1,6 +1,6 @@
 """Files that load generators and benchmarks write: those with single runs are read, of summaries the option is named.
 
-``layouts.yaml`` declares the tables and the summaries; here is what takes code. Times become seconds.
+``layouts.yaml`` declares tables, documents and summaries; here is what takes code. Times become seconds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare.cells import PER_SECOND
 from infercanary.compare.recording import listed, shown
 
-Document: TypeAlias = "Mapping[str, Any]"
-Row: TypeAlias = "Mapping[str, object]"
-
-_WRONG = (UsageError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
-"""Errors of an entry whose form is not the tool's."""
-_AGGREGATE = re.compile("_(mean|median|stddev|cv|min|max)$")
+Row: TypeAlias = "Mapping[str, Any]"
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -33,15 +28,41 @@ class Layout(msgspec.Struct, frozen=True):
     columns: Sequence[str] = ()
     """Latencies; those that occur are judged one by one unless --column names one."""
     needs: frozenset[str] = frozenset()
-    """Columns by which a table is known to be of this tool."""
+    """Columns by which a table is known to be of this tool, or paths by which a document is."""
     per_second: float = 1.0
     """1e3 if the times are in milliseconds."""
     series: Sequence[str] = ()
     """Columns that name what was measured."""
     only: dict[str, set[str]] = {}
     """Column → values; other rows count only if --where names that column."""
+    header: Sequence[str] = ()
+    """Columns of a table that is written without a header."""
+    first_row: str = ""
+    """Pattern of its first cells, joined by tabs."""
     is_labelled: bool = False
     """True if all other columns are the user's own: each names a series, and `status` may be anything."""
+    path: str = ""
+    """Path of the objects in a document; empty if the document is the only one."""
+    about: Sequence[str] = ()
+    """Keys of an object that are columns of its rows."""
+    lists: dict[str, str] = {}
+    """Column → path of its cells in an object; an object without lists is a row."""
+    advice: str = "give another"
+    """Action for a document without a run."""
+
+    def rows(self, document: Row) -> Iterator[Row]:
+        """Yield the rows of a document; those that are no runs are not shaped yet."""
+        for number, entry in enumerate(_objects(_at(document, self.path)), 1):
+            if not self.lists:
+                yield entry
+                continue
+            about: dict[str, Any] = {"entry": number}
+            for name in self.about:
+                value = entry.get(name)
+                about |= value if isinstance(value, dict) else {name: value}
+            cells = [x if isinstance(x := _at(entry, path), list) else [] for path in self.lists.values()]
+            for row in zip_longest(*cells, fillvalue=""):
+                yield about | dict(zip(self.lists, row, strict=True))
 
     def shaped(self, where: str, row: Row) -> Row | None:
         """Return a row's columns, or None if it is no run.
@@ -53,22 +74,18 @@ class Layout(msgspec.Struct, frozen=True):
         Raises:
             UsageError: The tool does not write such a row.
         """
-        if not (read := _READERS.get(self.tool)):
+        if not (shape := _SHAPES.get(self.tool)):
             return row
         try:
-            return read(row)
-        except _WRONG as error:
-            raise _misread(where, self, error, "take it out") from None
+            return shape(row)
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise UsageError(
+                f"{where}: not as {self.tool} writes it ({shown(repr(error))}); correct it or take it out"
+            ) from None
 
 
 UNKNOWN = Layout()
 """Layout of an unknown tool."""
-
-
-class _Header(msgspec.Struct):
-    columns: Sequence[str]
-    fewest: int
-    cells: Sequence[str]
 
 
 class _Summary(msgspec.Struct):
@@ -80,7 +97,7 @@ class _Summary(msgspec.Struct):
 
 class _Declared(msgspec.Struct):
     tables: Sequence[Layout]
-    headers: Sequence[_Header]
+    documents: Sequence[Layout]
     summaries: Sequence[_Summary]
 
 
@@ -89,61 +106,78 @@ def _declared() -> _Declared:
     return msgspec.yaml.decode(files(__package__).joinpath("layouts.yaml").read_bytes(), type=_Declared)
 
 
-def _misread(where: str, layout: Layout, error: Exception, advice: str) -> UsageError:
-    if isinstance(error, UsageError):
-        return UsageError(f"{where}: {error}")
-    return UsageError(f"{where}: not as {layout.tool} writes it ({shown(repr(error))}); {advice}")
-
-
-def _entries(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _objects(value: object) -> list[dict[str, Any]]:
-    return [entry for entry in _entries(value) if isinstance(entry, dict)]
+    """Return the objects in a list; one object is a list of it."""
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return what ``path`` leads to, such as `results.times`; a list is entered by its first object."""
+    for key in filter(None, path.split(".")):
+        value = next(iter(_objects(value)), {}).get(key)
+    return value
 
 
 def _seconds(cell: Any, unit: object) -> Any:
     if not (per_second := PER_SECOND.get(str(unit).strip())):
-        raise UsageError(f"unit `{str(unit)[:20]}` is not one of time; convert the file to seconds")
-    try:
-        return cell if isinstance(cell, bool) else float(cell) / per_second
-    except (TypeError, ValueError, OverflowError):
-        return cell
+        raise ValueError(f"unit `{unit}` is not one of time")
+    return cell if not cell or isinstance(cell, bool) else float(cell) / per_second
 
 
-def _k6_point(row: Row) -> Row | None:
-    return row if row.get("type", "Point") == "Point" and "data.value" in row else None
+def _hyperfine(row: Row) -> Row | None:
+    # A command that a signal ended has no exit code.
+    code = -1 if row["exit_code"] is None else row["exit_code"]
+    return None if row["times"] == "" else {**row, "exit_code": code}
 
 
-def _google_row(row: Row) -> Row | None:
-    if row.get("run_type", "iteration") != "iteration" or _AGGREGATE.search(str(row.get("name", ""))):
+def _serving(row: Row) -> Row | None:
+    # A request that failed has neither token nor length, in some versions without a text.
+    error = row["error"] or ("" if row["ttfts"] or row["length"] else "no token")
+    shaped, gaps = {"error": error, "ttfts": row["ttfts"]}, row["itls"]
+    if error:
+        shaped["itls"] = None
+    elif isinstance(gaps, list) and gaps:
+        shaped["itls"] = sum(gaps) / len(gaps)
+    return shaped
+
+
+def _perf_analyzer(row: Row) -> Row | None:
+    ends = row["request"].get("response_timestamps")
+    shaped = {"entry": row["entry"], "success": bool(ends)}
+    return {**shaped, "latency": ends[-1] - row["request"]["timestamp"]} if ends else shaped
+
+
+def _prometheus(row: Row) -> Row | None:
+    _, value = row["value"]
+    # No requests at that time.
+    return None if value in ("NaN", "+Inf", "-Inf") else {**row, "value": value}
+
+
+def _google(row: Row) -> Row | None:
+    is_aggregate = re.search("_(mean|median|stddev|cv|min|max)$", str(row.get("name", "")))
+    if is_aggregate or row.get("run_type", "iteration") != "iteration":
         return None
     unit = row.get("time_unit") or "ns"
-    return {
-        name: _seconds(value, unit) if name in ("real_time", "cpu_time") else value
-        for name, value in row.items()
-        if name != "time_unit"
-    }
+    times = {name: _seconds(row[name], unit) for name in ("real_time", "cpu_time") if name in row}
+    return {**row, **times, "time_unit": "s"}
 
 
 def _aiperf(row: Row) -> Row | None:
-    if str(row.get("metadata.benchmark_phase") or row.get("metadata.credit_phase")).lower() == "warmup":
+    if "warmup" in (row.get("metadata.benchmark_phase"), row.get("metadata.credit_phase")):
         return None
-    found: dict[str, object] = {}
-    for name, value in row.items():
-        metric = name.removeprefix("metrics.")
-        if metric == name:
-            found[name] = value
-        elif metric.endswith(".value"):
-            metric = metric.removesuffix(".value")
+    shaped = dict(row)
+    for name in row:
+        metric = name.removeprefix("metrics.").removesuffix(".value")
+        if name == f"metrics.{metric}.value":
             unit = row.get(f"metrics.{metric}.unit", "ms")
-            found[metric] = _seconds(value, unit) if unit in PER_SECOND else value
-    return found
+            shaped[metric] = _seconds(row[name], unit) if unit in PER_SECOND else row[name]
+    return shaped
 
 
-_READERS: Mapping[str, Callable[[Row], Row | None]] = {
-    "k6 JSON": _k6_point, "Google Benchmark": _google_row, "AIPerf": _aiperf,
+_SHAPES: Mapping[str, Callable[[Row], Row | None]] = {
+    "hyperfine": _hyperfine, "vLLM or SGLang": _serving, "perf_analyzer": _perf_analyzer, "Prometheus": _prometheus,
+    "Google Benchmark": _google, "AIPerf": _aiperf,
 }  # fmt: skip
 
 
@@ -153,187 +187,76 @@ def header_of(cells: Sequence[str]) -> Sequence[str]:
     Args:
         cells: Of the first row.
     """
-    for known in _declared().headers:
-        if known.fewest <= len(cells) <= len(known.columns) and all(map(re.fullmatch, known.cells, cells)):
-            return known.columns[: len(cells)]
-    return ()
+    row = "\t".join(cells)
+    known = (layout.header for layout in _declared().tables if re.fullmatch(layout.first_row, row))
+    return next(known, ())[: len(cells)]
 
 
-def table_of(names: Iterable[str]) -> Layout:
-    """Return the layout of a table with these columns."""
-    return next((layout for layout in _declared().tables if layout.needs <= {*names}), UNKNOWN)
-
-
-def _hyperfine(document: Document) -> Iterator[Row]:
-    results = _objects(document["results"])
-    if not any(_entries(result.get("times")) for result in results):
-        raise UsageError("hyperfine's results without `times`; let --export-json FILE write them")
-    for result in results:
-        times, codes = _entries(result.get("times")), _entries(result.get("exit_codes"))
-        parameters = result.get("parameters")
-        about = {"command": result["command"], **(parameters if isinstance(parameters, dict) else {})}
-        for seconds, code in zip_longest(times, codes[: len(times)], fillvalue=0):
-            # A command that a signal ended has no exit code.
-            yield {**about, "times": seconds, "exit_code": -1 if code is None else code}
-
-
-def _pytest_benchmark(document: Document) -> Iterator[Row]:
-    benchmarks = _objects(document["benchmarks"])
-    if not any("data" in benchmark["stats"] for benchmark in benchmarks):
-        raise UsageError(
-            "pytest-benchmark's statistics without single rounds (`data`); run it with --benchmark-save-data, or write "
-            "the file with --benchmark-json"
-        )
-    for benchmark in benchmarks:
-        about: dict[str, object] = {
-            name: benchmark[name] for name in ("name", "fullname", "group") if name in benchmark
-        }
-        for seconds in _entries(benchmark["stats"].get("data")):
-            yield {**about, "data": seconds}
-
-
-def _google_benchmark(document: Document) -> Iterator[Row]:
-    rows = _objects(document["benchmarks"])
-    if not any(map(_google_row, rows)):
-        raise UsageError(
-            "Google Benchmark's aggregates without repetitions; run it with --benchmark_repetitions=N and "
-            "--benchmark_report_aggregates_only=false"
-        )
-    for row in rows:
-        if row.get("real_time") is not None or row.get("error_occurred"):
-            yield row
-
-
-def _query_range(document: Document) -> Iterator[Row]:
-    for series in _objects(document["data"]["result"]):
-        labels = series.get("metric")
-        for sample in _entries(series.get("values")):
-            # No requests at that time.
-            if isinstance(sample, list) and len(sample) == 2 and sample[1] not in ("NaN", "+Inf", "-Inf"):
-                yield {**(labels if isinstance(labels, dict) else {}), "value": sample[1]}
-
-
-def _serving(document: Document) -> Iterator[Row]:
-    ttfts, itls, errors, lengths = (
-        _entries(document.get(name)) for name in ("ttfts", "itls", "errors", "output_lens")
-    )
-    for ttft, gaps, error, length in zip_longest(ttfts, itls, errors, lengths):
-        row: dict[str, object] = {"error": error or ""}
-        # A request that failed has neither, in some versions without a text.
-        if not error and not ttft and not length:
-            row["error"] = "no token"
-        row["ttfts"] = ttft
-        if row["error"]:
-            row["itls"] = None
-        elif isinstance(gaps, list) and gaps:
-            row["itls"] = sum(gaps) / len(gaps)
-        yield row
-
-
-def _perf_analyzer(document: Document) -> Iterator[Row]:
-    for number, experiment in enumerate(_objects(document["experiments"]), 1):
-        for request in _objects(experiment.get("requests")):
-            ends = _entries(request.get("response_timestamps"))
-            row: dict[str, object] = {"experiment": number, "success": bool(ends)}
-            if ends:
-                row["latency"] = ends[-1] - request["timestamp"]
-            yield row
-
-
-def _first(document: Document, key: str) -> Document:
-    return next(iter(_objects(document.get(key))), {})
-
-
-def _is_matrix(document: Document) -> bool:
-    data = document.get("data")
-    return isinstance(data, dict) and "result" in data and data.get("resultType") == "matrix"
-
-
-_DOCUMENTS: Sequence[tuple[Callable[[Document], bool], Callable[[Document], Iterator[Row]], Layout]] = (
-    (
-        lambda d: "command" in _first(d, "results"), _hyperfine,
-        Layout("hyperfine", ["times"], series=["command"]),
-    ),
-    (
-        lambda d: isinstance(_first(d, "benchmarks").get("stats"), dict), _pytest_benchmark,
-        Layout("pytest-benchmark", ["data"], series=["name", "fullname"]),
-    ),
-    (
-        lambda d: "context" in d and not {"name", "run_type"}.isdisjoint(_first(d, "benchmarks")), _google_benchmark,
-        Layout("Google Benchmark", ["real_time"], series=["name"]),
-    ),
-    (lambda d: bool(_entries(d.get("ttfts"))), _serving, Layout("vLLM or SGLang", ["ttfts", "itls"])),
-    (
-        lambda d: "requests" in _first(d, "experiments"), _perf_analyzer,
-        Layout("perf_analyzer", ["latency"], per_second=1e9, series=["experiment"]),
-    ),
-    (
-        lambda d: "latency" in _first(d, "details"), lambda d: iter(_objects(d["details"])),
-        Layout("ghz", ["latency"], per_second=1e9),
-    ),
-    (_is_matrix, _query_range, Layout("Prometheus", ["value"], is_labelled=True)),
-)  # fmt: skip
-
-
-def document_of(place: str, document: Document) -> tuple[Layout, list[tuple[str, Row]]] | None:
-    """Return the rows of a JSON document whose layout is known.
+def table_of(place: str, names: Iterable[str]) -> Layout:
+    """Return the layout of a table with these columns.
 
     Args:
         place: The file's name, for messages.
-        document: One JSON object.
+        names: Columns, or keys of JSON objects.
 
     Raises:
-        UsageError: It is known, and holds no single runs.
+        UsageError: They are a summary's.
     """
-    for is_its, rows, layout in _DOCUMENTS:
-        if is_its(document):
-            try:
-                return layout, [(f"{place}: entry {i}", row) for i, row in enumerate(rows(document), 1)]
-            except _WRONG as error:
-                raise _misread(place, layout, error, "write it again") from None
-    refuse_summary(place, document)
-    return None
+    names = {*names}
+    if layout := next((layout for layout in _declared().tables if layout.needs <= names), None):
+        return layout
+    refuse_summary(place, names)
+    return UNKNOWN
 
 
-def refuse_summary(place: str, columns: Iterable[str] = (), text: str = "") -> None:
+def document_of(document: object) -> Layout | None:
+    """Return the layout of a JSON document; None if it is not known."""
+    return next(
+        (
+            layout
+            for layout in _declared().documents
+            if all(_at(document, path) not in (None, []) for path in layout.needs)
+        ),
+        None,
+    )
+
+
+def refuse_summary(place: str, names: Iterable[str] = (), text: str = "") -> None:
     """Refuse percentiles and averages of a tool that can write single runs, too.
 
     Args:
         place: The file's name, for messages.
-        columns: Of a table, or a JSON document.
+        names: Columns of a table, or keys of a JSON document such as `outer.inner`.
         text: The beginning of a file, which may be what a tool prints for people.
 
     Raises:
         UsageError: It is a summary; the line names the tool's option.
     """
-    names = {*columns}
-    if isinstance(columns, Mapping):
-        names |= {f"{key}.{k}" for key, value in columns.items() if isinstance(value, dict) for k in value}
+    parts = {".".join(parts[:n]) for name in names for parts in [name.split(".")] for n in (1, 2, len(parts))}
     for known in _declared().summaries:
-        if any(names >= needed for needed in known.needs) or any(
+        if any(parts >= needed for needed in known.needs) or any(
             re.search(pattern, text.lstrip()) for pattern in known.texts
         ):
-            raise UsageError(_without_runs(place, known.what, known.advice))
-
-
-def _without_runs(place: str, what: str, advice: str) -> str:
-    return f"{place}: {what}, without single runs; {advice}"
+            raise UsageError(f"{place}: {known.what}, without single runs; {known.advice}")
 
 
 _STATISTIC = re.compile(r"p\(?\d+|\d+(\.\d+)?(th|%|$)|(avg|average|mean|median|stddev|std)$")
 
 
-def refuse_statistics(place: str, names: Iterable[str]) -> None:
-    """Refuse a document of averages and percentiles whose tool is not known.
+def refuse_statistics(place: str, row: Row) -> None:
+    """Refuse a document without arrays of numbers that is no single run, and whose tool is not known.
 
     Args:
         place: The file's name, for messages.
-        names: Its keys; the last part counts.
+        row: Its keys and values; the last part of a key counts.
 
     Raises:
-        UsageError: Two or more of them are statistics.
+        UsageError: It has two statistics or more, or an array.
     """
-    statistics = [name for name in names if _STATISTIC.match(name.rpartition(".")[2].lower())]
-    if len(statistics) > 1:
-        what = f"a summary ({listed(statistics, 4)})"
-        raise UsageError(_without_runs(place, what, "let its tool write each request, with its time"))
+    arrays = [name for name, value in row.items() if isinstance(value, list) and value]
+    statistics = [name for name in row if _STATISTIC.match(name.rpartition(".")[2].lower())]
+    if arrays or len(statistics) > 1:
+        raise UsageError(
+            f"{place}: one JSON object ({listed([*arrays, *statistics], 4)}), without single runs; let its tool write "
+            "an array of numbers, or one object on each line"
+        )

@@ -10,7 +10,7 @@ from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.journal import entries, is_journal
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_most, listed, shown
-from infercanary.compare.rows import MAX_POINTS, Choice
+from infercanary.compare.rows import MAX_POINTS, Choice, File
 from infercanary.compare.table import numbers
 from infercanary.contract.journal import JournalEntry
 
@@ -39,44 +39,42 @@ def read(
         UsageError: A file cannot be read, or holds something else.
     """
     places = [named(path) for path in paths]
+    place = " and ".join(places)
     texts = {path: content(path) for path in dict.fromkeys(paths)}
-    journals = {path: is_journal(text) for path, text in texts.items()}
-    if {*journals.values()} == {True, False}:
-        one, other = (next(named(p) for p, is_ in journals.items() if is_ is kind) for kind in (True, False))
-        raise UsageError(f"{one}: a journal, but {other} holds numbers; give journals only, or numbers only")
+    kinds = {is_journal(text): named(path) for path, text in texts.items()}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{kinds[True]}: a journal, but {kinds[False]} holds numbers; give journals only, or numbers only"
+        )
     notes: list[str] = []
-    if journals[paths[0]]:
-        if choice.option:
+    if True in kinds:
+        if any(choice):
             raise UsageError(
-                f"{places[0]}: a journal, whose runs are judged by their latencies; leave {choice.option} out"
+                f"{place}: a journal, whose runs are judged by their latencies; leave --column and --where out"
             )
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
-        raise UsageError(
-            f"{places[0]}: holds numbers, without ids of boots or environments; leave that option out"
-        )
+        raise UsageError(f"{place}: holds numbers, without ids of boots or environments; leave that option out")
     files: list[dict[str, RecordedRuns]] = []
     for path, text in texts.items():
-        series, more = numbers(named(path), text, choice)
-        files.append(series)
-        notes += more
+        files.append(numbers(File(named(path), notes, *choice), text))
     if any(series.keys() != files[0].keys() for series in files):
-        raise UsageError(f"{' and '.join(places)}: hold different columns; name one of each with --column")
+        raise UsageError(f"{place}: hold different columns; name one of each with --column")
     joined = {name: _joined([series[name] for series in files]) for name in files[0]}
     for runs in joined.values():
-        at_most(MAX_POINTS, runs.runs, " and ".join(places), "numbers")
+        at_most(MAX_POINTS, runs.runs, place, "numbers")
     return Recording(places, False, joined, {}, notes)
 
 
 def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
     """Read each file as one start."""
-    attempts = [runs.attempts for runs in files if runs.attempts is not None]
+    begun = [runs.attempts.begun for runs in files if runs.attempts]
     failed = sum(runs.left_out.get("failed", 0) for runs in files)
     return RecordedRuns(
         [start for runs in files for start in runs.points],
         left_out={"failed": failed} if failed else {},
-        attempts=Attempts(sum(each.begun for each in attempts), failed) if attempts else None,
-        failure=next((runs.failure for runs in reversed(files) if runs.failure), ""),
+        attempts=Attempts(sum(begun), failed) if begun else None,
+        failure=max(runs.failure for runs in files),
         in_seconds=all(runs.in_seconds for runs in files),
     )
 
@@ -94,14 +92,14 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
     Raises:
         UsageError: There is no such canary.
     """
-    place = " and ".join(recording.places)
     if not canary:
         return dict(recording.canaries)
+    if canary in recording.canaries:
+        return {canary: recording.canaries[canary]}
+    what = f"no canary `{shown(canary)}`; there are: {listed(recording.canaries)}"
     if not recording.journal:
-        raise UsageError(f"{place}: holds numbers, without canaries; leave --canary out")
-    if canary not in recording.canaries:
-        raise UsageError(f"{place}: no canary `{shown(canary)}`; there are: {listed(recording.canaries)}")
-    return {canary: recording.canaries[canary]}
+        what = "holds numbers, without canaries; leave --canary out"
+    raise UsageError(f"{' and '.join(recording.places)}: {what}")
 
 
 def journal_lines(
@@ -122,12 +120,13 @@ def journal_lines(
     """
     beside = {Path(path).absolute() for path in apart}
     for path, text in texts.items():
-        older = Path(path).with_name(Path(path).name + ".1") if path != STANDARD_INPUT else None
-        if older is not None and older.is_file() and older.stat().st_size and older.absolute() not in beside:
+        older = Path(f"{path}.1")
+        is_there = path != STANDARD_INPUT and older.is_file() and older.stat().st_size
+        if is_there and older.absolute() not in beside:
             before = content(str(older))
+            note = "not read, since it is not a journal"
             if is_journal(before):
                 yield from entries(str(older), before, notes)
-                notes.append(f"{older}: read too, as the older part of {named(path)}")
-            else:
-                notes.append(f"{older}: not read, since it is not a journal")
+                note = f"read too, as the older part of {named(path)}"
+            notes.append(f"{older}: {note}")
         yield from entries(named(path), text, notes)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.cells import DECIMAL_COMMA, Numbers, as_text, duration, plain_number
-from infercanary.compare.layouts import UNKNOWN, Layout, Row
-from infercanary.compare.outcomes import FAILED, RUNS, WORDS, Outcomes, outcome_kind, words_of
+from infercanary.compare.cells import Numbers, as_text, parsed, plain_number
+from infercanary.compare.layouts import UNKNOWN, Layout, Row, table_of
+from infercanary.compare.outcomes import FAILED, WORDS, failures, outcome_kind, signs, words_of
 from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
 from infercanary.compare.units import count
 
 MAX_POINTS = 5_000_000
 
-_HEAD = 100  # records whose keys are the columns of JSON Lines
-_NAMED = 12  # values that a message lists
+_HEAD = 100  # rows whose keys are the columns of JSON Lines
+_MOST_VALUES = 12  # of a column, that a message lists
 
-Rows: TypeAlias = "Iterable[tuple[str, Row]]"
-"""Place of a row, for messages, and its columns."""
+_Values: TypeAlias = "defaultdict[str, dict[str, None]]"
+"""Column → some of its texts, in order."""
 
 
 class Choice(NamedTuple):
@@ -32,262 +34,192 @@ class Choice(NamedTuple):
     column: str = ""
     where: Sequence[tuple[str, str]] = ()
 
-    @property
-    def option(self) -> str:
-        """Name of an option that was given; empty if none was."""
-        return "--column" if self.column else "--where" if self.where else ""
+
+class File(NamedTuple):
+    """A file that is read, and what the user picked of it."""
+
+    place: str
+    """Name for messages."""
+    notes: list[str]
+    """Remarks for the reader, which grow as the file is read."""
+    column: str = ""
+    where: Sequence[tuple[str, str]] = ()
+
+
+def read_rows(
+    file: File,
+    rows: Iterable[tuple[str, Row]],
+    document: Layout | None = None,
+    *,
+    records: bool = False,
+    decimal_comma: bool = False,
+) -> dict[str, RecordedRuns]:
+    """Read the latencies of a table.
+
+    Args:
+        file: The file, and what the user picked.
+        rows: In the order of the file, each with its place.
+        document: Layout of the document that has the rows; None if their columns tell it.
+        records: Whether rows may lack columns, as JSON objects do.
+        decimal_comma: Whether ``12,5`` may be a number.
+
+    Returns:
+        The runs by column, in seconds if the unit is known; the name is empty if one column is read.
+
+    Raises:
+        UsageError: A column is missing or not clear, the rows are of several series, or a latency cannot be one.
+    """
+    place = file.place
+    rows = iter(rows)
+    raw = [*islice(rows, _HEAD)]
+    layout = document or table_of(place, [name for _, row in raw for name in row])
+    shaped = ((at, row) for at, each in chain(raw, rows) if (row := layout.shaped(at, each)) is not None)
+    head = [*islice(shaped, _HEAD)]
+    names = [*dict.fromkeys(name for _, row in head for name in row)]
+    if not names:
+        nothing = f"a file of {layout.tool} without a run; {layout.advice}"
+        raise UsageError(f"{place}: {nothing if layout.tool else 'holds no numbers; give one a line, or a table'}")
+    if names == [""] and (file.column or file.where):
+        raise UsageError(f"{place}: numbers without columns; leave --column and --where out")
+
+    @functools.lru_cache
+    def outcomes_in(names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if outcome_kind(name) and not layout.is_labelled]
+
+    usual = [name for name in layout.columns if name in names]
+    if records and all(_signs(row, outcomes_in((*row,))) & FAILED for _, row in head):
+        # No run ended well, and so none may have the column.
+        usual = [file.column or next(iter(layout.columns or names))]
+    elif file.column or not usual:
+        only_one = "" if file.column else _only_times([row for _, row in head], names)
+        usual = [only_one or pick_column(place, names, file.column)]
+        if only_one and len(names) > 1:
+            file.notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
+    where: defaultdict[str, set[str]] = defaultdict(set)
+    for name, text in file.where:
+        where[pick_column(place, names, name, "--where")].add(text.strip())
+    wanted = layout.only | where
+    others: _Values = defaultdict(dict)
+    kinds: _Values = defaultdict(dict)
+    watched = [n for n in names if n not in (*usual, *where) and (_is_label(n) or _series_sign(layout, n))]
+    numbers = Numbers(decimal_comma)
+    columns = {name: array("d") for name in usual}
+    states = bytearray()
+    mistakes: dict[int, UsageError] = {}  # each counts only if its row turns out to be no failure
+    seen = 0
+    told: Sequence[str] = ()
+    reason = ""
+    for at, row in chain(head, shaped):
+        for name, values in wanted.items():
+            if (text := as_text(row.get(name)).strip()) not in values:
+                _note(others[name], text)
+                break
+        else:
+            for name in watched:
+                _note(kinds[name], as_text(row.get(name)))
+            told = [name for name in outcomes_in((*row,)) if name not in columns]
+            found = _signs(row, told)
+            seen |= found
+            states.append(found)
+            at_most(MAX_POINTS, len(states), place, "numbers")
+            if found & FAILED:
+                texts = [f"{shown(name)} {shown(text)}" for name in told if (text := as_text(row[name]))]
+                reason = f"{at}: {', '.join(texts[:4])}"
+            for name, points in columns.items():
+                value = math.nan  # a failed run
+                if records and not found & FAILED and name not in row:
+                    value = math.inf  # no run
+                elif records and not found & FAILED and as_text(row[name]) == "":
+                    reason = f"{at}: no `{shown(name)}`"
+                elif not found & FAILED:
+                    try:
+                        value = numbers.latency(at, row[name])
+                    except UsageError as mistake:
+                        mistakes.setdefault(found, mistake)
+                points.append(value)
+    if not states:
+        name = max(wanted, key=lambda name: len(others[name]))
+        raise UsageError(
+            f"{place}: no row whose `{shown(name)}` is {listed(sorted(wanted[name]))}; give --where "
+            f"{shown(name)}=VALUE with a value such as {listed(others[name]) or 'none'}"
+        )
+    for name, several in kinds.items():
+        sign = _series_sign(layout, name)
+        if len(several) > 1 and (sign == "sure" or (sign and None in map(plain_number, several))):
+            raise UsageError(
+                f"{place}: its rows are of several series, with `{shown(name)}` such as {listed(several)}; pick one "
+                f"with --where {shown(name)}=VALUE"
+            )
+    labels = [name for name, values in kinds.items() if len(values) > 1 and _is_label(name)]
+    if labels:
+        name = min(labels, key=lambda name: len(kinds[name]))  # a URL may hold an id of each request
+        file.notes.append(
+            f"{place}: rows of several kinds are judged together, with `{shown(name)}` such as "
+            f"{listed([*kinds[name]][:4])}; if their shares differ between the files, pick one with --where "
+            f"{shown(name)}=VALUE"
+        )
+    for found, wrong in mistakes.items():
+        if not found & failures(seen):
+            raise wrong
+    is_failure = np.frombuffer(bytes(states), dtype=np.uint8) & failures(seen) != 0
+    runs = {}
+    for name, points in columns.items():
+        is_run = ~np.isinf(points)
+        seconds = np.array(points)[is_run] / (layout.per_second if name in layout.columns else 1.0)
+        failed = is_failure[is_run] | np.isnan(seconds)
+        total = int(failed.sum())
+        if layout is UNKNOWN and not is_run.all():
+            missing = count(len(states) - len(seconds), "record")
+            file.notes.append(f"{place}: {missing} without `{shown(name)}` left out")
+        if len(seconds):
+            runs[name] = RecordedRuns(
+                [seconds[~failed]],
+                left_out={"failed": total} if total else {},
+                attempts=Attempts(len(failed), total) if records or told else None,
+                failure=reason * bool(total),
+                in_seconds=numbers.has_units or name in layout.columns,
+            )
+    if not runs:
+        raise UsageError(f"{place}: no {listed(columns)} in any record; give another --column")
+    return {"": runs.popitem()[1]} if len(runs) == 1 else runs
+
+
+def _signs(row: Row, told: Iterable[str]) -> int:
+    return signs(tuple([(name, as_text(row.get(name))) for name in told]))
 
 
 def _is_label(name: str) -> bool:
     return name.rpartition(".")[2].lower() in WORDS["labels"]
 
 
-def _is_series(name: str, cell: str) -> bool:
+def _series_sign(layout: Layout, name: str) -> str:
+    """Return `sure` if a column names what was measured, `words` if it does where it holds words; "" for others."""
     words = words_of(name)
-    is_named = words & WORDS["series"] and "value" not in words and plain_number(cell) is None and cell
-    return bool(words & WORDS["numbered series"] or is_named)
+    if layout.is_labelled or name in layout.series or words & WORDS["numbered series"]:
+        return "sure"
+    return "words" if words & WORDS["series"] and "value" not in words else ""
 
 
-class _Column:
-    """The values of one column."""
-
-    def __init__(self) -> None:
-        self.points = array("d")
-        self.missing = 0
-        self._states = bytearray()
-        self._mistakes: dict[int, UsageError] = {}
-
-    def add(self, state: int, at: str, cell: object, numbers: Numbers, per_second: float) -> None:
-        """Take the value of a row. A mistake in it counts only if the row turns out to be no failure."""
-        value = math.nan
-        if state != FAILED:
-            try:
-                value = numbers.latency(at, cell) / per_second
-            except UsageError as mistake:
-                if state == RUNS:
-                    raise
-                self._mistakes.setdefault(state, mistake)
-        self.points.append(value)
-        self._states.append(state)
-
-    def runs(self, outcomes: Outcomes, reason: str) -> RecordedRuns:
-        failures = outcomes.failed()
-        for state, mistake in self._mistakes.items():
-            if state not in failures:
-                raise mistake
-        failed = np.isin(np.frombuffer(bytes(self._states), dtype=np.uint8), failures)
-        total = int(failed.sum())
-        return RecordedRuns(
-            [np.frombuffer(self.points, dtype=np.float64)[~failed]],
-            left_out={"failed": total} if total else {},
-            attempts=Attempts(len(self.points), total),
-            failure=reason if total else "",
-        )
-
-
-def read_rows(
-    place: str,
-    rows: Rows,
-    choice: Choice = Choice(),  # noqa: B008 - immutable
-    layout: Layout = UNKNOWN,
-    *,
-    header: str = "",
-    records: bool = False,
-    decimal_comma: bool = False,
-) -> tuple[dict[str, RecordedRuns], list[str]]:
-    """Read the latencies of a table.
-
-    Args:
-        place: The file's name, for messages.
-        rows: In the order of the file.
-        choice: What the user picked.
-        layout: Of the tool that wrote it.
-        header: Place of the header, for messages; empty for that of the first row.
-        records: Whether rows may lack columns, as JSON objects do.
-        decimal_comma: Whether ``12,5`` may be a number.
-
-    Returns:
-        The runs by column, in seconds if the unit is known; the name is empty if one column is read. Notes.
-
-    Raises:
-        UsageError: A column is missing or not clear, the rows are of several series, or a latency cannot be one.
-    """
-    rows = iter(rows)
-    head = [*islice(rows, _HEAD)]
-    outcomes, numbers, notes = Outcomes(), Numbers(decimal_comma), []
-    shaped = [row for at, raw in head if (row := layout.shaped(at, raw)) is not None]
-    names = [*dict.fromkeys(name for row in shaped for name in row)]
-    first = header or (head[0][0] if head else place)
-    usual = [name for name in layout.columns if name in names]
-    if records and shaped and all(outcomes.state(row, _outcomes_in(row, layout)) == FAILED for row in shaped):
-        # No run ended well, and so none may have the column.
-        usual = [choice.column or next(iter(layout.columns or names))]
-        names = [*dict.fromkeys([*names, *usual])]
-    elif not choice.column and not usual and len(names) > 1 and (only_one := _only_times(shaped, names)):
-        usual = [only_one]
-        notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
-    if choice.column or not usual:
-        usual = [pick_column(first, names, choice.column)] if head else []
-    wanted = {**layout.only}
-    where: dict[str, set[str]] = {}
-    for name, text in choice.where:
-        where.setdefault(pick_column(first, names, name, "--where"), set()).add(text.strip())
-    wanted |= where
-    others: dict[str, dict[str, None]] = {name: {} for name in wanted}
-    kinds: dict[str, dict[str, None]] = {
-        name: {}
-        for name in names
-        if name not in (*usual, *where)
-        and (
-            _names_series(layout, name)
-            or _is_label(name)
-            or words_of(name) & (WORDS["series"] | WORDS["numbered series"])
-        )
-    }
-    columns = {name: _Column() for name in usual}
-    fixed = [name for name in _outcomes_in(names, layout) if name not in columns]
-    reason = ""
-    for at, raw in chain(head, rows):
-        row = layout.shaped(at, raw)
-        if row is None or not _fits(row, wanted, others):
-            continue
-        for name, kind in kinds.items():
-            _note(kind, as_text(row.get(name)))
-        told = [name for name in _outcomes_in(row, layout) if name not in columns] if records else fixed
-        state = outcomes.state(row, told)
-        if state == FAILED:
-            reason = _reason(at, row)
-        for name, column in columns.items():
-            at_most(MAX_POINTS, len(column.points) + 1, place, "numbers")
-            ended = state
-            if records and state != FAILED:
-                if name not in row:
-                    column.missing += 1
-                    continue
-                if as_text(row[name]) == "":
-                    reason = f"{at}: no `{shown(name)}`"
-                    ended = FAILED
-            per_second = layout.per_second if name in layout.columns else 1.0
-            column.add(ended, at, row.get(name), numbers, per_second)
-    if wanted and not any(column.points for column in columns.values()):
-        _refuse_empty(place, wanted, others)
-    for name, values in kinds.items():
-        if len(values) > 1 and (
-            _names_series(layout, name) or any(_is_series(name, value) for value in values)
-        ):
-            raise UsageError(
-                f"{place}: its rows are of several series, `{shown(name)}` is {_named(values)}; pick one with "
-                f"--where {shown(name)}=VALUE"
-            )
-    runs: dict[str, RecordedRuns] = {}
-    for name, column in columns.items():
-        if column.missing and not column.points:
-            raise UsageError(f"{place}: no `{shown(name)}` in any record; give another --column")
-        if column.missing and layout is UNKNOWN:
-            notes.append(f"{place}: {count(column.missing, 'record')} without `{shown(name)}` left out")
-        if column.points:
-            runs[name] = column.runs(outcomes, reason)._replace(
-                in_seconds=numbers.has_units or name in layout.columns
-            )
-    if not runs:
-        raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
-    if not outcomes.any and not records:
-        runs = {name: series._replace(attempts=None) for name, series in runs.items()}
-    if labels := [(n, v) for n, v in kinds.items() if len(v) > 1 and _is_label(n)]:
-        notes.append(_mixed(place, labels))
-    return {"" if len(runs) == 1 else name: series for name, series in runs.items()}, notes
-
-
-def _outcomes_in(names: Iterable[str], layout: Layout) -> list[str]:
-    return [] if layout.is_labelled else [name for name in names if outcome_kind(name)]
-
-
-def _names_series(layout: Layout, name: str) -> bool:
-    return layout.is_labelled or name in layout.series
-
-
-def _fits(row: Row, wanted: Mapping[str, set[str]], others: Mapping[str, dict[str, None]]) -> bool:
-    """Return whether a row is wanted, and note what others there are."""
-    for name, values in wanted.items():
-        if (text := as_text(row.get(name)).strip()) not in values:
-            _note(others[name], text)
-            return False
-    return True
-
-
-def _only_times(rows: Iterable[Row], names: Iterable[str]) -> str:
+def _only_times(rows: Sequence[Row], names: Iterable[str]) -> str:
     """Return the column that is named like a latency and is the only one that may be one; empty if there is none."""
     found = []
     for name in names:
-        cells = [as_text(row[name]) for row in rows if row.get(name) not in (None, "")]
-        numbers = sum(bool(DECIMAL_COMMA.fullmatch(x) or plain_number(x) or duration(x)) for x in cells)
-        if numbers > len(cells) / 2 and not outcome_kind(name) and not words_of(name) & WORDS["never a time"]:
-            found.append(name)
+        cells = [text for row in rows if (text := as_text(row.get(name)))]
+        if sum(bool(parsed(text)[0]) for text in cells) > len(cells) / 2 and not outcome_kind(name):
+            found += [name] * (not words_of(name) & WORDS["never a time"])
     return found[0] if len(found) == 1 and words_of(found[0]) & WORDS["times"] else ""
 
 
 def _note(values: dict[str, None], text: str) -> None:
-    if text and len(values) <= _NAMED:
+    if text and len(values) < _MOST_VALUES:
         values[text[:200]] = None
 
 
-def _reason(at: str, row: Row) -> str:
-    found = [(name, as_text(row[name])) for name in row if outcome_kind(name) and as_text(row[name])]
-    return f"{at}: " + ", ".join(f"{shown(name)} {shown(text)}" for name, text in found[:4])
-
-
-def _refuse_empty(place: str, wanted: Mapping[str, set[str]], others: Mapping[str, Iterable[str]]) -> None:
-    name = next(filter(others.get, wanted), next(iter(wanted)))
-    values = ", ".join(f"`{shown(value)}`" for value in sorted(wanted[name]))
-    found = _named(others[name])
-    raise UsageError(
-        f"{place}: no row whose `{shown(name)}` is {values}"
-        + (f"; there are: {found}; pick with --where {shown(name)}=VALUE" if found else "")
-    )
-
-
-def _mixed(place: str, labels: Sequence[tuple[str, Mapping[str, None]]]) -> str:
-    # Labels with few values come first: a URL may hold an id of each request.
-    labels = sorted(labels, key=lambda label: len(label[1]))
-    many = f"has more than {_NAMED} values"
-    each = [
-        f"`{shown(name)}` {many if len(values) > _NAMED else f'is {_named(values, 4)}'}"
-        for name, values in labels[:3]
-    ]
-    return (
-        f"{place}: rows of several kinds are judged together ({'; '.join(each)}); if their shares differ between the "
-        f"files, pick one with --where {shown(labels[0][0])}=VALUE"
-    )
-
-
-def _named(values: Iterable[str], most: int = _NAMED) -> str:
-    names = [shown(value, 40) for value in values]
-    return ", ".join(names[:most]) + " and more" * (len(names) > most)
-
-
-def pick_column(where: str, names: Sequence[str], column: str, option: str = "--column") -> str:
-    """Return the column to read among ``names``.
-
-    Args:
-        where: Place of the header, for messages.
-        names: All columns.
-        column: The one that the user named; empty if none is.
-        option: That names it.
-
-    Raises:
-        UsageError: It is not there, or not clear.
-    """
-    if not names:
-        raise UsageError(f"{where}: no columns here; give numbers")
+def pick_column(place: str, names: Sequence[str], column: str, option: str = "--column") -> str:
+    """Return the column that the user named with an option, or the only one."""
+    if column and column in names:
+        return column
     if not column and len(names) == 1:
         return names[0]
-    if not column:
-        raise UsageError(f"{where}: which column? Give --column one of: {listed(names)}")
-    if column not in names:
-        of = f" for {option}" if option != "--column" else ""
-        raise UsageError(f"{where}: no column `{shown(column)}`{of}; there are: {listed(names)}")
-    if names.count(column) > 1:
-        raise UsageError(
-            f"{where}: the column `{shown(column)}` is there {names.count(column)} times; rename one"
-        )
-    return column
+    what = f"no column `{shown(column)}`" if column else "several columns"
+    raise UsageError(f"{place}: {what}; give {option} one of: {listed(names)}")

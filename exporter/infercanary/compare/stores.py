@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -38,40 +38,26 @@ def starts(
     Raises:
         UsageError: The file cannot be read as a store.
     """
-    with _copied(path) as store:
-        try:
-            for name, each in store.canaries():
-                if fnmatchcase(each, canary) and any(
-                    fnmatchcase(known, service) for known in (name.name, str(name))
-                ):
-                    for generation, samples in store.generations(name, each):
-                        yield each, generation, samples
-        except StoreError as error:
-            raise UsageError(f"{path}: {error}") from None
-
-
-@contextmanager
-def _copied(path: Path) -> Iterator[SqliteStore]:
     if why := unreadable(path):
         raise UsageError(f"{why}; {_WHICH}")
-    beside = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
-    if sum(file.stat().st_size for file in beside) > _MAX_BYTES:
+    files = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
+    if sum(file.stat().st_size for file in files) > _MAX_BYTES:
         raise UsageError(f"{path}: more than {_MAX_BYTES >> 30} GB; give a store of fewer services")
     with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
         copy = Path(folder) / path.name
         try:
-            for file in beside:
-                shutil.copy(file, copy.with_name(file.name))
+            for file in files:
+                shutil.copy(file, folder)
             with copy.open("rb") as head:
                 if not head.read(16).startswith(MAGIC):
                     raise UsageError(f"{path}: not the judge's store; {_WHICH}")
-            store = SqliteStore.open(copy)
+            with closing(SqliteStore.open(copy)) as store:
+                if store.set_aside_at is not None:  # the exporter moved its log into the file while it was copied
+                    raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
+                for name, each in store.canaries():
+                    names = name.name, str(name)
+                    if fnmatchcase(each, canary) and any(fnmatchcase(known, service) for known in names):
+                        for generation, samples in store.generations(name, each):
+                            yield each, generation, samples
         except (OSError, StoreError, sqlite3.Error) as error:
             raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None
-        if store.set_aside_at is not None:  # the exporter moved its log into the file while it was copied
-            store.close()
-            raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
-        try:
-            yield store
-        finally:
-            store.close()

@@ -1,7 +1,4 @@
-"""Reads latencies from text: one a line, JSON, or a table with a header.
-
-The content decides which. A mistake is reported in one line that names the line of the file.
-"""
+"""Reads latencies from text: one a line, JSON, or a table with a header. The content decides which."""
 
 from __future__ import annotations
 
@@ -9,201 +6,156 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
 
 import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
-from infercanary.compare.arrays import array_of, flat
-from infercanary.compare.cells import as_text, duration, plain_number
-from infercanary.compare.layouts import UNKNOWN
+from infercanary.compare.cells import as_text, is_number, parsed
+from infercanary.compare.layouts import Row
 from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
-from infercanary.compare.rows import MAX_POINTS, Choice, pick_column, read_rows
-
-Series: TypeAlias = "tuple[dict[str, RecordedRuns], list[str]]"
-"""Runs by column (an empty name if there is one), and notes for the reader."""
+from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
 _BEGINNING = 4096  # bytes by which a text of a tool is known
-_NUMBER_LIKE = re.compile(r"[+-]?[\d.]")
-
-_SEPARATOR = re.compile(r'"?sep=([^"])"?', re.IGNORECASE)
+_DEEPEST = 20  # objects in objects
+_NO_DELIMITER = "\x1f"  # of lines with one number and a comment
+_SEPARATOR = re.compile(r'^"?sep=([^"])"?$', re.IGNORECASE | re.MULTILINE)
 """Excel's first line."""
 
-_decode = msgspec.json.Decoder().decode
 
-
-def numbers(place: str, data: bytes, choice: Choice = Choice()) -> Series:  # noqa: B008 - immutable
+def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
     """Read the latencies in ``data``.
 
     Args:
-        place: The file's name, for messages.
+        file: The file's name, the column or key that holds the latencies, and a list for notes.
         data: Its content.
-        choice: What the user picked: the column or key that holds the latencies, and rows.
 
     Returns:
-        The runs in the order of the file, in its unit, or in seconds where that is known; notes for the reader.
+        Column → its runs in the order of the file, in its unit, or in seconds where that is known; an empty name if
+        there is one column.
 
     Raises:
         UsageError: The content is not of a known form, or holds something that is no latency.
     """
     if b"\0" in data:
-        is_vegeta = b"Result" in data[:300] and b"BytesOut" in data[:300]
-        more = "; vegeta's own results become text by `vegeta encode --to csv`" * is_vegeta
-        raise UsageError(f"{place}: a binary file; give a journal, or numbers as text{more}")
-    if b"\n" not in data:  # lines of old Macs and some instruments
-        data = data.replace(b"\r", b"\n")
-    first = next((line for _, line in _lines(data)), b"")
+        raise UsageError(
+            f"{file.place}: a binary file; give a journal, or numbers as text (of vegeta: `vegeta encode --to csv`)"
+        )
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # lines of old Macs and some instruments
+    first = next((line for _, line in _filled(data)), b"")
     if not first:
-        raise UsageError(f"{place}: holds comments only; give numbers too")
-    layouts.refuse_summary(place, text=data[:_BEGINNING].decode(errors="replace"))
-    if first.startswith(b"["):
-        _bounded(place, data)
-        try:
-            return _entries(place, _parse(data), choice)
-        except msgspec.DecodeError as error:
-            raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
-    if first.startswith(b"{"):
-        return _objects(place, data, first, choice)
-    text = first.decode(errors="replace")
-    if _is_number(text):
-        comment = data[: data.index(first)].decode(errors="replace").rpartition("#")[2].strip()
-        if choice.where or (choice.column and choice.column != comment):
-            option = "--where" if choice.where else "--column"
-            raise UsageError(f"{place}: one number a line, without columns; leave {option} out")
-        lines = ((f"{place}:{at}", {"": line.decode(errors="replace")}) for at, line in _lines(data))
-        return read_rows(place, lines)
-    return _table(place, data, choice)
+        raise UsageError(f"{file.place}: holds comments only; give numbers too")
+    layouts.refuse_summary(file.place, text=data[:_BEGINNING].decode(errors="replace"))
+    return (_of_json if first.startswith((b"[", b"{")) else _of_table)(file, data, first)
 
 
-def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers; a `#` begins a comment, `sep=` is Excel's."""
-    for at, line in enumerate(io.BytesIO(data), 1):
-        line = line.strip()
-        if line and not line.startswith((b"#", b"sep=", b'"sep=')):
-            yield at, line
+def _lines(data: bytes) -> Iterator[bytes]:
+    """Yield the lines; those that are comments, or Excel's `sep=`, as blank ones."""
+    for line in io.BytesIO(data):
+        yield b"\n" if line.lstrip().startswith((b"#", b"sep=", b'"sep=')) else line
 
 
-def _bounded(place: str, data: bytes) -> None:
-    at_most(MAX_POINTS, data.count(b","), place, "numbers")  # before it is read, and takes 32 times its size
+def _filled(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers."""
+    return ((at, line) for at, each in enumerate(_lines(data), 1) if (line := each.strip()))
 
 
-def _entries(place: str, entries: list[Any], choice: Choice) -> Series:
-    rows = ((f"{place}: entry {number}", entry) for number, entry in enumerate(entries, 1))
-    if entries and all(isinstance(entry, dict) for entry in entries):
-        layouts.refuse_summary(place, entries[0])
-        return _records(place, rows, choice)
-    if choice.option:
-        raise UsageError(f"{place}: an array of numbers, without columns; leave {choice.option} out")
-    return read_rows(place, ((where, {"": entry}) for where, entry in rows))
+# JSON ----------------------------------------------------------------------------------------------------------------
 
 
-def _records(place: str, entries: Iterator[tuple[str, Mapping[str, Any]]], choice: Choice) -> Series:
-    """Read JSON objects, one for each run."""
-    rows = ((where, dict(flat(entry))) for where, entry in entries)
-    head = [*islice(rows, 100)]
-    layout = layouts.table_of({name for _, row in head for name in row})
-    return read_rows(place, chain(head, rows), choice, layout, records=True)
-
-
-def _objects(place: str, data: bytes, first: bytes, choice: Choice) -> Series:
-    """Read one JSON document, or JSON Lines."""
-    (at, _), *more_lines = islice(_lines(data), 2)
-    if not more_lines:
-        _bounded(place, data)
-    try:
-        beginning = _parse(first)
-    except msgspec.DecodeError as error:
-        _bounded(place, data)
-        try:
-            return _document(place, _parse(data), choice)
-        except msgspec.DecodeError as of_all:
-            if not more_lines or more_lines[0][1].startswith(
-                b'{"'
-            ):  # JSON Lines, of which the first is wrong
-                message = f"{place}:{at}: not JSON ({error}); put one object on each line"
-            else:
-                message = f"{place}: not JSON ({of_all}); is it whole? Give one document, or one object on each line"
-            raise UsageError(message) from None
-    if not more_lines:
-        return _document(place, beginning, choice, line=at)
-    notes: list[str] = []
-    records = _json_lines(place, data, notes)
-    if layouts.document_of(place, beginning):
-        _bounded(place, data)
-        runs, more = _documents(place, [*records], choice)
+def _of_json(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
+    is_one = len([*islice(_filled(data), 2)]) == 1
+    document: Any = None
+    with suppress(msgspec.DecodeError):  # JSON Lines if the first line is an object
+        document = first.startswith(b"{") and not is_one and _parse(first)
+    if document and not layouts.document_of(document):
+        return _of_objects(file, _json_lines(file, data))
+    at_most(MAX_POINTS, data.count(b","), file.place, "numbers")  # read, it takes 32 times its size
+    if document:  # a tool appends its results
+        file, document = _pick_document(file, [entry for _, entry in _json_lines(file, data)])
     else:
-        runs, more = _records(place, records, choice)
-    return runs, [*more, *notes]
+        try:
+            document = _parse(first if is_one else data)
+        except msgspec.DecodeError as error:
+            raise UsageError(
+                f"{file.place}: not JSON ({error}); is it whole? Give one document, or one object on each line"
+            ) from None
+    if isinstance(document, dict):
+        if layout := layouts.document_of(document):
+            return read_rows(file, _numbered(file, layout.rows(document)), layout, records=True)
+        file, document = _pick_array(file, document)
+    if all(isinstance(entry, dict) for entry in document):
+        return _of_objects(file, _numbered(file, document))
+    return read_rows(file, _numbered(file, ({"": entry} for entry in document)))
 
 
-def _json_lines(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    lines = _lines(data)
+def _numbered(file: File, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
+    return ((f"{file.place}: entry {number}", row) for number, row in enumerate(rows, 1))
+
+
+def _of_objects(file: File, entries: Iterable[tuple[str, Row]]) -> dict[str, RecordedRuns]:
+    return read_rows(file, ((where, dict(_flat(entry))) for where, entry in entries), records=True)
+
+
+def _json_lines(file: File, data: bytes) -> Iterator[tuple[str, Row]]:
+    lines = _filled(data)
     for at, line in lines:
-        where = f"{place}:{at}"
+        where = f"{file.place}:{at}"
         try:
             entry = _parse(line)
+            if not isinstance(entry, dict):
+                raise msgspec.DecodeError("no object")
         except msgspec.DecodeError as error:
             # Only the last line may be truncated, and only if its line end is missing.
-            if data.endswith(b"\n") or next(lines, None):
+            if data.endswith(b"\n") or next(lines, None) or not line.startswith(b"{"):
                 raise UsageError(f"{where}: not JSON ({error}); put one object on each line") from None
-            notes.append(f"{place}: the last line is truncated, and was left out")
+            file.notes.append(f"{file.place}: the last line is truncated, and was left out")
             return
-        if not isinstance(entry, dict):
-            raise UsageError(
-                f"{where}: `{shown(as_text(entry))}` among objects; keep to one format in a file"
-            )
         yield where, entry
 
 
-def _document(place: str, document: dict[str, Any], choice: Choice, line: int = 1) -> Series:
-    """Read the runs in one JSON object."""
-    if known := layouts.document_of(place, document):
-        layout, rows = known
-        if not rows:
-            raise UsageError(f"{place}: a file of {layout.tool} without a run; give another")
-        return read_rows(place, rows, choice, layout, records=True)
-    array = array_of(place, document, choice.column)
-    if array is None:
-        row = dict(flat(document))
-        layouts.refuse_statistics(place, row)
-        if nested := [name for name, value in row.items() if isinstance(value, list) and value]:
-            raise UsageError(
-                f"{place}: one JSON object, whose arrays ({listed(nested, 4)}) hold no numbers that --column could "
-                "name; give an array of numbers, or one object on each line"
-            )
-        return _records(place, iter([(f"{place}:{line}", document)]), choice)
-    return _entries(place, array.entries, choice._replace(column=array.key))
-
-
-def _documents(place: str, documents: Sequence[tuple[str, dict[str, Any]]], choice: Choice) -> Series:
-    """Read one of several results in a file, to which a tool appends."""
-    keys = {k for _, document in documents for k, x in document.items() if not isinstance(x, (dict, list))}
-    about = [(key, value) for key, value in choice.where if key in keys]
-    every = [{key: as_text(document.get(key)) for key in keys} for _, document in documents]
-    picked = [
-        document
-        for (_, document), texts in zip(documents, every, strict=True)
-        if all(texts[key] == value for key, value in about)
-    ]
+def _pick_document(file: File, documents: Sequence[Row]) -> tuple[File, Row]:
+    """Return the one of several results that --where names, and what else it picks."""
+    first = documents[0]
+    about = [pair for pair in file.where if pair[0] in first]
+    picked = [d for d in documents if all(as_text(d.get(key)) == value for key, value in about)]
     if len(picked) != 1:
-        different = [key for key in documents[0][1] if len({texts.get(key) for texts in every}) > 1]
-        option = f"pick one with --where COLUMN=VALUE, of: {listed(different)}" if different else ""
+        different = [key for key in first if len({as_text(document.get(key)) for document in documents}) > 1]
         raise UsageError(
-            f"{place}: holds {len(documents)} results of a benchmark, and {len(picked) if about else 'all'} fit; "
-            f"{option or 'give a file of each'}"
+            f"{file.place}: holds {len(documents)} results of a benchmark, and {len(picked)} fit; give a file of each, "
+            f"or pick one with --where COLUMN=VALUE, of: {listed(different) or 'none differs'}"
         )
-    rest = tuple(pair for pair in choice.where if pair not in about)
-    return _document(place, picked[0], choice._replace(where=rest))
+    return file._replace(where=[pair for pair in file.where if pair not in about]), picked[0]
+
+
+def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
+    """Return the entries in a document of an unknown layout, and the key of their numbers; or the document itself."""
+    row = dict(_flat(document))
+    layouts.refuse_summary(file.place, row)
+    keys: dict[str, tuple[str, Sequence[Any]]] = {}
+    for name, value in _flat(document, columns=True):
+        if isinstance(value, list) and value:
+            if all(x is None or is_number(x) for x in value):
+                keys[name] = "", value
+            elif all(isinstance(x, dict) for x in value):
+                keys |= {f"{name}.{key}": (key, value) for key, x in value[0].items() if is_number(x)}
+    if not keys:
+        layouts.refuse_statistics(file.place, row)
+        return file, [document]
+    of_key = {key: name for name, (key, _) in reversed(keys.items()) if key}
+    key, entries = keys[pick_column(file.place, [*keys], of_key.get(file.column, file.column))]
+    return file._replace(column=key), entries
 
 
 def _parse(text: bytes) -> Any:
     """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
     try:
         try:
-            return _decode(text)
+            return msgspec.json.decode(text)
         except msgspec.DecodeError:
             if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
                 raise
@@ -212,101 +164,94 @@ def _parse(text: bytes) -> Any:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def _table(place: str, data: bytes, choice: Choice) -> Series:
-    comment = header = separator = ""
-    at = 0
-    for at, raw in enumerate(_text(place, data), 1):  # noqa: B007 - the header's
-        line = raw.strip()
-        if found := _SEPARATOR.fullmatch(raw.rstrip("\r\n")):
-            separator = found[1]
-        elif line.startswith("#"):
-            comment = line.lstrip("#").strip()
-        elif line:
-            header = line
-            break
-    if len(header) > csv.field_size_limit():
-        raise UsageError(f"{place}:1: a line of {len(header):,} characters; put one number on a line")
+def _flat(
+    entry: Row, under: str = "", depth: int = 0, *, columns: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of an object; those of nested objects as `outer.inner`.
+
+    Args:
+        entry: The object.
+        under: What its keys begin with.
+        depth: Of the object.
+        columns: Whether objects with the keys 0, 1, 2 … are arrays: columns as pandas writes them.
+    """
+    for key, value in entry.items():
+        if columns and isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
+            value = [*value.values()]
+        if isinstance(value, dict) and value and depth < _DEEPEST:
+            yield from _flat(value, f"{under}{key}.", depth + 1, columns=columns)
+        else:
+            yield f"{under}{key}", value
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def _of_table(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
+    """Read a table, or lines with one number, which may follow the name of their column in a comment."""
+    before, header = (text.decode(errors="replace") for text in (data[: data.index(first)], first))
+
+    def cells(line: str, sign: str) -> list[str]:
+        rows = csv.reader([line[: csv.field_size_limit()]], delimiter=sign, skipinitialspace=True)
+        return [cell.strip() for cell in next(rows, [])]
+
+    is_one = _is_number(header)
     # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
-    delimiter = separator or max(",;\t", key=lambda sign: len(_cells(header, sign)))
-    first = _cells(header, delimiter)
-    names: Sequence[str] = layouts.header_of(first)
-    if (
-        not names
-        and len(beside := _cells(comment, delimiter)) == len(first)
-        and not all(map(_is_number, beside))
-    ):
-        names = beside if any(map(_is_number, first)) else ()
-    if not names and first.count(choice.column) > 1:
-        pick_column(f"{place}:{at}", first, choice.column)
-    rows = _rows(place, _text(place, data), delimiter, [*names])
-    head = [*islice(rows, 1)]
-    names = [*head[0][1]] if head else [*names] or first
-    layout = layouts.table_of(names)
-    if layout is UNKNOWN:
-        layouts.refuse_summary(place, names)
-    comma = delimiter in ";\t"
-    if not head:
-        raise UsageError(f"{place}: holds no numbers; give one a line, or a table with a header")
-    return read_rows(place, chain(head, rows), choice, layout, header=f"{place}:{at}", decimal_comma=comma)
-
-
-def _text(place: str, data: bytes) -> Iterator[str]:
-    """Yield the lines with their ends, decoded one by one: the text as a whole may take four times its bytes."""
-    try:
-        yield from io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
-    except UnicodeDecodeError:
-        raise UsageError(
-            f"{place}: not text in UTF-8; save it as such (`CSV UTF-8` in Excel), or give a journal"
-        ) from None
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    try:
-        row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
-    except csv.Error:
-        return [line]
-    return [cell.strip() for cell in row]
+    delimiter = max(",;\t", key=lambda sign: len(cells(header, sign)))
+    if separator := _SEPARATOR.search(before):
+        delimiter = separator[1]
+    if is_one:
+        delimiter = _NO_DELIMITER
+    values = cells(header, delimiter)
+    names = layouts.header_of(values)
+    comments = re.findall(r"^\s*#+(.*)$", before, re.MULTILINE)
+    beside = cells(["", *comments][-1], delimiter)
+    if not names and any(map(_is_number, values)) and len(beside) == len(values):
+        names = [] if all(map(_is_number, beside)) else beside
+    if file.column and not names and values.count(file.column) > 1:
+        raise UsageError(f"{file.place}: several columns `{shown(file.column)}`; rename all but one")
+    lines = (line.decode(errors="replace" if is_one else "strict") for line in _lines(data))
+    rows = csv.reader(
+        lines,
+        delimiter=delimiter,
+        skipinitialspace=True,
+        quoting=csv.QUOTE_NONE if is_one else csv.QUOTE_MINIMAL,
+    )
+    placed = ((f"{file.place}:{rows.line_num}", [cell.strip() for cell in row]) for row in rows)
+    return read_rows(file, _rows(file, placed, names or [""] * is_one), decimal_comma=delimiter in ";\t")
 
 
 def _is_number(cell: str) -> bool:
-    return plain_number(cell) is not None or duration(cell) is not None
+    return parsed(cell)[0] is not None
 
 
 def _rows(
-    place: str, lines: Iterator[str], delimiter: str, names: list[str]
-) -> Iterator[tuple[str, Mapping[str, object]]]:
+    file: File, rows: Iterator[tuple[str, list[str]]], names: Sequence[str]
+) -> Iterator[tuple[str, Row]]:
     """Yield the rows; without ``names`` the first one is the header."""
-    kept = (
-        "\n" if line.lstrip().startswith("#") or _SEPARATOR.fullmatch(line.rstrip("\r\n")) else line
-        for line in lines
-    )
-    rows = csv.reader(kept, delimiter=delimiter, skipinitialspace=True)
+    where = file.place
     try:
-        for row in rows:
-            if not any(cell.strip() for cell in row):
+        for where, row in rows:
+            if not any(row):
                 continue
-            where = f"{place}:{rows.line_num}"
             if not names:
-                names = _header(where, [cell.strip() for cell in row])
+                names = row
+                is_odd = len(row) == 1 and re.match(r"[+-]?[\d.]", row[0])
+                if is_odd or all(map(_is_number, filter(None, row))):
+                    raise UsageError(
+                        f"{where}: `{shown(', '.join(row))}` is no header, and not one number; give one number a line, "
+                        "with a decimal point, or name the columns in a first line"
+                    )
                 continue
-            if len(row) == len(names) + 1 and not row[-1].strip():
+            if len(row) == len(names) + 1 and not row[-1]:
                 row.pop()  # a delimiter ends each line
             if len(row) != len(names):
-                comma = "; if it is a decimal comma, write a point" * (len(row) == 2 and len(names) == 1)
                 raise UsageError(
-                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line{comma}"
+                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line (a decimal comma: "
+                    "write a point)"
                 )
-            yield where, dict(zip(names, map(str.strip, row), strict=True))
-    except csv.Error as error:
-        raise UsageError(f"{place}:{rows.line_num}: not a table ({error})") from None
-
-
-def _header(where: str, names: list[str]) -> list[str]:
-    if all(map(_is_number, values := [name for name in names if name])):
-        comma = "; if these are decimal commas, write points" if len(values) == 2 else ""
+            yield where, dict(zip(names, row, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{where}: several columns on a line, and no header to name them; add one, or give one number a line{comma}"
-        )
-    if len(names) == 1 and _NUMBER_LIKE.match(names[0]):
-        raise UsageError(f"{where}: `{shown(names[0])}` is not a number; give one a line, or a header first")
-    return names
+            f"{where}: no table in UTF-8 follows ({error}); fix the line, or save the file as UTF-8"
+        ) from None
