@@ -164,7 +164,7 @@ PAST = PastVerdict(
 DIGEST = "sha256:fa3e587c72e7" + "0" * 52
 STEADY = family("canary_state", canary="c", state="steady")
 FAILING = family("canary_state", canary="c", state="failing")
-NEW = {"sides": {"resnet": Sides()}}
+NEW: dict[str, Any] = {"sides": {"resnet": Sides()}}
 WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     # Verdicts: progress, sides, what the labels say.
     "open": (
