@@ -58,7 +58,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
     first = min(_COMPONENTS, sum(not is_variable(change) for change in causes.changes))
     subject = _UPGRADED[result.changed] if subject == "image" else subject
     is_subject = is_change and causes.cause not in ("host", "load")
-    words = [
+    statements = [
         Phrase("", _cause(causes, subject) if is_change else ""),
         *alarms(causes),
         *(Phrase("", text) for text in also),
@@ -70,7 +70,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
         *changes[first:],
         Phrase("", origin.link(*result.origins) if is_subject else ""),
     ]
-    return _fitted(_leads(result), [phrase for phrase in words if phrase.value])
+    return _fitted(_leads(result), [phrase for phrase in statements if phrase.value])
 
 
 def progress(result: Result) -> str:
@@ -214,12 +214,12 @@ def _both(pair: tuple[float, float] | None, form: str) -> str:
     return " → ".join(f"{number:{form}}" for number in pair or ())
 
 
-def _fitted(leads: Sequence[str], phrases: Sequence[Phrase]) -> str:
+def _fitted(leads: Sequence[str], statements: Sequence[Phrase]) -> str:
     """Join the longest lead that fits, all alarms, and the first of the other phrases."""
-    chosen = [phrase for phrase in phrases if phrase.is_alarm]
+    chosen = [phrase for phrase in statements if phrase.is_alarm]
 
     def joined(lead: str, *chosen: Phrase) -> str:
-        parts = "; ".join(p.template.format(p).strip() for p in phrases if p in chosen)
+        parts = "; ".join(p.template.format(p).strip() for p in statements if p in chosen)
         text = f"{lead}{'; ' if ':' in lead else ': '}{parts}" if parts else lead
         return printable(text, replacement=REPLACEMENT)
 
@@ -227,7 +227,7 @@ def _fitted(leads: Sequence[str], phrases: Sequence[Phrase]) -> str:
         return len(text.encode()) <= SENTENCE_BYTES
 
     lead = next((lead for lead in leads if fits(joined(lead, *chosen))), leads[-1])
-    for phrase in phrases:
+    for phrase in statements:
         if fits(joined(lead, *chosen, phrase)):
             chosen.append(phrase)
     return joined(lead, *chosen)
