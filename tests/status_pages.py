@@ -9,6 +9,7 @@ from typing import Any
 
 from infercanary.exporter import status
 from infercanary.exporter.canaries import ReportedCanaries
+from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
@@ -17,7 +18,7 @@ from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Generation
+from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
@@ -153,3 +154,39 @@ def many(count: int = 40) -> Sequence[PolledProbe]:
         else healthy(f"service-{n:02}-1", service=f"service-{n:02}", image="search:2")
         for n in range(count)
     ]
+
+
+def filled(text: str) -> str:
+    """A page with one text at every place where other people's words may be."""
+    origins, change = (
+        (Origin(text, "", text), Origin(f"{text}2", "", f"{text}2")),
+        Change(text, text, f"{text}2"),
+    )
+    causes = Causes(
+        cause="image", changes=(change,), controls={text: 0.1}, tags={text: (0.1, 0.9)},
+        operators=Operators("explained", (OperatorShift(text, 0.01, 0.02, 1.0, "grew", text, text),), 1.0),
+    )  # fmt: skip
+    result = _compared(
+        "regressed", 0.03, causes=causes, origins=origins, baseline_image=f"{text}:1", candidate_image=f"{text}:2"
+    )  # fmt: skip
+    past = PastVerdict(
+        answered_at=2.0, upgraded_at=2.0, state="regressed", sentence=text, baseline_image=f"{text}:1",
+        candidate_image=f"{text}:2",
+    )  # fmt: skip
+    drift = Drift(shift=0.1, onset=1.0, changes=(change,), operators=causes.operators)
+    probe = healthy(
+        text, service=text, image=f"{text}:1", image_id=f"{text}:2", url_missing=text, notes=(text,)
+    )
+    probe.trouble, probe.environment, probe.history = text, {text: text}, History()
+    probe.neighbours, probe.neighbours_since = text, time.monotonic() - 300
+    probe.reported = ReportedCanaries({text: "failing", "b": "failing"}, {text: text, "b": text})
+    probe.history.take([*runs(3, canary=text), RunSummary(text, 99.0, "raised", text, None, None, None)])
+    probe.findings = Findings(
+        judgements={text: result}, sentences={text: f"regressed: {text}"}, answers={text: (past,)},
+        measures={text: {text: MeasureVerdict("regressed", 0.3, 0.2, 0.4, 1.0, 1.3)}},
+        drifts={(text, text): drift}, sides={text: Sides(new=frozenset({(text, "b")}))},
+    )  # fmt: skip
+    fresh = PolledProbe(Container(service=text, name=f"{text}2", url=f"http://{text}"))
+    fresh.up, fresh.reported = True, ReportedCanaries({text: "steady", f"{text}2": text})
+    gone = {(text, text, "3"): (1, 1.0, text), probe.key: (1, 1.0, text)}
+    return page([probe, fresh], troubles=[text], ended=gone, left=[Gone(ServiceKey(text, text), text, 1.0)])

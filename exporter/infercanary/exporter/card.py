@@ -44,8 +44,8 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
         kill: Its memory kills; None if there was none.
     """
     reported, findings = probe.reported.states, probe.findings or NOTHING
-    verdicts = [*findings.judgements.items()]
-    verdicts += [(canary, v) for canary, each in findings.measures.items() for v in each.values()]
+    verdicts = [(canary, verdict.state) for canary, verdict in findings.judgements.items()]
+    verdicts += [(canary, v.state) for canary, each in findings.measures.items() for v in each.values()]
     holds = {
         "not polled": probe.container.url is None,
         "down": not probe.up,
@@ -57,7 +57,7 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
             if name in reported or not reported
         ),
         "regressed since an upgrade": any(
-            verdict.state == "regressed" and probe.side(canary) == "new" for canary, verdict in verdicts
+            state == "regressed" and probe.side(canary) == "new" for canary, state in verdicts
         ),
         "drifted without an upgrade": any(
             container == probe.container.replica and (drift.shift or 0.0) > 0
@@ -88,7 +88,8 @@ def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[
         "probe": probe,
         "container": container,
         "key": key,
-        "images": [*filter(None, (image, digest))],
+        "image": image,
+        "digest": digest,
         "tag_moves": tag_moves(container.image),
         "failing": [(name, states[name], details[name]) for name in failing],
         "waiting": [(name, state) for name, state in states.items() if state not in FAILING],

@@ -94,6 +94,10 @@ STATES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     ("faster", {"findings": drifted(-0.1)}, "up", "up", "drifted -10.0 %"),
     ("improved", {"findings": found(upgraded("improved", -0.1))}, "up", "up", "improved -10.0 %"),
+    (
+        "on the old image", {"findings": found(upgraded(), sides={"resnet": Sides(old=MINE)})}, "up", "up",
+        "runs the old image",
+    ),
     ("killed long ago", {}, "up", "up", "last 2 h ago"),
     ("another drifted", {"findings": drifted(0.1, "another")}, "up", "up", "resnet"),
     ("well", {}, "up", "up", "resnet 20.08 ms min 19.88 ms max 20.48 ms"),
@@ -164,7 +168,7 @@ PAST = PastVerdict(
 DIGEST = "sha256:fa3e587c72e7" + "0" * 52
 STEADY = family("canary_state", canary="c", state="steady")
 FAILING = family("canary_state", canary="c", state="failing")
-NEW = {"sides": {"resnet": Sides()}}
+NEW: dict[str, Any] = {"sides": {"resnet": Sides()}}
 WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     # Verdicts: progress, sides, what the labels say.
     "open": (

@@ -22,6 +22,7 @@ from infercanary.pages.table_csv import render_csv
 from infercanary.render.json import render_json
 from infercanary.render.text import render_texts
 from tests.documents import document
+from tests.status_pages import filled
 
 TEXTS = {
     "quotes": """a " b ' c " onmouseover="alert(1)" x='""",
@@ -57,7 +58,8 @@ class Tags(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, [(name, "" if name == "aria-label" else value) for name, value in attributes]))
+        words = "aria-label", "id", "title"
+        self.tags.append((tag, [(name, "" if name in words else value) for name, value in attributes]))
 
     def handle_endtag(self, tag: str) -> None:
         self.tags.append(f"/{tag}")
@@ -74,6 +76,11 @@ class Tags(HTMLParser):
 def html(text: str) -> Any:
     page = Tags(render_page(text, [document(text)], [text], [text]))
     return page.tags, page.words
+
+
+def status_page(text: str) -> Any:
+    page = Tags(filled(text))
+    return page.tags, [word for word in page.words if "infercanary-open" not in word]
 
 
 def markdown(text: str) -> Any:
@@ -124,7 +131,7 @@ def as_csv(text: str) -> Any:
     return [len(row) for row in rows], words
 
 
-@pytest.mark.parametrize("render", [html, markdown, junit, as_json, text, as_csv])
+@pytest.mark.parametrize("render", [html, status_page, markdown, junit, as_json, text, as_csv])
 @pytest.mark.parametrize("words", TEXTS.values(), ids=TEXTS)
 def test_words_are_shown_and_do_nothing(render: Callable[[str], Any], words: str) -> None:
     structure, shown = render(words)
@@ -134,7 +141,7 @@ def test_words_are_shown_and_do_nothing(render: Callable[[str], Any], words: str
     first = words.split()[0][:10]
     if first.isprintable():
         assert any(first in line for line in lines)
-    if render in (html, markdown, junit):
+    if render in (html, status_page, markdown, junit):
         assert not any("secret" in line for line in lines)
         assert sum(map(len, lines)) < 150_000
 
