@@ -1,0 +1,91 @@
+"""HTML from templates that escape what they show. A page is one file: it loads nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from infercanary.command.settings import UsageError
+from infercanary.pages.chart import draw
+from infercanary.pages.safe_text import fact_text, shown, web_link
+from infercanary.render.document import Document
+from infercanary.render.units import duration, quantity, value
+
+STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+"""Stylesheet of every page."""
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates' environment: every text that a template prints is made printable, cut and escaped."""
+    templates = Environment(
+        loader=PackageLoader("infercanary.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda text: text if isinstance(text, Markup) else shown(text),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals["style"] = Markup(STYLE)
+    templates.filters |= {
+        "chart": draw,
+        "duration": duration,
+        "fact_text": fact_text,
+        "quantity": quantity,
+        "shown": shown,
+        "value": value,
+        "web_link": web_link,
+    }
+    return templates
+
+
+def render_page(
+    title: str, documents: Sequence[Document], notes: Sequence[str] = (), colophon: Sequence[str] = ()
+) -> str:
+    """Return a report: one HTML file.
+
+    Args:
+        title: Text.
+        documents: Each becomes an article.
+        notes: Lines on all of them.
+        colophon: Lines of the footer: how the report was made.
+    """
+    template = environment().get_template("report.html")
+    return template.render(title=title, documents=documents, notes=notes, colophon=colophon)
+
+
+def write(path: str, text: str, option: str = "--html") -> None:
+    """Write a file completely or not at all.
+
+    Args:
+        path: A file that is there is replaced.
+        text: Its content.
+        option: The option that named ``path``, for messages.
+
+    Raises:
+        UsageError: ``path`` cannot be written.
+    """
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; name a file in it")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{option} {path}: is a device or a pipe; name a file")
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(draft, target)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise UsageError(
+            f"{option} {path}: cannot be written ({error.strerror}); name another place"
+        ) from None

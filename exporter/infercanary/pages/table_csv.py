@@ -1,0 +1,59 @@
+"""Tables as CSV (RFC 4180), whose text no spreadsheet takes for a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TypeAlias
+
+from infercanary.contract.text import printable
+
+Cell: TypeAlias = "str | float | None"
+
+# https://owasp.org/www-community/attacks/CSV_Injection; tabs and line ends, which it names too, are made printable.
+# Full-width signs begin a formula where people write Chinese or Japanese.
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_BLOCK_ROWS = 1000
+
+
+def render_csv(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """Yield a table, some rows at a time, with line ends CR LF.
+
+    Args:
+        columns: Their names.
+        rows: Cells in the order of the columns; None, and a number that is not finite, is an empty cell.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(map(_cell, columns))
+    for number, row in enumerate(rows, 1):
+        writer.writerow(map(_cell, row))
+        if number % _BLOCK_ROWS == 0:
+            yield text.getvalue()
+            text.seek(0)
+            text.truncate()
+    if text.tell():
+        yield text.getvalue()
+
+
+def moment(seconds: float) -> str:
+    """Return the date and time (UTC, ISO 8601); empty outside of the calendar.
+
+    Args:
+        seconds: Unix time of a probe's clock, which may be wrong.
+    """
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _cell(cell: Cell) -> Cell:
+    if not isinstance(cell, str):
+        return cell if isinstance(cell, int) or (cell is not None and math.isfinite(cell)) else ""
+    text = printable(cell)
+    # A spreadsheet may drop blanks before it looks for the sign.
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
