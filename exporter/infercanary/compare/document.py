@@ -1,0 +1,220 @@
+"""Documents of results of files: a comparison, a scan, and rows of stores side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from infercanary.compare.changes import LevelChange, ScanResult
+from infercanary.compare.comparison import ComparisonResult, SideSummary
+from infercanary.compare.overview import OverviewRow
+from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.judge.measures import MeasureVerdict
+from infercanary.judge.sentence import interval
+from infercanary.pages.from_result import causes_facts, measures_table, operators_table
+from infercanary.pages.sentence import listed
+from infercanary.render.document import Chart, Document, Fact, Series, Table
+from infercanary.render.units import count, quantity, short, size, value, when
+
+
+def comparison_document(
+    result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns
+) -> Document:
+    """Return the document on one canary.
+
+    Args:
+        result: The verdict on it.
+        baseline: Its runs that count before.
+        candidate: The same after.
+    """
+    low, high = _ends(result.low, result.high)
+    is_change = abs(result.shift or 0.0) >= result.smallest_effect and not low <= 0 <= high
+    causes = result.causes
+    verdicts = {
+        name: MeasureVerdict(of.verdict, of.shift, *_ends(of.low, of.high), of.before, of.after)
+        for name, of in result.measures.items()
+    }
+    parts = [
+        (name, "yes" if part.moved else "", interval(part.shift, part.low, part.high), _percent(part.share))
+        for kind in (result.phases, result.controls)
+        for name, part in kind.items()
+    ]
+    tables = (
+        Table("phases and controls", ("part", "moved", "change", "of the change"), parts),
+        measures_table(verdicts),
+        operators_table(causes.operators if causes and is_change else None),
+    )
+    return Document(
+        name=result.canary or "",
+        verdict=result.verdict,
+        sentence=result.sentence,
+        exit_code=result.exit_code,
+        actions=result.next,
+        facts=[
+            Fact("expected", result.claim.sentence if result.claim else None),
+            Fact("baseline", _side(result.baseline, result.unit)),
+            Fact("candidate", _side(result.candidate, result.unit)),
+            Fact(
+                "confidence",
+                f"{100 * result.level:g} %; a change is {100 * result.smallest_effect:g} % or more",
+            ),
+            Fact("restart SD", _restarts(result)),
+            *(causes_facts(causes, is_change=is_change) if causes else ()),
+        ],
+        tables=[table for table in tables if table and table.rows],
+        charts=_charts(baseline, candidate, result.unit or ""),
+        notes=result.notes,
+        data=plain_fields(result),
+    )
+
+
+def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
+    """Return the document on one series.
+
+    Args:
+        result: What a scan found.
+        series: The runs that were scanned.
+    """
+    changes = [
+        (
+            f"{change.index:,}",
+            "" if change.at is None else when(change.at),
+            interval(change.shift, change.low, change.high),
+            _began(change),
+        )
+        for change in result.changes
+    ]
+    block = f", scanned as medians of {result.block} each" if result.block > 1 else ""
+    chart = Chart(
+        "runs in order of time",
+        "points",
+        [Series("runs", series.every.tolist())],
+        result.unit or "",
+        marks=[change.index for change in result.changes],
+        levels=[(level.index, level.runs, level.median) for level in result.levels],
+    )
+    return Document(
+        name=result.canary or "",
+        verdict=result.verdict,
+        sentence=result.sentence,
+        exit_code=result.exit_code,
+        facts=[
+            Fact("levels", " → ".join(value(level.median, result.unit) for level in result.levels)),
+            Fact("runs", f"{count(result.runs, 'run')} of {count(result.starts, 'start')}{block}"),
+            Fact("left out", _left_out(result.left_out)),
+        ],
+        tables=[Table("changes", ("index", "time", "shift", "what began there"), changes)] if changes else (),
+        charts=[chart] if series.runs else (),
+        notes=result.notes,
+        data=plain_fields(result),
+    )
+
+
+def overview_document(rows: Sequence[OverviewRow]) -> Document:
+    """Return a table for each canary; a column without any value is left out.
+
+    Args:
+        rows: Those of a canary one after the other.
+    """
+    tables = []
+    for canary, group in groupby(rows, key=lambda row: row.canary):
+        cells = [_overview_cells(row) for row in group]
+        columns = [column for column in cells[0] if any(row[column] for row in cells)]
+        tables.append(Table(canary, columns, [[row[column] for column in columns] for row in cells]))
+    return Document(tables=tables)
+
+
+def plain_fields(result: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of ``result`` for JSON: what is not finite is None."""
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
+    return fields
+
+
+def _overview_cells(row: OverviewRow) -> dict[str, str]:
+    cost, of = row.efficiency.cost_per_1000, row.efficiency
+    source = {"sweep": f" at {of.best_load} (sweep)", "runs": "", "latency": " (one over the latency)"}
+    is_shown = cost or of.throughput_from != "latency"
+    weights = (
+        f"{name} {shown(words, 24)}"
+        for name, words in (("model", row.model), ("settings", row.settings))
+        if words
+    )
+    return {
+        "median": value(row.median, "s"),
+        "SD": "" if row.deviation is None else f"{100 * row.deviation:.1f} %",
+        "slower": f"+{100 * row.slower:.1f} %" if row.slower else "fastest",
+        "starts": f"{row.starts}",
+        "runs": f"{row.runs:,}",
+        "p90": value(row.p90, "s"),
+        "load": value(row.load, "s"),
+        "first run": value(row.first_run, "s"),
+        "cost of 1,000": short(cost, 3) if cost else "",
+        "throughput": quantity(of.throughput, "samples/s") + source[of.throughput_from] if is_shown else "",
+        "energy of 1,000": quantity(of.energy_per_1000, "joules") if of.energy_per_1000 else "",
+        "host memory": size(of.host_memory) if of.host_memory else "",
+        "device memory": size(of.device_memory) if of.device_memory else "",
+        "of": " · ".join(
+            filter(None, (row.host, row.service, row.image, row.origin, row.engine, row.device, *weights))
+        ),
+    }
+
+
+def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[Chart]:
+    old, new = baseline.every.tolist(), candidate.every.tolist()
+    if not (old and new):
+        return []
+    sides = [Series("baseline", old, "old"), Series("candidate", new)]
+    in_time = [
+        Series("baseline", [*old, *[None] * len(new)], "old"),
+        Series("candidate", [*[None] * len(old), *new]),
+    ]
+    return [
+        Chart("run medians, on one scale", "distributions", sides, unit),
+        Chart("runs in order of time", "points", in_time, unit, marks=[len(old)]),
+    ]
+
+
+def _side(side: SideSummary, unit: str | None) -> str:
+    files = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
+    median = f", median {value(side.median, unit)}" if side.median is not None else ""
+    environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
+    left_out = f"; left out {_left_out(side.left_out)}" if side.left_out else ""
+    return (
+        f"{files}{count(side.runs, 'run')} of {count(side.starts, 'start')}{median}{environments}{left_out}"
+    )
+
+
+def _left_out(reasons: Mapping[str, int]) -> str:
+    """Numbers of runs that do not count, by reason."""
+    return ", ".join(f"{runs:,} {reason}" for reason, runs in sorted(reasons.items(), key=lambda r: -r[1]))
+
+
+def _restarts(result: ComparisonResult) -> str:
+    """Restart SD, and where it is from."""
+    restarts = count(result.restarts_seen, "restart")
+    source = {
+        "given": "as given",
+        "none": "without a restart: two files of numbers count as one series; else give --restart-sd",
+        "assumed": "restart variance assumed: no restart observed yet",
+        "measured": f"measured on {count(result.restarts_seen, 'start')}",
+        "estimated": f"estimated from {restarts} and the prior",
+    }[result.restart_sd_from]
+    return f"{short(100 * result.restart_sd)} %, {source}"
+
+
+def _began(change: LevelChange) -> str:
+    """What began where a level changed: a boot, other components."""
+    boot = f"boot {change.start} begins" if change.start else ""
+    return "; ".join(filter(None, (boot, listed(change.changes, 6))))
+
+
+def _ends(low: float | None, high: float | None) -> tuple[float, float]:
+    """Ends of an interval; an end that is not finite lies as far out as it may."""
+    return -1.0 if low is None else low, float("inf") if high is None else high
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
