@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from infercanary.render.units import quantity
+
 
 class Fact(msgspec.Struct, frozen=True):
     """One labelled value."""
@@ -18,6 +20,11 @@ class Fact(msgspec.Struct, frozen=True):
     """Of a number: "s", "bytes", "joules" or "ratio"; "" shows the number as it is."""
     link: str = ""
     """An http or https address; renderers without links show it behind the value."""
+
+    @property
+    def text(self) -> str:
+        """The value with its unit; empty for None."""
+        return self.value or "" if isinstance(self.value, str | None) else quantity(self.value, self.unit)
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -1,0 +1,106 @@
+"""Numbers as text: units, significant digits, signs."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+
+_FACTORS = 10.0  # from this ratio on a shift is written as a factor
+
+
+def value(number: float | None, unit: str | None) -> str:
+    """Return a latency in four digits, such as ``57.5 ms``.
+
+    Args:
+        number: In ``unit``; None is "unknown".
+        unit: "s", or "" or None where the unit is not known.
+    """
+    if number is None:
+        return "unknown"
+    if unit != "s":
+        return short(number, 4)
+    for name, factor in (("s", 1.0), ("ms", 1e3)):
+        if abs(number) * factor >= 0.99995:
+            return f"{short(number * factor, 4)} {name}"
+    return f"{short(number * 1e6, 4)} µs"
+
+
+def quantity(number: float, unit: str) -> str:
+    """Return a number with its unit: a latency in four digits, a measure in three.
+
+    Args:
+        number: In ``unit``.
+        unit: Of a :class:`~infercanary.render.document.Fact`, or ``measure.unit or "ratio"`` of a measure.
+    """
+    if unit in ("", "s"):
+        return value(number, unit)
+    if unit == "bytes":
+        return size(number)
+    factor, name = {"ratio": (100, "%"), "joules": (1, "J")}.get(unit, (1, unit))
+    return f"{short(factor * number, 3)} {name}"
+
+
+def size(number: float) -> str:
+    """Return a size in decimal units, as Docker does.
+
+    Args:
+        number: Bytes.
+    """
+    factor, name = (1e9, "GB") if number >= 999.5e6 else (1e6, "MB")
+    return f"{short(number / factor, 3)} {name}"
+
+
+def short(number: float, digits: int = 2) -> str:
+    """Return a number in ``digits`` significant digits, without trailing zeros or an exponent."""
+    return f"{float(f'{number:.{digits}g}'):,.9f}".rstrip("0").rstrip(".")
+
+
+def count(number: float, noun: str) -> str:
+    """Return a number with its noun, such as ``1 run`` or ``1,200 runs``."""
+    return f"{short(number, 12)} {noun}{'' if number == 1 else 's'}"
+
+
+def when(seconds: float) -> str:
+    """Return date and time (UTC) of Unix seconds. A probe's clock may be wrong, so any number is accepted."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the largest unit of which there are two, such as ``3 h``."""
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def finite(number: float | None) -> float | None:
+    """Return a number as JSON may have it: None where it is not finite."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def percent(ratio: float, is_factor: bool = False) -> str:
+    """Return a shift, such as ``+12.4 %`` or ``+178 %``; from ten times more on a factor, such as ``×11``.
+
+    Args:
+        ratio: 0.05 is 5 %.
+        is_factor: Write a factor, however small the shift.
+    """
+    if is_factor or ratio >= _FACTORS:
+        return f"×{short(1 + ratio, 3)}".replace("inf", "∞")
+    return f"{100 * ratio:+.{int(abs(ratio) < 1)}f} %"
+
+
+def interval(shift: float, low: float, high: float) -> str:
+    """Return a shift with its interval: ``+12.4 % [+10.9, +13.8]``, or all as factors: ``×9.2 [×7.5, ×11.3]``.
+
+    Args:
+        shift: A ratio.
+        low: Lower end of its interval.
+        high: Upper end.
+    """
+    is_factor = max(shift, low, high) >= _FACTORS
+    text, *ends = (percent(ratio, is_factor) for ratio in (shift, low, high))
+    return f"{text} [{', '.join(end.removesuffix(' %') for end in ends)}]"
