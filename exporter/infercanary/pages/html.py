@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
-from infercanary.pages.safe_text import fact_text, shown, web_link
+from infercanary.pages.safe_text import shown, web_link
 from infercanary.render.document import Document
 from infercanary.render.units import duration, quantity, value
 
@@ -30,15 +30,17 @@ def environment() -> Environment:
         loader=PackageLoader("infercanary.pages"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda text: text if isinstance(text, Markup) else shown(text),
+        finalize=lambda output: (
+            output if isinstance(output, Markup) or not isinstance(output, str) else shown(output)
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    templates.globals["style"] = Markup(STYLE)
+    templates.globals["style"] = STYLE
     templates.filters |= {
         "chart": draw,
         "duration": duration,
-        "fact_text": fact_text,
         "quantity": quantity,
         "shown": shown,
         "value": value,

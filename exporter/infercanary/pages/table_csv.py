@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import chain
+from types import SimpleNamespace
 from typing import TypeAlias
 
 from infercanary.contract.text import printable
@@ -16,27 +17,18 @@ Cell: TypeAlias = "str | float | None"
 # https://owasp.org/www-community/attacks/CSV_Injection; tabs and line ends, which it names too, are made printable.
 # Full-width signs begin a formula where people write Chinese or Japanese.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-_BLOCK_ROWS = 1000
 
 
 def render_csv(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
-    """Yield a table, some rows at a time, with line ends CR LF.
+    """Yield the lines of a table; each ends with CR LF.
 
     Args:
         columns: Their names.
         rows: Cells in the order of the columns; None, and a number that is not finite, is an empty cell.
     """
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(map(_cell, columns))
-    for number, row in enumerate(rows, 1):
-        writer.writerow(map(_cell, row))
-        if number % _BLOCK_ROWS == 0:
-            yield text.getvalue()
-            text.seek(0)
-            text.truncate()
-    if text.tell():
-        yield text.getvalue()
+    writer = csv.writer(SimpleNamespace(write=str))  # writerow() returns what write() does: the line
+    for row in chain([columns], rows):
+        yield writer.writerow(map(_cell, row))
 
 
 def moment(seconds: float) -> str:
