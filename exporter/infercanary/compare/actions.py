@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from infercanary.compare.units import count
 from infercanary.judge.policy import Policy
 from infercanary.judge.resolution import FINE
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import assess
+from infercanary.render.units import count
 
 _FACTORS = [1.25**step for step in range(1, 32)]  # up to 1,000 times the runs
 _MOST_STARTS = 64
@@ -43,7 +43,8 @@ def settling_actions(
     factor = next((factor for factor in _FACTORS if settles(factor, 0)), None)
     added = (more for more in range(1, _MOST_STARTS) if settles(1 + more / max(starts), more))
     if factor is not None:
-        action = f"about {count(_rounded((factor - 1) * min(runs)), 'more run')} a side would settle it"
+        runs_more = float(f"{(factor - 1) * min(runs):.2g}")  # it is an estimate
+        action = f"about {count(max(1.0, runs_more), 'more run')} a side would settle it"
     elif more := next(added, None):
         action = f"{count(more, 'more start')} a side would settle it; more runs alone would not"
     elif shift.resolution != FINE:
@@ -52,14 +53,5 @@ def settling_actions(
         action = (
             "more runs or starts will hardly settle it: the shift is at the edge, or starts differ too much"
         )
-    is_assumed = restarts.df <= policy.pool.restart_df
-    return [
-        action,
-        *["restart variance is assumed: give --restart-sd, or several starts of each image"] * is_assumed,
-    ]
-
-
-def _rounded(number: float) -> int:
-    """Round up to two digits: it is an estimate."""
-    step = 10 ** max(0, len(str(math.ceil(number))) - 2)
-    return math.ceil(number / step) * step
+    assumed = "restart variance is assumed: give --restart-sd, or several starts of each image"
+    return [action, *[assumed] * (restarts.df <= policy.pool.restart_df)]

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
-from infercanary.command.exit_codes import OF_VERDICT, ExitCode, worst
+from infercanary.command.exit_codes import OF_VERDICT, ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
 from infercanary.compare.actions import settling_actions
 from infercanary.compare.claim import OF_CLAIM, Claim, check
 from infercanary.compare.parts import PartShift, part_shifts
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
-from infercanary.compare.units import finite, short
 from infercanary.contract.measures import measure_of
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import Attribution
@@ -28,16 +27,16 @@ from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
-from infercanary.judge.result import Causes, Result, State
+from infercanary.judge.result import Causes, Result
 from infercanary.judge.samples import compare_starts
-from infercanary.judge.sentence import interval
 from infercanary.judge.shift import Verdict
-from infercanary.pages.sentence import measure_words, sentence
+from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, sentence
+from infercanary.render.units import count, interval, short
 
 Gate = Literal["all", "latency"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
-_NAMED = 3  # measures in a sentence
+_COUNTED = len("; 99 more measures regressed")
 
 
 class SideSummary(msgspec.Struct, frozen=True):
@@ -55,24 +54,19 @@ class SideSummary(msgspec.Struct, frozen=True):
     """None of numbers that do not say how runs ended."""
 
 
-class MeasureShift(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one measure that both sides have. Shifts are ratios of the measure itself: -0.2 is 20 % less."""
+class MeasureShift(MeasureVerdict, frozen=True, rename={"state": "verdict"}):
+    """The verdict on one measure that both sides have."""
 
-    verdict: State
-    """`regressed` is worse: more memory, less throughput."""
-    words: str
-    unit: str
+    words: str = ""
+    unit: str = ""
     """Base unit; empty for a ratio."""
-    before: float | None
-    """Median of the values, in that unit; as the next, and the shift, None where there are too few."""
-    after: float | None
-    shift: float | None
-    low: float | None
-    high: float | None
 
 
 class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on one canary. Shifts are ratios (0.05 is 5 % slower); None if there are too few runs."""
+    """The result on one canary. Shifts are ratios (0.05 is 5 % slower); None if there are too few runs.
+
+    In JSON a number that is not finite is null.
+    """
 
     canary: str | None
     verdict: Verdict
@@ -155,14 +149,18 @@ def compare_runs(
     seen, shift, restarts = compare_starts(
         old.points, new.points, restart_sd=0.0 if is_series else restart_sd, policy=policy
     )
-    is_learned = restart_sd is None and not is_series
-    is_estimated = is_learned and restarts.df > policy.pool.restart_df
-    is_known = math.isfinite(shift.se)
-    has_both = bool(pair.before and pair.after)
+    source: Literal["given", "none", "estimated", "assumed"] = "none" if is_series else "given"
+    if restart_sd is None and not is_series:
+        source = "estimated" if restarts.df > policy.pool.restart_df else "assumed"
+    is_known, has_both = math.isfinite(shift.se), bool(pair.before and pair.after)
     causes = Attribution(policy).explain(shift, [pair], canary) if has_both and is_known else None
-    sides = _side(files[0], baseline, old), _side(files[1], candidate, new)
-    unit: Literal["s"] | None = "s" if starts or (old.in_seconds and new.in_seconds) else None
-    facts = Result(
+    before, after = _side(files[0], baseline, old), _side(files[1], candidate, new)
+    actions: list[str] = []
+    if seen.verdict == "inconclusive":
+        scatter = shift_of_starts(old.points, new.points, pool=policy.pool)
+        sides = (before.runs, after.runs), (before.starts, after.starts)
+        actions = settling_actions(scatter, restarts, *sides, policy)
+    judge_result = Result(
         state=seen.verdict,
         shift=seen.shift,
         low=seen.low,
@@ -170,48 +168,42 @@ def compare_runs(
         only=shift.resolution.only,
         restart=restarts,
         causes=causes or Causes(),
-        baseline=sides[0].median,
-        current=sides[1].median,
+        baseline=before.median,
+        current=after.median,
     )
     result = ComparisonResult(
         canary=shown(canary) or None,
         verdict=seen.verdict,
         exit_code=OF_VERDICT[seen.verdict],
-        sentence=_sentence(facts, causes, policy, subject)
+        sentence=_sentence(judge_result, policy, subject, has_both)
         if is_known
         else _too_few(baseline, candidate, policy),
-        shift=finite(seen.shift) if is_known else None,
-        low=finite(seen.low) if is_known else None,
-        high=finite(seen.high) if is_known else None,
+        shift=seen.shift if is_known else None,
+        low=seen.low if is_known else None,
+        high=seen.high if is_known else None,
         level=policy.decide.confidence,
         smallest_effect=policy.decide.smallest_effect,
         restart_sd=restarts.sd,
-        restart_sd_from=(
-            "none" if is_series else "given" if not is_learned else "estimated" if is_estimated else "assumed"
-        ),
-        restarts_seen=round(restarts.df - policy.pool.restart_df) if is_estimated else 0,
-        runs=sides[0].runs + sides[1].runs,
-        starts=sides[0].starts + sides[1].starts,
-        unit=unit,
-        baseline=sides[0],
-        candidate=sides[1],
+        restart_sd_from=source,
+        restarts_seen=round(restarts.df - policy.pool.restart_df) if source == "estimated" else 0,
+        runs=before.runs + after.runs,
+        starts=before.starts + after.starts,
+        unit="s" if starts or (old.in_seconds and new.in_seconds) else None,
+        baseline=before,
+        candidate=after,
         phases=part_shifts(pair, "phases", policy) if has_both else {},
         controls=part_shifts(pair, "controls", policy) if has_both else {},
         causes=causes,
-        next=settling_actions(
-            shift_of_starts(old.points, new.points, pool=policy.pool),
-            restarts,
-            (sides[0].runs, sides[1].runs),
-            (sides[0].starts, sides[1].starts),
-            policy,
-        )
-        if seen.verdict == "inconclusive"
-        else (),
-        notes=_notes(baseline, candidate, policy),
+        next=actions,
+        notes=[
+            f"{name}: {len(side.environments)} environments ({', '.join(side.environments[:4])}); if they are not one "
+            f"image, pick with --{name}-id"
+            for name, side in (("baseline", before), ("candidate", after))
+            if len(side.environments) > 1
+        ],
     )
-    return with_measures(
-        _with_failures(result, candidate), Measures(policy).compare(pair.before, pair.after), gate
-    )
+    result = _with_failures(result, candidate)
+    return with_measures(result, Measures(policy).compare(pair.before, pair.after), gate)
 
 
 def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
@@ -247,26 +239,23 @@ def with_measures(
     shifts = {}
     for name, verdict in verdicts.items():
         measure = measure_of(name)
-        shifts[name] = MeasureShift(
-            verdict=verdict.state,
-            words=measure.words if measure else name,
-            unit=measure.unit if measure else "",
-            before=finite(verdict.before),
-            after=finite(verdict.after),
-            shift=finite(verdict.shift),
-            low=finite(verdict.low),
-            high=finite(verdict.high),
-        )
+        words, unit = (measure.words, measure.unit) if measure else (name, "")
+        shifts[name] = MeasureShift(**msgspec.structs.asdict(verdict), words=words, unit=unit)
     worse = [name for name, verdict in verdicts.items() if verdict.state == "regressed"]
-    more = [f"{len(worse) - _NAMED} more measures regressed"] * (len(worse) > _NAMED)
-    words = [measure_words(name, verdicts[name]) for name in worse[:_NAMED]]
-    code = OF_VERDICT[result.verdict]
+    text = result.sentence
+    for place, name in enumerate(worse):
+        longer = f"{text}; {measure_words(name, verdicts[name])}"
+        if len(longer.encode()) > SENTENCE_BYTES - _COUNTED:
+            text += f"; {count(len(worse) - place, 'more measure')} regressed"
+            break
+        text = longer
+    is_worse = bool(worse) and gate == "all"
     return msgspec.structs.replace(
         result,
         measures=shifts,
         regressed=worse,
-        sentence="; ".join([result.sentence, *words, *more]),
-        exit_code=worst((code, ExitCode.REGRESSED)) if worse and gate == "all" else code,
+        sentence=text,
+        exit_code=ExitCode.REGRESSED if is_worse else OF_VERDICT[result.verdict],
     )
 
 
@@ -284,86 +273,50 @@ def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy =
     """
     if claimed is None:
         return result
-    interval = None
-    if result.shift is not None and not result.failures_rose and result.verdict != "unconfirmed":
-        low, high = (math.inf if end is None else end for end in (result.low, result.high))
-        interval = (result.shift, low, high)
-    claim = check(claimed, interval, policy)
-    more = ["--expect: more starts on both sides narrow the interval"] * (claim.state == "unknown")
-    return msgspec.structs.replace(
-        result, claim=claim, exit_code=OF_CLAIM[claim.state], next=[*result.next, *more][:2]
-    )
+    is_known = not result.failures_rose and result.verdict != "unconfirmed"
+    claim = check(claimed, (result.shift, result.low, result.high) if is_known else (None,) * 3, policy)
+    return msgspec.structs.replace(result, claim=claim, exit_code=OF_CLAIM[claim.state])
 
 
 def _with_failures(result: ComparisonResult, candidate: RecordedRuns) -> ComparisonResult:
     """Return a result that does not pass where clearly more runs fail than before, or none ran at all."""
-    last = f"; the last one: {candidate.failure}" if candidate.failure else ""
-    # Numbers that say nothing of failures are all of runs that ended well.
-    before = result.baseline.attempts or Attempts(result.baseline.runs, 0)
-    rose, shares = failures.rose(before, candidate.attempts), failures.shares(before, candidate.attempts)
-    result = msgspec.structs.replace(result, failures_rose=rose)
-    if rose and result.verdict != "regressed":
-        # The runs that ended well say nothing about those that failed, however fast they were.
-        others = result.sentence.removeprefix("inconclusive: ")
-        return msgspec.structs.replace(
-            result,
-            verdict="inconclusive",
-            sentence=f"inconclusive: {shares}; the others: {others}",
-            next=[f"find out why runs of the candidate fail{last}"],
-        )
-    if rose:
-        return msgspec.structs.replace(result, sentence=f"{result.sentence}; {shares}")
-    if not candidate.points:
-        action = f"find out why the candidate has no runs that count, in the log of its probe{last}"
-        return msgspec.structs.replace(result, next=[action])
-    notes = [*result.notes, f"candidate: {shares}: no clear rise"] if shares else result.notes
-    return msgspec.structs.replace(result, notes=notes)
-
-
-def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> list[str]:
-    notes = []
-    fewest, history = policy.pool.fewest_runs, policy.pool.history
-    for name, side in (("baseline", baseline), ("candidate", candidate)):
-        starts, judged_starts = len(side.points), len(judged(side, policy).points)
-        if 0 < judged_starts < starts:
-            notes.append(
-                f"{name}: {judged_starts} of {starts} starts are judged, the latest {history} of {fewest} runs or more"
-            )
-        ids = _ids(side)
-        if len(ids) > 1:
-            notes.append(
-                f"{name}: {len(ids)} environments ({', '.join(ids[:4])}); if they are not one image, pick with "
-                f"--{name}-id"
-            )
-    before, after = (
-        " and ".join(sorted({start.settings for start in side.starts} - {""}))
-        for side in (baseline, candidate)
+    rose, shares = failures.rise(
+        # Numbers that say nothing of failures are all of runs that ended well.
+        result.baseline.attempts or Attempts(result.baseline.runs, 0),
+        candidate.attempts,
     )
-    if before and after and before != after:
-        notes.append(f"the canary's settings differ ({before} → {after}): both sides do not measure the same")
-    return notes
+    changes: dict[str, Any] = {"failures_rose": rose}
+    if rose and result.verdict == "regressed":
+        changes["sentence"] = f"{result.sentence}; {shares}"
+    elif rose:  # the runs that ended well say nothing about those that failed, however fast they were
+        others = result.sentence.removeprefix("inconclusive: ")
+        changes |= {"verdict": "inconclusive", "sentence": f"inconclusive: {shares}; the others: {others}"}
+    if (rose and result.verdict != "regressed") or not candidate.points:
+        last = f"; the last one: {candidate.failure}" if candidate.failure else ""
+        changes["next"] = [
+            f"find out why runs of the candidate fail or are missing, in the log of its probe{last}"
+        ]
+    return msgspec.structs.replace(result, **changes)
 
 
 def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
+    ids = dict.fromkeys(shown(id_, 16) for start in kept.environments for _, id_ in start)
+    rest = {"in starts that are too short or too old": whole.runs - kept.runs}
     return SideSummary(
         files=files,
         runs=kept.runs,
         starts=len(kept.points),
         median=float(np.median(kept.every)) if kept.runs else None,
-        environments=_ids(kept),
-        left_out=whole.left_out,
+        environments=[*ids],
+        left_out={**whole.left_out, **rest} if kept.runs < whole.runs else whole.left_out,
         attempts=whole.attempts,
     )
 
 
-def _ids(series: RecordedRuns) -> list[str]:
-    return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
-
-
-def _sentence(result: Result, causes: Causes | None, policy: Policy, subject: str) -> str:
-    """Return the exporter's sentence if causes are known, else the verdict and its interval."""
-    if causes is not None:
-        is_edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
+def _sentence(result: Result, policy: Policy, subject: str, are_journals: bool) -> str:
+    """Return the exporter's sentence on journals; of numbers, whose causes are not known, its beginning."""
+    if are_journals:
+        is_edited = any(change.component.partition(":")[0] == SETTINGS for change in result.causes.changes)
         return sentence(result, policy, f"{subject} or settings" if is_edited else subject)
     if result.only is not None:
         return f"{result.state}: all values are {short(result.only, 12)}"
@@ -373,9 +326,8 @@ def _sentence(result: Result, causes: Causes | None, policy: Policy, subject: st
 
 
 def _too_few(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> str:
-    longest = (max((points.size for points in side.points), default=0) for side in (baseline, candidate))
-    old, new = (f"{runs} runs" if runs else "no runs" for runs in longest)
-    fewest = policy.pool.fewest_runs
+    longest = [max((points.size for points in side.points), default=0) for side in (baseline, candidate)]
     return (
-        f"inconclusive: a start needs {fewest} runs; there are {old} in the baseline, {new} in the candidate"
+        f"inconclusive: a start needs {policy.pool.fewest_runs} runs that count; the baseline has {longest[0]}, the "
+        f"candidate {longest[1]}"
     )

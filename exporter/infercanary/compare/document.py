@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from infercanary.compare.changes import LevelChange, ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
-from infercanary.compare.overview import OverviewRow
+from infercanary.compare.overview import COLUMNS, OverviewRow
 from infercanary.compare.recording import RecordedRuns, shown
-from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.sentence import interval
+from infercanary.judge.shift import CHANGED
 from infercanary.pages.from_result import causes_facts, measures_table, operators_table
 from infercanary.pages.sentence import listed
 from infercanary.render.document import Chart, Document, Fact, Series, Table
-from infercanary.render.units import count, quantity, short, size, value, when
+from infercanary.render.units import count, interval, quantity, short, value, when
+
+_UNITS = {"seconds": "s", "ratio": "ratio", "bytes": "bytes", "joules": "joules"}
+"""End of a column's name → unit of a fact."""
 
 
 def comparison_document(
@@ -30,13 +33,8 @@ def comparison_document(
         baseline: Its runs that count before.
         candidate: The same after.
     """
-    low, high = _ends(result.low, result.high)
-    is_change = abs(result.shift or 0.0) >= result.smallest_effect and not low <= 0 <= high
+    is_change = result.verdict in CHANGED
     causes = result.causes
-    verdicts = {
-        name: MeasureVerdict(of.verdict, of.shift, *_ends(of.low, of.high), of.before, of.after)
-        for name, of in result.measures.items()
-    }
     parts = [
         (name, "yes" if part.moved else "", interval(part.shift, part.low, part.high), _percent(part.share))
         for kind in (result.phases, result.controls)
@@ -44,7 +42,7 @@ def comparison_document(
     ]
     tables = (
         Table("phases and controls", ("part", "moved", "change", "of the change"), parts),
-        measures_table(verdicts),
+        measures_table(result.measures),
         operators_table(causes.operators if causes and is_change else None),
     )
     return Document(
@@ -121,9 +119,21 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     """
     tables = []
     for canary, group in groupby(rows, key=lambda row: row.canary):
-        cells = [_overview_cells(row) for row in group]
-        columns = [column for column in cells[0] if any(row[column] for row in cells)]
-        tables.append(Table(canary, columns, [[row[column] for column in columns] for row in cells]))
+        table = []
+        for row in group:
+            names = (
+                row.host,
+                row.service,
+                row.image,
+                row.origin,
+                row.engine,
+                row.device,
+                row.model,
+                row.settings,
+            )
+            table.append({**dict(_numbers(row)), "of": " · ".join(shown(name, 80) for name in names if name)})
+        titles = [title for title in table[0] if any(cells[title] for cells in table)]
+        tables.append(Table(canary, titles, [[cells[title] for title in titles] for cells in table]))
     return Document(tables=tables)
 
 
@@ -133,33 +143,14 @@ def plain_fields(result: msgspec.Struct) -> dict[str, Any]:
     return fields
 
 
-def _overview_cells(row: OverviewRow) -> dict[str, str]:
-    cost, of = row.efficiency.cost_per_1000, row.efficiency
-    source = {"sweep": f" at {of.best_load} (sweep)", "runs": "", "latency": " (one over the latency)"}
-    is_shown = cost or of.throughput_from != "latency"
-    weights = (
-        f"{name} {shown(words, 24)}"
-        for name, words in (("model", row.model), ("settings", row.settings))
-        if words
-    )
-    return {
-        "median": value(row.median, "s"),
-        "SD": "" if row.deviation is None else f"{100 * row.deviation:.1f} %",
-        "slower": f"+{100 * row.slower:.1f} %" if row.slower else "fastest",
-        "starts": f"{row.starts}",
-        "runs": f"{row.runs:,}",
-        "p90": value(row.p90, "s"),
-        "load": value(row.load, "s"),
-        "first run": value(row.first_run, "s"),
-        "cost of 1,000": short(cost, 3) if cost else "",
-        "throughput": quantity(of.throughput, "samples/s") + source[of.throughput_from] if is_shown else "",
-        "energy of 1,000": quantity(of.energy_per_1000, "joules") if of.energy_per_1000 else "",
-        "host memory": size(of.host_memory) if of.host_memory else "",
-        "device memory": size(of.device_memory) if of.device_memory else "",
-        "of": " · ".join(
-            filter(None, (row.host, row.service, row.image, row.origin, row.engine, row.device, *weights))
-        ),
-    }
+def _numbers(row: OverviewRow) -> Iterator[tuple[str, str]]:
+    """Title and text of each number of a row, in the units that its CSV names."""
+    for column, (field, title) in COLUMNS.items():
+        number = attrgetter(field)(row)
+        unit = _UNITS.get(column.rpartition("_")[2], "")
+        if title:
+            text = number if isinstance(number, str) else "" if number is None else quantity(number, unit)
+            yield title, text
 
 
 def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[Chart]:
@@ -209,11 +200,6 @@ def _began(change: LevelChange) -> str:
     """What began where a level changed: a boot, other components."""
     boot = f"boot {change.start} begins" if change.start else ""
     return "; ".join(filter(None, (boot, listed(change.changes, 6))))
-
-
-def _ends(low: float | None, high: float | None) -> tuple[float, float]:
-    """Ends of an interval; an end that is not finite lies as far out as it may."""
-    return -1.0 if low is None else low, float("inf") if high is None else high
 
 
 def _percent(share: float | None) -> str:

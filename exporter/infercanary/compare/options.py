@@ -125,7 +125,11 @@ def policy(base: Policy, of_what: str) -> Callable[[F], F]:
         base: The policy that options which are not given leave as it is.
         of_what: What the confidence is of, for the help.
     """
-    percent = {"metavar": "PERCENT", "high": 50, "advice": "give a percentage up to 50, such as 2"}
+    percent: dict[str, Any] = {
+        "metavar": "PERCENT",
+        "high": 50,
+        "advice": "give a percentage up to 50, such as 2",
+    }
     effect, zone = 100 * base.decide.smallest_effect, 100 * base.decide.clear_zone
     return together(
         number(

@@ -19,7 +19,6 @@ from infercanary.judge.identity import identified, image_name, redrawn
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
 
-
 _ENGINES = (
     ("torch", "torch", "torch", "torch_cuda_device"),
     ("onnx_provider", "ONNX Runtime", "onnxruntime", "onnx_cuda_device"),
@@ -28,6 +27,35 @@ _ENGINES = (
 )
 """Components of an environment: the one that only a canary of this engine reports (a version may mean just that it is
 installed), the engine's name, its version, and its GPU; None for a server, whose device a client does not know."""
+
+
+COLUMNS = {
+    "canary": ("canary", ""),
+    "host": ("host", ""),
+    "service": ("service", ""),
+    "image": ("image", ""),
+    "origin": ("origin", ""),
+    "engine": ("engine", ""),
+    "device": ("device", ""),
+    "latency_median_seconds": ("median", "median"),
+    "latency_deviation_ratio": ("deviation", "SD"),
+    "latency_above_fastest_ratio": ("slower", "slower"),
+    "latency_p90_seconds": ("p90", "p90"),
+    "starts": ("starts", "starts"),
+    "runs": ("runs", "runs"),
+    "load_seconds": ("load", "load"),
+    "first_run_seconds": ("first_run", "first run"),
+    "throughput_samples_per_second": ("efficiency.throughput", "samples/s"),
+    "throughput_from": ("efficiency.throughput_from", "by"),
+    "best_load": ("efficiency.best_load", "at"),
+    "cost_per_1000": ("efficiency.cost_per_1000", "cost of 1,000"),
+    "energy_per_1000_joules": ("efficiency.energy_per_1000", "energy of 1,000"),
+    "host_memory_bytes": ("efficiency.host_memory", "host memory"),
+    "device_memory_bytes": ("efficiency.device_memory", "device memory"),
+    "model": ("model", ""),
+    "settings": ("settings", ""),
+}
+"""Column of the CSV → field of a row, and title in a document's table; names are joined there."""
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +81,6 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     first_run: float | None
     slower: float
     """Than the fastest row of this canary, as a ratio: 0.5 takes 1.5 times as long."""
-    medians: tuple[float, ...]
-    """Of each start, in order of time."""
     efficiency: Efficiency
     model: str = ""
     """What identifies it; empty where that is not known, or each start has weights of its own."""
@@ -140,7 +166,6 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
         load=_cold(starts, canary, "load"),
         first_run=_cold(starts, canary, "first_run"),
         slower=0.0,
-        medians=tuple(levels),
         efficiency=efficiency(samples, price),
         model=model,
         settings=settings,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from infercanary.compare.recording import shown
@@ -15,13 +14,10 @@ from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.result import Part
 
 
-class PartShift(msgspec.Struct, frozen=True):
+class PartShift(Part, frozen=True):
     """The shift of a phase or a control, as ratios. Its interval leaves out the variance of restarts."""
 
-    shift: float
-    low: float
-    high: float
-    moved: bool
+    moved: bool = False
     """By the smallest effect or more, with an interval that excludes zero."""
     share: float | None = None
     """Of a phase: its share of the whole change."""

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from infercanary.command.settings import UsageError
 from infercanary.compare.journal import sample_of
 from infercanary.compare.recording import shown
-from infercanary.pages.table_csv import Cell, moment
 from infercanary.contract.journal import JournalEntry, environment_id
 from infercanary.contract.measures import MEASURES, measure_of
 from infercanary.judge.model import Generation, Sample
+from infercanary.pages.table_csv import Cell, moment
 
 _MOST_COLUMNS = 1000
 _UNITS = {"samples/s": "samples_per_second", "": "ratio"}

@@ -20,24 +20,12 @@ from infercanary.compare.document import overview_document
 from infercanary.compare.efficiency import prices
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
-from infercanary.compare.overview import overview
+from infercanary.compare.overview import COLUMNS, overview
 from infercanary.compare.read import journal_lines
 from infercanary.compare.runs import RunRow
 from infercanary.compare.terminal import say
 from infercanary.pages.table_csv import Cell, render_csv
 from infercanary.render.json import json_line
-
-_COLUMNS = {
-    "canary": "canary", "host": "host", "service": "service", "image": "image", "origin": "origin", "engine": "engine",
-    "device": "device", "starts": "starts", "runs": "runs", "latency_median_seconds": "median",
-    "latency_deviation_ratio": "deviation", "latency_p90_seconds": "p90", "latency_above_fastest_ratio": "slower",
-    "load_seconds": "load", "first_run_seconds": "first_run",
-    "throughput_samples_per_second": "efficiency.throughput", "throughput_from": "efficiency.throughput_from",
-    "best_load": "efficiency.best_load", "host_memory_bytes": "efficiency.host_memory",
-    "device_memory_bytes": "efficiency.device_memory", "energy_per_1000_joules": "efficiency.energy_per_1000",
-    "cost_per_1000": "efficiency.cost_per_1000", "model": "model", "settings": "settings",
-}  # fmt: skip
-"""Column of the CSV → field of a row."""
 
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
@@ -91,8 +79,8 @@ def command(
     if journals or each_run:
         if form == "text" or output.html or given_prices or (journals and service != "*"):
             raise UsageError(
-                f"{hosts[next(iter(journals or hosts))]}: each run is a row of a table; give --format csv or --json, and "
-                "no --html, no --price and, with a journal, no --service"
+                f"{hosts[next(iter(journals or hosts))]}: each run is a row of a table; give --format csv or --json, "
+                "without --html, --price and, for a journal, --service"
             )
         _show_runs(hosts, journals, canary, service, form)
         return 0
@@ -103,7 +91,8 @@ def command(
             f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
         )
     if form == "csv":
-        _say_csv([*_COLUMNS], map(attrgetter(*_COLUMNS.values()), rows))
+        fields = attrgetter(*(field for field, _ in COLUMNS.values()))
+        _say_csv([*COLUMNS], map(fields, rows))
     elif form == "json":
         say(json_line(msgspec.to_builtins(rows)))
     output = output._replace(as_json=False, form="text" if form == "text" else "none")
