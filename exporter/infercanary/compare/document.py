@@ -36,12 +36,11 @@ def comparison_document(
     is_change = result.verdict in CHANGED
     causes = result.causes
     parts = [
-        (name, "yes" if part.moved else "", interval(part.shift, part.low, part.high), _percent(part.share))
-        for kind in (result.phases, result.controls)
-        for name, part in kind.items()
+        (name, _percent(part.share), interval(part.shift, part.low, part.high))
+        for name, part in (result.phases | result.controls).items()
     ]
     tables = (
-        Table("phases and controls", ("part", "moved", "change", "of the change"), parts),
+        Table("phases and controls", ("part", "of the change", "shift"), parts),
         measures_table(result.measures),
         operators_table(causes.operators if causes and is_change else None),
     )

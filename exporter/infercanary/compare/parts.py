@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import Literal
-
-import numpy as np
 
 from infercanary.compare.recording import shown
 from infercanary.judge.model import Pair
@@ -28,9 +27,7 @@ def part_shifts(pair: Pair, field: Literal["phases", "controls"], policy: Policy
     latency changed."""
     decide = policy.decide
     sides = (pair.before, pair.after)
-    before, after = (
-        np.median([s.median for start in side for s in start.samples if s.median]) for side in sides
-    )
+    before, after = (median(s.median for start in side for s in start.samples if s.median) for side in sides)
     is_changed = field == "phases" and abs(after - before) >= decide.clear_zone * before > 0
     parts = {}
     samples = (sample for start in pair.before for sample in start.samples)
@@ -45,7 +42,7 @@ def part_shifts(pair: Pair, field: Literal["phases", "controls"], policy: Policy
         shift = shift_of_starts(values[0], values[1], pool=policy.pool)
         if math.isfinite(shift.se):
             part = Part.of(shift, decide.confidence)
-            levels = [float(np.median([x for start in side for x in start])) for side in values]
+            levels = [median(x for start in side for x in start) for side in values]
             parts[shown(name)] = PartShift(
                 part.shift,
                 part.low,

@@ -14,7 +14,7 @@ import msgspec
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
-from infercanary.compare import options, runs, stores
+from infercanary.compare import options, stores
 from infercanary.compare.content import STANDARD_INPUT, content
 from infercanary.compare.document import overview_document
 from infercanary.compare.efficiency import prices
@@ -22,7 +22,7 @@ from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
 from infercanary.compare.overview import COLUMNS, overview
 from infercanary.compare.read import journal_lines
-from infercanary.compare.runs import RunRow
+from infercanary.compare.runs import columns_of, runs_of_journal, runs_of_start
 from infercanary.compare.terminal import say
 from infercanary.pages.table_csv import Cell, render_csv
 from infercanary.render.json import json_line
@@ -119,23 +119,22 @@ def _show_runs(
     hosts: Mapping[str, str], journals: Mapping[str, bytes], canary: str, service: str, form: str
 ) -> None:
     notes: list[str] = []
-    rows: list[RunRow] = []
+    rows = []
     for host, path in hosts.items():
         if host in journals:
-            lines = journal_lines({path: journals[host]}, [*hosts.values()], notes)
-            rows += [row for row in runs.of_journal(host, lines) if fnmatchcase(row.sample.canary, canary)]
+            rows += runs_of_journal(host, journal_lines({path: journals[host]}, [*hosts.values()], notes))
         else:
-            for _, generation, samples in stores.starts(Path(path), canary, service):
-                rows += runs.of_start(host, generation, samples)
+            for _, start, samples in stores.starts(Path(path), canary, service):
+                rows += runs_of_start(host, start, samples)
+    rows = [row for row in rows if fnmatchcase(str(row["canary"]), canary)]
     if not rows:
         first = next(iter(hosts.values()))
         raise UsageError(f"{first}: no run of canary `{canary}`, service `{service}`; wait for some")
-    columns = runs.header(rows)
-    cells = (runs.cells(row, columns) for row in rows)
     if form == "csv":
-        _say_csv(columns, cells)
+        columns = columns_of(rows)
+        _say_csv(columns, ([row.get(column) for column in columns] for row in rows))
     else:
-        say(json_line([dict(zip(columns, row, strict=True)) for row in cells]))
+        say(json_line(rows))
     for note in notes:
         click.echo(f"infercanary: {note}", err=True)  # standard output is the table
 
