@@ -40,13 +40,16 @@ def settling_actions(
         expected = scattered.widened(variance, restarts.df + 2 * more)
         return assess(expected, policy.decide.confidence, policy.decide).verdict != "inconclusive"
 
-    factor = next((factor for factor in _FACTORS if settles(factor, 0)), None)
-    added = (more for more in range(1, _MOST_STARTS) if settles(1 + more / max(starts), more))
-    if factor is not None:
-        runs_more = float(f"{(factor - 1) * min(runs):.2g}")  # it is an estimate
-        action = f"about {count(max(1.0, runs_more), 'more run')} a side would settle it"
-    elif more := next(added, None):
+    plans = [
+        *((factor, 0) for factor in _FACTORS),
+        *((1 + n / max(starts), n) for n in range(1, _MOST_STARTS)),
+    ]
+    factor, more = next((plan for plan in plans if settles(*plan)), (0.0, 0))
+    if more:
         action = f"{count(more, 'more start')} a side would settle it; more runs alone would not"
+    elif factor:
+        number = float(f"{(factor - 1) * min(runs):.2g}")  # it is an estimate
+        action = f"about {count(max(1.0, number), 'more run')} a side would settle it"
     elif shift.resolution != FINE:
         action = "more runs will not settle it, the values are too coarse: write them with more digits"
     else:

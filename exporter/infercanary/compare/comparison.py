@@ -177,7 +177,8 @@ def compare_runs(
         exit_code=OF_VERDICT[seen.verdict],
         sentence=_sentence(judge_result, policy, subject, has_both)
         if is_known
-        else _too_few(baseline, candidate, policy),
+        else f"inconclusive: too few runs: a start needs {policy.pool.fewest_runs}; {before.runs} of the baseline and "
+        f"{after.runs} of the candidate count",
         shift=seen.shift if is_known else None,
         low=seen.low if is_known else None,
         high=seen.high if is_known else None,
@@ -323,11 +324,3 @@ def _sentence(result: Result, policy: Policy, subject: str, are_journals: bool) 
     old, new = (short(median or 0.0, 4) for median in (result.baseline, result.current))
     shift, low, high = (number or 0.0 for number in (result.shift, result.low, result.high))
     return f"{result.state} {interval(shift, low, high)} ({old} → {new})"
-
-
-def _too_few(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> str:
-    longest = [max((points.size for points in side.points), default=0) for side in (baseline, candidate)]
-    return (
-        f"inconclusive: a start needs {policy.pool.fewest_runs} runs that count; the baseline has {longest[0]}, the "
-        f"candidate {longest[1]}"
-    )

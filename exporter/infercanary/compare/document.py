@@ -64,7 +64,7 @@ def comparison_document(
         tables=[table for table in tables if table and table.rows],
         charts=_charts(baseline, candidate, result.unit or ""),
         notes=result.notes,
-        data=plain_fields(result),
+        data=plain(result),
     )
 
 
@@ -106,7 +106,7 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
         tables=[Table("changes", ("index", "time", "shift", "what began there"), changes)] if changes else (),
         charts=[chart] if series.runs else (),
         notes=result.notes,
-        data=plain_fields(result),
+        data=plain(result),
     )
 
 
@@ -136,10 +136,9 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     return Document(tables=tables)
 
 
-def plain_fields(result: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of ``result`` for JSON: what is not finite is None."""
-    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
-    return fields
+def plain(result: object) -> Any:
+    """Return ``result`` as plain values for JSON: a number that is not finite is None."""
+    return msgspec.json.decode(msgspec.json.encode(result))
 
 
 def _numbers(row: OverviewRow) -> Iterator[tuple[str, str]]:

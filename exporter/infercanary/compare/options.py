@@ -125,45 +125,36 @@ def policy(base: Policy, of_what: str) -> Callable[[F], F]:
         base: The policy that options which are not given leave as it is.
         of_what: What the confidence is of, for the help.
     """
-    percent: dict[str, Any] = {
-        "metavar": "PERCENT",
-        "high": 50,
-        "advice": "give a percentage up to 50, such as 2",
-    }
-    effect, zone = 100 * base.decide.smallest_effect, 100 * base.decide.clear_zone
+    decide = base.decide
     return together(
         number(
-            "--smallest-effect", low=0.1, **percent,
-            help=f"The smallest shift that counts as a change.  [default: {effect:g}]",
-        ),
-        number(
-            "--clear-zone", low=0, **percent,
-            help=f"Dead band: the interval of a change lies outside it.  [default: {zone:g}]",
+            "--smallest-effect", low=0.1, high=50, metavar="PERCENT",
+            advice="give a percentage from 0.1 to 50, such as 3",
+            help=f"The smallest shift that counts as a change.  [default: {100 * decide.smallest_effect:g}]",
         ),
         number(
             "--confidence", low=0.5, high=0.999999, metavar="SHARE",
             advice="give a share from 0.5 to 0.999999, such as 0.99",
-            help=f"Confidence of {of_what}.  [default: {base.decide.confidence:g}]",
+            help=f"Confidence of {of_what}.  [default: {decide.confidence:g}]",
         ),
     )  # fmt: skip
 
 
-def adjusted(
-    base: Policy, smallest_effect: float | None, clear_zone: float | None, confidence: float | None
-) -> Policy:
-    """Return ``base`` with the numbers that were given: two percentages, and a share.
+def adjusted(base: Policy, smallest_effect: float | None, confidence: float | None) -> Policy:
+    """Return ``base`` with the numbers that were given; the dead band is a third of the smallest effect at most.
 
-    Raises:
-        UsageError: They contradict each other.
+    Args:
+        base: What is not given stays as it is here.
+        smallest_effect: Percent.
+        confidence: A share.
     """
     decide = base.decide
-    effect = decide.smallest_effect if smallest_effect is None else smallest_effect / 100
-    zone = decide.clear_zone if clear_zone is None else clear_zone / 100
-    if zone >= effect:
-        raise UsageError(
-            f"--clear-zone ({100 * zone:g} %) must be below --smallest-effect ({100 * effect:g} %): change one of them"
-        )
-    return base.but(smallest_effect=effect, clear_zone=zone, confidence=confidence or decide.confidence)
+    effect = smallest_effect / 100 if smallest_effect else decide.smallest_effect
+    return base.but(
+        smallest_effect=effect,
+        clear_zone=min(decide.clear_zone, effect / 3),
+        confidence=confidence or decide.confidence,
+    )
 
 
 def _pairs(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:

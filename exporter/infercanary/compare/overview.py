@@ -29,6 +29,7 @@ _ENGINES = (
 installed), the engine's name, its version, and its GPU; None for a server, whose device a client does not know."""
 
 
+_KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
 COLUMNS = {
     "canary": ("canary", ""),
     "host": ("host", ""),
@@ -147,28 +148,20 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
     kept = [start.samples for start in starts if len(start.samples) >= FILES.pool.fewest_runs]
     if not kept:
         return None
-    canary, host, service, image, engine, device, model, settings = key
     levels = [median(s.median for s in samples if s.median) for samples in kept]
     samples = [s for samples in kept for s in samples]
     return OverviewRow(
-        canary=canary,
-        host=host,
-        service=service,
-        image=image,
+        **dict(zip(_KEY, key, strict=True)),
         origin=next((start.generation.origin.words for start in reversed(starts)), ""),
-        engine=engine,
-        device=device,
         starts=len(levels),
         runs=sum(s.runs for s in samples),
         median=median(levels),
         deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
         p90=quantiles([s.median for s in samples if s.median], n=10, method="inclusive")[8],
-        load=_cold(starts, canary, "load"),
-        first_run=_cold(starts, canary, "first_run"),
+        load=_cold(starts, key[0], "load"),
+        first_run=_cold(starts, key[0], "first_run"),
         slower=0.0,
         efficiency=efficiency(samples, price),
-        model=model,
-        settings=settings,
     )
 
 

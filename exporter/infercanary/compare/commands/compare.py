@@ -84,7 +84,6 @@ def command(
     restart_sd: float | None,
     same_unit: bool,
     smallest_effect: float | None,
-    clear_zone: float | None,
     confidence: float | None,
     claimed: float | None,
     gate: Gate,
@@ -106,7 +105,7 @@ def command(
     each side, or --restart-sd. Two files of numbers count as one series without a restart between them, unless
     --restart-sd is given. Several files of numbers on a side count as one start each.
     """
-    policy = options.adjusted(FILES, smallest_effect, clear_zone, confidence)
+    policy = options.adjusted(FILES, smallest_effect, confidence)
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
@@ -145,21 +144,21 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     Raises:
         UsageError: The files are of different kinds, or have no canary in common.
     """
-    if old.journal != new.journal:
-        journal, numbers = (old, new) if old.journal else (new, old)
-        raise UsageError(
-            f"{journal.places[0]}: a journal, but {numbers.places[0]} holds numbers; give two of one kind"
-        )
     before = pick(old, canary)
     after = pick(new, canary) if not canary or canary in new.canaries else {}
     if not old.journal and after.keys() == {""} and not after[""].runs:
         after = dict.fromkeys(before, after[""])  # all runs failed, of each column
-    is_alike = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
-    if not (is_alike or canary):
-        there, here = (listed(name or "one series of numbers" for name in side) for side in (before, after))
-        what, how = ("canary", "--canary") if old.journal else ("column", "--column")
+    are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
+    if old.journal != new.journal or not (are_common or canary):
+        there, here = (
+            "numbers"
+            if "" in side.canaries
+            else f"{'canaries' if side.journal else 'columns'} {listed(side.canaries)}"
+            for side in (old, new)
+        )
         raise UsageError(
-            f"{new.places[0]}: other {what}s than in {old.places[0]}; there: {there}; here: {here}; name one with {how}"
+            f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of one kind, with a canary in "
+            "common, or name one --column"
         )
     # A canary that never ran or never opened must not go unnoticed before a deploy.
     order = sorted(before, key=lambda name: name in after)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, stores
 from infercanary.compare.content import STANDARD_INPUT, content
-from infercanary.compare.document import overview_document
+from infercanary.compare.document import overview_document, plain
 from infercanary.compare.efficiency import prices
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
@@ -94,7 +93,7 @@ def command(
         fields = attrgetter(*(field for field, _ in COLUMNS.values()))
         _say_csv([*COLUMNS], map(fields, rows))
     elif form == "json":
-        say(json_line(msgspec.to_builtins(rows)))
+        say(json_line(plain(rows)))
     output = output._replace(as_json=False, form="text" if form == "text" else "none")
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
 
@@ -134,7 +133,7 @@ def _show_runs(
         columns = columns_of(rows)
         _say_csv(columns, ([row.get(column) for column in columns] for row in rows))
     else:
-        say(json_line(rows))
+        say(json_line(plain(rows)))
     for note in notes:
         click.echo(f"infercanary: {note}", err=True)  # standard output is the table
 
