@@ -40,16 +40,25 @@ def draw(environment: Environment, chart: Chart, width: int = 600, height: int =
     def share(number: float) -> float:
         return round((min(high, max(low, number)) - low) / (high - low), 4)
 
+    length = max(len(series.values) for series in chart.series)
+    size = math.ceil(length / _POINTS)
+
     def points(values: Sequence[float | None], separator: str) -> str:
-        size = math.ceil(len(values) / _POINTS) or 1
-        parts = [_finite(values[first : first + size]) for first in range(0, len(values), size)]
-        dots = [f"{(i + 0.5) * size:g} {share(median(part))}" for i, part in enumerate(parts) if part]
+        if size > 1:
+            parts = (_finite(values[first : first + size]) for first in range(0, len(values), size))
+            values = [median(part) if part else None for part in parts]
+        numbers = np.array(values, float)
+        shares = ((numbers.clip(low, high) - low) / (high - low)).round(4).tolist()
+        places = np.flatnonzero(np.isfinite(numbers)).tolist()
+        dots = [f"{(place + 0.5) * size} {shares[place]}" for place in places]
         return f"M{separator.join(dots)}h0" if dots else ""
 
     def bars(values: Sequence[float]) -> str:
-        counts = np.convolve(np.histogram(values, _BINS, (low, high))[0], (1, 2, 3, 2, 1), "same")
-        return "".join(f"V{number:.3f}h1" for number in counts / max(1, counts.max()))
+        shares = [share(number) for number in values if low <= number <= high]
+        counts = np.convolve(np.histogram(shares, _BINS, (0, 1))[0], (1, 2, 3, 2, 1), "same")
+        return "".join(f"V{number:.3g}h1" for number in counts / max(1, counts.max()))
 
+    misses = {(miss // size + 0.5) * size for miss in chart.misses}
     beyond = sum(not low <= number <= high for side in sides for number in side)
     figure = environment.get_template("chart.html").render(locals(), median=median, bins=_BINS)
     return Markup(figure)  # noqa: S704 - the template escaped it

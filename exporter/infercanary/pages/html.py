@@ -11,13 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
 from infercanary.pages.safe_text import shown, web_link
 from infercanary.render.document import Document
-from infercanary.render.units import duration, quantity, value
+from infercanary.render.units import duration, quantity, value, when
 
 STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 """Stylesheet of every page."""
@@ -30,9 +29,7 @@ def environment() -> Environment:
         loader=PackageLoader("infercanary.pages"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda output: (
-            output if isinstance(output, Markup) or not isinstance(output, str) else shown(output)
-        ),
+        finalize=lambda output: shown(output) if type(output) is str else output,  # and not Markup
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -45,6 +42,7 @@ def environment() -> Environment:
         "shown": shown,
         "value": value,
         "web_link": web_link,
+        "when": when,
     }
     return templates
 

@@ -37,5 +37,5 @@ def render_markdown(
 
 def _escaped(words: Any) -> str:
     """One line of text that Markdown shows as it is."""
-    plain = _SPECIAL.sub(r"\\\g<0>", shown(str(words), _CELL_CHARACTERS))
+    plain = _SPECIAL.sub(r"\\\g<0>", shown(str(words), _CELL_CHARACTERS).strip())
     return _LINKS.sub("\\g<0>\N{ZERO WIDTH SPACE}", plain)

@@ -276,8 +276,6 @@ class Component:
     """Its name in a sentence."""
     is_first: bool = True
     """Whether people ask for it first; those that do are listed in the table's order, the others by name after them."""
-    row: str = ""
-    """The row of ``probe --once`` that shows it; empty: it is listed with all others."""
     names_device: bool = False
     """Its value is the device that a canary runs on, such as ``cuda:0``."""
     is_given: bool = False
@@ -308,28 +306,28 @@ COMPONENTS: Mapping[str, Component] = _table(
     (
         Component(MODEL, "model", is_given=True),
         Component(SETTINGS, "canary's settings", is_given=True),
-        Component("torch_device", "device", row="device", names_device=True),
-        Component("torch_cuda_device", "GPU", row="device"),
+        Component("torch_device", "device", names_device=True),
+        Component("torch_cuda_device", "GPU"),
         Component(GPU_SHARED_WITH, "GPU shared with", is_given=True),
-        Component("torch", "torch", row="torch"),
-        Component("torch_cuda", "CUDA", row="CUDA"),
-        Component("torch_cudnn", "cuDNN", row="cuDNN"),
+        Component("torch", "torch"),
+        Component("torch_cuda", "CUDA"),
+        Component("torch_cudnn", "cuDNN"),
         Component("torch_driver_cuda", "driver's CUDA", is_first=False),
-        Component("torch_mode", "mode", row="device", is_setting=True),
-        Component("torch_compile_mode", "compile mode", row="device", is_setting=True),
-        Component("torch_autocast", "autocast", row="device", is_setting=True),
+        Component("torch_mode", "mode", is_setting=True),
+        Component("torch_compile_mode", "compile mode", is_setting=True),
+        Component("torch_autocast", "autocast", is_setting=True),
         Component("onnx_device", "device", names_device=True),
-        Component("onnx_provider", "provider", row="device"),
-        Component("onnx_on_cpu", "operators left to the CPU", row="device"),
-        Component("onnx_cuda_device", "GPU", row="device"),
-        Component("onnxruntime", "ONNX Runtime", row="ONNX Runtime"),
-        Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False, row="ONNX Runtime"),
-        Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
-        Component("tensorrt_cuda_device", "GPU", row="device"),
-        Component("tensorrt", "TensorRT", row="TensorRT"),
+        Component("onnx_provider", "provider"),
+        Component("onnx_on_cpu", "operators left to the CPU"),
+        Component("onnx_cuda_device", "GPU"),
+        Component("onnxruntime", "ONNX Runtime"),
+        Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False),
+        Component("tensorrt_device", "tensorrt_device", is_first=False),
+        Component("tensorrt_cuda_device", "GPU"),
+        Component("tensorrt", "TensorRT"),
         Component("openai_prompt", "prompt", is_setting=True),
-        Component("nvidia_driver", "NVIDIA driver", row="driver"),
-        Component("openvino", "openvino", is_first=False, row="OpenVINO"),
+        Component("nvidia_driver", "NVIDIA driver"),
+        Component("openvino", "openvino", is_first=False),
         Component("torch_intra_op_threads", "intra-op threads"),
         Component("torch_inter_op_threads", "inter-op threads"),
         Component("onnx_intra_op_threads", "intra-op threads"),

@@ -15,11 +15,10 @@ import click
 from infercanary.command.interpreter import libraries_first
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
-from infercanary.probe import profile_table
 from infercanary.probe.anew import be_ended_first, carried
 from infercanary.probe.config import read
 from infercanary.probe.loop import Probe
-from infercanary.probe.once import once
+from infercanary.probe.once import once, profile
 
 log = logging.getLogger("infercanary.probe")
 
@@ -104,7 +103,7 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
         if only_once:
             code = once(probe) or code
         elif profiles:
-            code = profile_table.show(probe, trace) or code
+            code = profile(probe, trace) or code
         else:
             probe.serve()
             probe.open()

@@ -20,7 +20,6 @@ from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOS
 from infercanary.contract.report import Metric
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.sampling import UTILIZATION_SECONDS
-from infercanary.probe.shortage import readable
 from infercanary.probe.tags import Window
 from infercanary.probe.targets import (
     CallsServer,
@@ -87,28 +86,6 @@ def shown(measures: Mapping[str, float]) -> dict[Metric, dict[tuple[str, ...], f
         if name in measures:
             found[metric][labels] = measures[name]
     return found
-
-
-def described(measures: Mapping[str, float]) -> dict[str, str]:
-    """A row of text for each thing that is known.
-
-    Args:
-        measures: Of a run.
-
-    Returns:
-        Label → text.
-    """
-    rows = {}
-    if (rate := measures.get(THROUGHPUT)) is not None:
-        rows["throughput"] = f"{float(f'{rate:.4g}'):g} samples/s"
-    places = (HOST_MEMORY, "host"), (DEVICE_MEMORY, "device")
-    if known := [f"{place} {readable(measures[name])}" for name, place in places if name in measures]:
-        rows["memory"] = "  ".join(known)
-    if (energy := measures.get(ENERGY)) is not None:
-        rows["energy"] = f"{float(f'{energy:.3g}'):g} J an inference"
-    if (use := measures.get(DEVICE_USE)) is not None:
-        rows["device use"] = f"{100 * use:.0f} %"
-    return rows
 
 
 def of_gpu(window: Window) -> dict[str, float]:

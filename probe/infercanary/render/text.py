@@ -4,59 +4,49 @@ from __future__ import annotations
 
 import re
 import textwrap
-from bisect import bisect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from statistics import median
 
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Chart, Document, Table
 from infercanary.render.units import finite, value
 
-_LABEL = 13  # columns, besides the indentation
-_CELL, _LEAST, _LAST = (
-    40,
-    8,
-    16,
-)  # columns of a table's cell: at most, when there is no room, and of the last one
+_LABEL, _MOST_LABEL = 13, 24  # columns, besides the indentation
+_MEDIAN = 14  # columns of a median beside its mark, and of the indentation
 _TEXT = 2000  # characters of one text
-_FLAT = 0.025  # half of a scale spans at least this share of its middle, so that noise does not look like a change
+_LEAST = 0.05  # a scale spans at least this share of its end, so that noise does not look like a change
 _NUMBER = re.compile(r"[-+×]?\d")
-_LEVELS = "▁▂▃▄▅▆▇█"
+_BARS = " ▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(
     {
-        **dict(zip(_LEVELS, ".:-=+*%#", strict=True)),
+        **dict(zip(_BARS[1:], ".:-=+*%#", strict=True)),
         "▲": "^", "→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
     }
 )  # fmt: skip
-_UNBROKEN = re.compile(
-    r"(?<=[\d∞]) (?=(?:%|µs|ms|s|MB|GB|J)(?!\w))|(?<=[%\d]) (?=\[[^][ ]+, [^][ ]+])|(?<=\[)([^][ ]+,) (?=[^][ ]+])"
-)
+_UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|MB|GB|J)\b|%)|(?<=,) (?=[^][ ]+])| (?=\[[^][ ]+, [^][ ]+])")
 
 
-def render_texts(documents: Iterable[Document], notes: Sequence[str] = (), width: int = 80) -> str:
+def render_texts(documents: Sequence[Document], notes: Sequence[str] = (), width: int = 80) -> str:
     """Return documents, a blank line between them, and the notes on all of them."""
-    last = "".join(f"{line}\n" for note in notes for line in _row("note", note, width))
-    return "\n".join(filter(None, [*(render_text(document, width) for document in documents), last]))
+    last = [Document(notes=notes)] if notes else []
+    return "\n".join(render_text(document, width) for document in [*documents, *last])
 
 
 def render_text(document: Document, width: int = 80) -> str:
-    """Return a document as printable lines of ``width`` columns; only a word may be longer."""
+    """Return a document as printable lines of ``width`` columns; only a word or a table may be wider."""
+    head = ": ".join(filter(None, (document.name, document.sentence)))
     facts = [(fact.label, f"{fact.text} {fact.link}".strip()) for fact in document.facts]
-    advice = [
-        *(("next", action) for action in document.actions),
-        *(("note", note) for note in document.notes),
-    ]
+    advice = [*(("next", text) for text in document.actions), *(("note", text) for text in document.notes)]
     blocks = [
-        wrapped(": ".join(filter(None, (document.name, document.sentence))), width),
+        wrapped(head, width) if head else [],
         _rows(facts, width),
         *(_table(table, width) for table in document.tables),
-        *(list(_chart(chart, width - _LABEL - 2)) for chart in document.charts),
+        *(_chart(chart, width - _LABEL - _MEDIAN) for chart in document.charts),
         _rows(advice, width),
     ]
-    return (
-        "\n\n".join("\n".join(printable(line.rstrip()) for line in block) for block in blocks if block) + "\n"
-    )
+    texts = ["\n".join(printable(line.rstrip()) for line in block) for block in blocks]
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
@@ -68,7 +58,7 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]
         first: What the first line begins with.
         rest: What the others begin with.
     """
-    joined = _UNBROKEN.sub(lambda match: f"{match[1] or ''}\xa0", shortened(text, _TEXT))
+    joined = _UNBROKEN.sub("\xa0", shortened(text, _TEXT))
     lines = textwrap.wrap(joined, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines] or [first]
 
@@ -79,62 +69,54 @@ def plain(text: str) -> str:
 
 
 def _rows(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
-    return [line for label, text in facts if text for line in _row(label, text, width)]
-
-
-def _row(label: str, text: str, width: int) -> list[str]:
-    return wrapped(text, width, f"  {label:<{_LABEL - 1}} ", " " * (_LABEL + 2))
+    known = [(shortened(label, _MOST_LABEL), text) for label, text in facts if text]
+    size = max([_LABEL, *(len(label) + 2 for label, _ in known)])
+    return [
+        line for label, text in known for line in wrapped(text, width, f"  {label:<{size}}", " " * (size + 2))
+    ]
 
 
 def _table(table: Table, width: int) -> list[str]:
-    """A title, and columns: numbers to the right, the last column wrapped."""
-    cells = [[printable(shortened(cell, _CELL)) for cell in row[:-1]] for row in (table.columns, *table.rows)]
-    columns = list(zip(*cells, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    while widths and sum(widths) + 2 * len(widths) + _LAST > width and max(widths) > _LEAST:
-        widths[widths.index(max(widths))] -= 1
-    signs = [">" if all(_NUMBER.match(cell) for cell in column[1:] if cell) else "<" for column in columns]
-    lines = [f"  {table.title}"] if table.title else []
-    for row, last in zip(cells, [row[-1] for row in (table.columns, *table.rows)], strict=True):
-        places = zip(row, signs, widths, strict=True)
-        head = "".join(f"  {shortened(cell, size):{sign}{size}}" for cell, sign, size in places) + "  "
-        lines += wrapped(last, width, head, " " * len(head))
+    """Columns under their names: numbers to the right, the last column wrapped."""
+    *columns, last = zip(table.columns, *table.rows, strict=True)
+    aligned = []
+    for column in columns:
+        size = min(width // 3, max(map(len, column)))
+        sign = ">" if all(_NUMBER.match(cell) for cell in column[1:] if cell) else "<"
+        aligned.append([f"{shortened(cell, size):{sign}{size}}" for cell in column])
+    lines = wrapped(table.title, width, "  ", "  ") if table.title else []
+    for text, *cells in zip(last, *aligned, strict=True):
+        head = "  ".join(["", *cells, ""])
+        lines += wrapped(text, max(width, len(head) + _LABEL), head, " " * len(head))
     return lines
 
 
 def _chart(chart: Chart, width: int) -> Iterator[str]:
-    """Bars of each series on one scale, with its median or the marks on the axis of time."""
+    """Bars of each series on one scale, with its median, or with the marks on the axis of time."""
     sides = [sorted(_finite(series.values)) for series in chart.series]
     ends = [end for side in sides if side for end in (side[len(side) // 100], side[-1 - len(side) // 100])]
     if not ends:
         return
     low, high = min(ends), max(ends)
-    size = max(len(series.values) for series in chart.series)
-    edges = [size * part // min(size, width) for part in range(min(size, width) + 1)]
-    half = max((high - low) / 2, _FLAT * abs(low + high) / 2) or 1.0
-    low, high = (low + high) / 2 - half, (low + high) / 2 + half
+    least = max(0.0, _LEAST * abs(high) - (high - low)) / 2 or high == low
+    low, high = low - least, high + least
+    step = max(-(-len(series.values) // width) for series in chart.series)
 
     def place(number: float, places: int) -> int:
         return min(places - 1, max(0, int((number - low) / (high - low) * places)))
 
     for series, side in zip(chart.series, sides, strict=True):
-        label = f"  {series.label:<{_LABEL - 1}} "
+        label = f"  {shortened(series.label, _LABEL - 1):<{_LABEL}}"
         if chart.kind == "points":
-            parts = (_finite(series.values[first:last]) for first, last in pairwise(edges))
-            yield label + "".join(_LEVELS[place(median(part), 8)] if part else " " for part in parts)
+            parts = [_finite(series.values[at : at + step]) for at in range(0, len(series.values), step)]
+            yield label + "".join(_BARS[place(median(part), 8) + 1 if part else 0] for part in parts)
         elif side:
-            counts = [0] * (width + 4)
-            for number in side:
-                for shift, weight in enumerate((1, 2, 3, 2, 1)):
-                    counts[place(number, width) + shift] += weight
-            most = max(counts)
-            yield label + "".join(_LEVELS[round(7 * n / most)] if n else " " for n in counts[2:-2])
-            text, middle = value(median(side), chart.unit), place(median(side), width)
-            mark = f"{text} ▲".rjust(middle + 1) if middle > width / 2 else f"{'':{middle}}▲ {text}"
-            yield " " * (_LABEL + 2) + mark
-    if chart.marks:
-        marks = {bisect(edges, mark) for mark in chart.marks}
-        yield " " * (_LABEL + 2) + "".join("▲" if place in marks else " " for place in range(1, len(edges)))
+            counts = Counter(place(number, width) for number in side)
+            most = max(counts.values())
+            yield label + "".join(_BARS[-(-8 * counts[column] // most)] for column in range(width))
+            yield f"{'▲':>{_LABEL + 3 + place(median(side), width)}} {value(median(side), chart.unit)}"
+    if marks := {mark // step for mark in chart.marks}:
+        yield " " * (_LABEL + 2) + "".join("▲" if column in marks else " " for column in range(width))
     yield f"{'':{_LABEL + 2}}from {value(low, chart.unit)} to {value(high, chart.unit)}"
 
 

@@ -18,7 +18,7 @@ from infercanary.contract.measures import (
     MEASURES,
     THROUGHPUT,
 )
-from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, described, of_gpu, shown
+from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, of_gpu, shown
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.tags import Points, Values, Window
@@ -164,17 +164,6 @@ def test_every_measure_that_is_shown_is_one() -> None:
     points = shown(dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0})
     assert points == {RATE: {(): 1.0}, MEMORY: {("host",): 1.0, ("device",): 1.0}, JOULES: {(): 1.0}}
     assert shown({}) == {RATE: {}, MEMORY: {}, JOULES: {}}, "nothing of the run before stays"
-
-
-def test_what_people_read() -> None:
-    known = {THROUGHPUT: 12345.6, HOST_MEMORY: 3e8, ENERGY: 0.012345, DEVICE_USE: 0.934, "newer": 1.0}
-    assert described(known) == {
-        "throughput": "12350 samples/s",
-        "memory": "host 286 MiB",
-        "energy": "0.0123 J an inference",
-        "device use": "93 %",
-    }
-    assert described({}) == {}
 
 
 # Of a GPU ----------------------------------------------------------------------------------------------------------

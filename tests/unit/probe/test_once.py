@@ -1,23 +1,28 @@
-"""The report of ``infercanary probe --once``: the whole text, for reports that were made by hand."""
+"""What ``infercanary probe --once`` and ``--profile`` show of reports and profiles that were made by hand."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from infercanary.contract.profile import NO_CUPTI, Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
-from infercanary.probe.once import last_runs, render
+from infercanary.probe.once import last_runs, profile_document, report_documents
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.targets import matmul
+from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
+from infercanary.probe.targets.wire.timing_headers import SERVER
+from infercanary.render.text import render_texts
 
 AT = 1785160991.0
 
@@ -166,180 +171,80 @@ CUDA = report(
 )
 
 
-HEALTHY_TEXT = """\
-InferCanary 0.1.0: one run, 2026-07-27 14:03:11 UTC
-
-canary resnet18: steady
-  latency      median 21.43 ms  min 20.91 ms  IQR 420.0 µs  12 repeats
-  cold start   load 1.824 s  first run 143.2 ms  warm-up 402.1 ms
-  phases       compute  21.40 ms   99.9 %  #####################################
-  bottleneck   compute 93 %  scheduling 7 %
-  throughput   46.73 samples/s
-  memory       host 393 MiB  device 3.26 GiB
-
-controls on cpu: the same work in every image
-  cpu_spin     312.4 µs
-  memory_copy  1.231 ms
-  thread_wake  161.0 µs
-
-environment
-  torch        2.13.0+cpu
-  CUDA         none (CPU-only build)
-  device       cpu, eager
-  threads      2, on 2 granted CPUs
-  CPU          Intel(R) Xeon(R) Processor
-  others       architecture x86_64; infercanary 0.1.0; kernel 6.1.0-37-amd64;
-               os Debian GNU/Linux 12 (bookworm); python 3.11.7
-
-samplers
-  working      threads, cgroup
-  nvml         no_driver: no NVIDIA driver here
-
-warnings: none
-"""
-
-ALL_WRONG_TEXT = """\
-InferCanary: one run, 2026-07-27 14:03:11 UTC
-
-canary raises: failing
-  raised       ValueError: ?[31mred?[0m and long and long and long and long and
-               long and long and long and long and long and long and long and
-               long
-  cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms
-  tag          failing: it failed, or the device had no room for it, as said
-               above; fix that before anything else
-
-canary nan: failing
-  not finite   the output holds NaN or infinity
-  latency      median 1.200 ms  min 1.200 ms  1 repeat
-  cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms
-  phases       a phase whose name is lo  200.0 µs   16.7 %  ###
-               com?pute                  1.300 ms  108.3 %  ####################
-
-canary never-open: failing
-  no run       it was not open in time (open_timeout_seconds)
-
-canary wheel: warming
-  latency      median 12.50 s  min 11.25 s  IQR 2.500 s  5 repeats
-  cold start   load 61.20 s  first run 15.00 s  warm-up 20.30 s
-  tag          warming: not steady yet, and may become faster still; run it
-               again before comparing
-  tag          cgroup_throttled: the CPU quota held it back; raise the quota
-               (--cpus), or use fewer threads
-  tag          of_a_later_version: unknown to this version
-
-canary closed: failing
-  raised       cannot be opened: device: `cuda` was asked for
-
-controls on cpu: the same work in every image
-  memory_copy  1.000 ms
-
-environment
-  threads      64, on 1.5 granted CPUs
-  CPU          unknown
-  others       env_LD_PRELOAD /very/long//very/long//very/long//very/long//very/
-               long//very/long//very/long//very/long//very/long/
-
-samplers
-  working      threads
-  no values    cgroup: the log says why
-  no values    nvml: lost: a GPU fell off the bus or needs a reset; see the
-               kernel's log (NVRM: Xid)
-
-warnings
-  - canary wheel was to run on CUDA, but its engine is a CPU-only build; install
-    one with CUDA (of torch, or onnxruntime-gpu). It ran on the CPU instead
-    (cpu_fallback)
-  - canary closed was to run on CUDA, but its engine sees no device; check the
-    driver, and that the container was started with the GPU (docker run --gpus
-    device=0)
-  - canary nan: its output holds NaN or infinity, and its latency is that of a
-    broken model; check weights, dtype and inputs
-  - oversubscribed: 64 computing threads on 1.5 granted CPUs, 42.67 for each:
-    they wait for one another; lower OMP_NUM_THREADS (ONNX Runtime:
-    intra_op_threads), or grant more CPUs
-  - the duty cap of 1 % allows a run every 6880 s, not every 10 s as configured;
-    accept the longer interval, or use smaller inputs
-"""
-
-CUDA_TEXT = """\
-InferCanary: one run, 2026-07-27 14:03:11 UTC
-
-canary bert: steady
-  latency      median 430.0 µs  min 421.0 µs  IQR 3.200 µs  50 repeats
-  cold start   load 4.200 s  first run 1.310 s  warm-up 52.00 ms
-  phases       queue    61.00 µs   14.2 %  #####
-               h2d      12.00 µs    2.8 %  #
-               compute  310.0 µs   72.1 %  ###########################
-               d2h      8.000 µs    1.9 %  #
-               (rest)   39.00 µs    9.1 %  ###
-  launch       345.0 µs of the host's time, 80.2 % of the wall time, to enqueue
-               the work; it overlaps the phases and is no part of their sum;
-               longer than compute: the host sets the pace
-  tag          gpu_clock_limited (sw_thermal): the GPU's clock was held down;
-               look at the reason: power, heat or a clock lock
-
-canary tiny: steady
-  latency      median 9.100 µs  min 9.000 µs  IQR 0.050 µs  50 repeats
-  cold start   load 100.0 ms  first run 200.0 ms  warm-up 30.00 ms
-  phases       queue    0.200 µs    2.2 %  #
-               compute  8.100 µs   89.0 %  #################################
-               (rest)   0.800 µs    8.8 %  ###
-  launch       4.000 µs of the host's time, 44 % of the wall time, to enqueue
-               the work; it overlaps the phases and is no part of their sum
-
-controls on cpu: the same work in every image
-  cpu_spin  312.4 µs
-
-controls on cuda: the same work in every image
-  gpu_fma     210.0 µs
-  gpu_copy    120.0 µs
-  gpu_launch  2.200 µs
-
-environment
-  torch        2.9.1+cu128
-  CUDA         12.8
-  cuDNN        91002
-  device       cuda, NVIDIA H100 80GB HBM3, eager, graph
-  GPU 0        NVIDIA H100 80GB HBM3, driver 550.54.15 (CUDA 12.4 at most)
-  threads      8, on 16 granted CPUs
-  CPU          unknown
-  others       torch_cuda_capability 9.0
-
-samplers
-  working      threads, nvml
-
-warnings: none
-"""
+def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
+    return render_texts(report_documents(made, interval_seconds), width=width)
 
 
 @pytest.mark.parametrize(
-    ("made", "text"),
-    [(HEALTHY, HEALTHY_TEXT), (ALL_WRONG, ALL_WRONG_TEXT), (CUDA, CUDA_TEXT)],
+    ("made", "lines"),
+    [
+        (
+            HEALTHY,
+            """
+            InferCanary: one run, 2026-07-27 14:03:11 UTC
+            canary resnet18: steady
+            latency median 21.4 ms, min 20.91 ms, IQR 420 µs, 12 repeats
+            phases compute 21.4 ms (100 %)
+            cold start load 1.824 s, first run 143.2 ms, warm up 402.1 ms
+            bottleneck compute 93 %, io 0.2 %, scheduling 6.8 %
+            throughput 46.7 samples/s
+            host memory 412 MB
+            controls on cpu
+            memory_copy 1.231 ms
+            torch 2.13.0+cpu
+            CUDA none (CPU-only build)
+            mode eager
+            intra-op threads 2
+            granted CPUs 2
+            working threads, cgroup
+            nvml no_driver: no NVIDIA driver here
+            warnings: none
+            """,
+        ),
+        (
+            ALL_WRONG,
+            """
+            raised ValueError: ?[31mred?[0m and long
+            tag failing: it failed
+            not finite the output holds NaN
+            com?pute 1.3 ms (108 %)
+            no run it was not open in time
+            tag cgroup_throttled: the CPU quota held it back; raise the quota
+            tag of_a_later_version: unknown
+            others env_LD_PRELOAD /very/long
+            cgroup no values; the log says why
+            nvml lost: a GPU fell off the bus
+            wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
+            It ran on the CPU instead (cpu_fallback)
+            closed it was to run on CUDA, but its engine sees no device
+            nan its output holds NaN or infinity; check weights
+            threads 42.7 computing threads for each granted CPU
+            allows a run every 6,880 s, not every 10 s as configured; accept the longer interval
+            """,
+        ),
+        (
+            CUDA,
+            """
+            h2d 12 µs (2.79 %), compute 310 µs (72.1 %), d2h 8 µs (1.86 %), queue 61 µs (14.2 %), rest 39 µs (9.07 %)
+            launch 345 µs of the host's time, beside the phases; longer than compute: the host sets the pace
+            launch 4 µs of the host's time, beside the phases\n
+            tag gpu_clock_limited (sw_thermal): the GPU's clock was held down
+            controls on cuda
+            gpu_fma 210 µs
+            cuDNN 91002
+            GPU 0 NVIDIA H100 80GB HBM3, driver 550.54.15 (CUDA 12.4 at most)
+            """,
+        ),
+    ],
     ids=["healthy", "all wrong", "cuda"],
 )
-def test_the_whole_text(made: Report, text: str) -> None:
-    assert render(made, interval_seconds=10) == text
-
-
-@pytest.mark.parametrize("width", [80, 101, 120])
-@pytest.mark.parametrize("made", [HEALTHY, ALL_WRONG, CUDA], ids=["healthy", "all wrong", "cuda"])
-def test_no_line_is_wider_than_the_terminal_or_ends_in_spaces(made: Report, width: int) -> None:
-    lines = render(made, 10, width).split("\n")
-    assert max(map(len, lines)) <= width
-    assert [line for line in lines if line != line.rstrip()] == []
-
-
-def test_bars_are_shares_of_the_wall_time() -> None:
-    phases = {"queue": 0.25, "compute": 0.5, "d2h": 0.25}
-    made = report(canary("c", "steady", 1.0), [run("c", (1.0,), phases=phases)])
-    bars = [line.count("#") for line in render(made, 10).splitlines() if "%  #" in line]
-    assert bars == pytest.approx([sum(bars) / 4, sum(bars) / 2, sum(bars) / 4], abs=1)
-    assert "(rest)" not in render(made, 10)
+def test_what_a_report_shows(made: Report, lines: str) -> None:
+    text = "\n".join(" ".join(line.split()) for line in shown(made).split("\n"))
+    assert [line for line in lines.strip().split("\n") if line.strip().replace("\\n", "\n") not in text] == []
 
 
 def test_every_tag_and_every_state_has_its_words() -> None:
-    text = render(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]), 10)
+    text = shown(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]))
     assert "unknown to this version" not in text
     assert text.count("  tag ") == len(TAGS)
     for state in NVML_STATES[1:]:
@@ -347,41 +252,72 @@ def test_every_tag_and_every_state_has_its_words() -> None:
             SUCCESS.family({("nvml",): 0}),
             NVML_STATE.family({(each,): each == state for each in NVML_STATES}),
         ]
-        assert f"no values    nvml: {state}: " in render(report(failed, []), 10)
+        assert re.search(f"nvml +{state}: \\w", shown(report(failed, [])))
     for reason in failing.CUDA_MISSING_REASONS:
-        text = render(report([failing.CUDA_MISSING.family({("c", reason): 1})], []), 10)
-        assert "canary c was to run on CUDA, but its engine" in text
+        text = shown(report([failing.CUDA_MISSING.family({("c", reason): 1})], []))
+        assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
 
 
 def test_what_is_not_known_is_said_to_be_unknown() -> None:
-    text = render(report([], []), 10)
-    assert text.endswith("environment\n               unknown\n\nwarnings: none\n")
-    text = render(report([], [], {"torch_intra_op_threads": "4"}), 10)
-    assert "threads      4, on an unknown number of granted CPUs" in text
-    assert "  - unknown whether threads are oversubscribed" in text
+    assert "granted CPUs  unknown" in shown(report([], []))
     states = record.STATE.family({("c", each): 0 for each in CANARY_STATES})
-    assert "canary c: unknown\n  no run       it was not run\n" in render(report([states], []), 10)
+    assert re.search(r"canary c: unknown\n\n  no run +it was not run\n", shown(report([states], [])))
 
 
 def test_a_longer_interval_names_the_cap_that_the_configured_one_needs() -> None:
     made = report([INTERVAL.family(28.35), DUTY_CAP.family(0.01)], [])
-    assert "every 28.4 s, not every 10 s as configured; set duty_cap to 0.029," in render(made, 10).replace(
-        "\n    ", " "
-    )
-    assert "warnings: none" in render(made, 28.35)
+    assert "every 28.4 s, not every 10 s as configured; set duty_cap to 0.029," in shown(made)
+    assert "warnings: none" in shown(made, 28.35)
 
 
-def test_a_matrix_product_in_each_precision() -> None:
+def test_numbers_of_targets_and_operators() -> None:
     families = canary("product", "steady", 0.0127, 0.0001)
-    families.append(
+    families += [
         matmul.FLOPS.family(
-            {("product", "float32"): 168.9e9, ("product", "bfloat16"): 31.2e9, ("other", "x"): 1}
-        )
-    )
-    families.append(matmul.UNUSED.family({("product",): 1.0}))
-    text = render(report(families, [run("product", (0.0127,))]), 10)
-    assert "  product      float32 168.9 GFLOP/s  bfloat16 31.20 GFLOP/s\n" in text
-    assert "Tensor Cores are not in use; install a torch built for this GPU" in " ".join(text.split())
+            {("product", "float32"): 168.9e9, ("product", "bfloat16"): 31e9, ("other", "x"): 1}
+        ),
+        matmul.UNUSED.family({("product",): 1.0}),
+        SERVER.family({("product", "compute_infer"): 5e-6}),
+        FIRST_TOKEN.family({("product", "salted"): 0.04, ("product", "plain"): 0.003}),
+        BETWEEN_TOKENS.family({("product",): 0.002}),
+    ]
+    made = run("product", (0.0127,), profile=PROFILE, measures={"throughput@8x1": 900.0, "output": 12.0})
+    text = shown(report(families, [made]))
+    for line in (
+        r"product +float32 169 GFLOP/s, bfloat16 31 GFLOP/s\n",
+        r"server +compute infer 5 µs",
+        r"first token +salted 40 ms, plain 3 ms",
+        r"between tokens +2 ms",
+        r"operators +aten::conv2d 60 %, aten::relu 20 %, outside operators 10 %\n",
+        r"throughput at batch 8 +900 samples/s",
+        r"output +12 tokens",
+        r"product +.*Tensor Cores are not in use; install a torch built for this GPU",
+    ):
+        assert re.search(line, text), line
+
+
+PROFILE = Profile(
+    AT, "torch", NO_CUPTI, (0.01, 0.01, 0.011), (0.001,) * 3, (0.001,) * 3,
+    (
+        ProfileRow("aten::conv2d", "aten::mkldnn_convolution", "cpu", "1x3x7x7 float", 3, (0.006,) * 3, 0, 27.9e6),
+        ProfileRow("aten::relu", "aten::relu", "cpu", "", 1, (0.002,) * 3),
+    ),
+)  # fmt: skip
+
+
+def test_a_profile_is_a_table() -> None:
+    documents = [profile_document("c", PROFILE), profile_document("d", "its target has no profiler")]
+    lines = [line.split() for line in render_texts(documents, width=120).splitlines()]
+    assert "3 repeats profiled by torch" in " ".join(lines[0]) and "median 10 ms" in " ".join(lines[0])
+    assert [
+        "aten::conv2d",
+        *["aten::mkldnn_convolution", "cpu", "3", "6", "ms", "60", "%", "27.9", "MB", "1x3x7x7", "float"],
+    ] in lines
+    assert ["aten::relu", "cpu", "1", "2", "ms", "20", "%"] in lines
+    assert ["other", "operators", "1", "ms", "10", "%"] in lines
+    assert ["outside", "operators", "1", "ms", "10", "%"] in lines
+    assert any("CUPTI" in line and line[0] == "note" for line in lines)
+    assert lines[-1] == ["canary", "d:", "no", "profile:", "its", "target", "has", "no", "profiler"]
 
 
 def test_runs_of_an_earlier_probe_are_not_this_one() -> None:

@@ -1,0 +1,35 @@
+"""What each renderer makes of one document. ``python -m tests.unit.pages.test_golden`` writes the files anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infercanary.pages.html import STYLE, render_page
+from infercanary.pages.junit import render_junit
+from infercanary.pages.markdown import render_markdown
+from infercanary.pages.table_csv import render_csv
+from tests.documents import document
+
+FOLDER = Path(__file__).parents[2] / "golden" / "pages"
+SAMPLE = document("resnet18")
+RENDERED = {
+    "report.html": render_page("old → new", [SAMPLE], ["a note"], ["made by hand"]).replace(STYLE, ""),
+    "comment.md": render_markdown([SAMPLE], ["a note"], ("A", "B")),
+    "junit.xml": render_junit([SAMPLE]),
+    "runs.csv": "".join(
+        render_csv(["canary", "median", "note"], [["resnet18", 0.16, None], ["=b", 2, "a,b"]])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_a_document_looks_as_before(name: str) -> None:
+    assert RENDERED[name] == (FOLDER / name).read_bytes().decode()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in RENDERED.items():
+        (FOLDER / name).write_bytes(text.encode())

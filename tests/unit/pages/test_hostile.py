@@ -1,0 +1,172 @@
+"""Other people's words at each place of a document, through each renderer: they are shown, and do nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from infercanary.pages.html import render_page
+from infercanary.pages.junit import render_junit
+from infercanary.pages.markdown import render_markdown
+from infercanary.pages.table_csv import render_csv
+from infercanary.render.json import render_json
+from infercanary.render.text import render_texts
+from tests.documents import document
+
+TEXTS = {
+    "quotes": """a " b ' c " onmouseover="alert(1)" x='""",
+    "tags": "<script>alert(1)</script><img src=x onerror=alert(1)></style></title></article>",
+    "comments": "<!-- a --> ]]> <![CDATA[ b ]]> <?php ?>",
+    "entities": "&lt;b&gt; &amp; &#x3c; &",
+    "escapes": "a\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "right to left": "a\u202eevil\u2066b\u200b",
+    "line ends": "a\0b\r\nc\td\u2028e\ud800",
+    "10,000 characters": "x" * 10_000,
+    "10,000 signs": "<|" * 5_000,
+    "formula": '=HYPERLINK("http://example.com";"a")',
+    "formula after blanks": "  +1+cmd|' /C calc'!A0",
+    "pipes": "a|b | c \\| d\\",
+    "backticks": "`a` ```b",
+    "mentions": "@octocat and @team/x",
+    "javascript": "javascript:alert(1)",
+    "links": "[a](javascript:alert(1)) ![b](http://example.com/b.png) <http://example.com> https://b www.example.com",
+    "markdown": "# a **b** __c__ ~~d~~ *e* - f > g",
+    "templates": "{{ 7 * 7 }} {% raw %} {# a #} ${x}",
+    "password": "postgresql://user:secret@db/x",
+}
+
+
+class Tags(HTMLParser):
+    """Each tag with its attributes, without the words that may be in them; and the words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[Any] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, [(name, "" if name == "aria-label" else value) for name, value in attributes]))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(f"/{tag}")
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append("comment")
+
+    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+
+
+def html(text: str) -> Any:
+    page = Tags(render_page(text, [document(text)], [text], [text]))
+    return page.tags, page.words
+
+
+def markdown(text: str) -> Any:
+    comment = render_markdown([document(text)], [text])
+    assert "://" not in comment and "www.example" not in comment and "@octocat" not in comment
+    page = Tags(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(comment))
+    return page.tags, page.words
+
+
+def junit(text: str) -> Any:
+    root = ElementTree.fromstring(render_junit([document(text)]))
+    elements = [*root.iter()]
+    words = [
+        word
+        for element in elements
+        for word in (*element.attrib.values(), *(element.text or "").splitlines(), element.tail or "")
+    ]
+    return [(element.tag, [*element.attrib]) for element in elements], words
+
+
+def as_json(text: str) -> Any:
+    answer = render_json([document(text)], [text])
+    assert answer.isascii() and answer.count("\n") == 1
+    root = json.loads(answer)
+
+    def strings(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from (word for item in value.items() for part in item for word in strings(part))
+        elif isinstance(value, list):
+            yield from (word for part in value for word in strings(part))
+        elif isinstance(value, str):
+            yield value
+
+    return [*root], [*strings(root)]
+
+
+def text(text: str) -> Any:
+    shown = render_texts([document(text)], [text])
+    return None, shown.splitlines()
+
+
+def as_csv(text: str) -> Any:
+    rows = [
+        *csv.reader(io.StringIO("".join(render_csv(["a", text], [[text, 1.5]] * 2)), newline=""), strict=True)
+    ]
+    words = [cell for row in rows for cell in row]
+    assert not any(word.lstrip().startswith(("=", "+", "-", "@")) for word in words)
+    return [len(row) for row in rows], words
+
+
+@pytest.mark.parametrize("render", [html, markdown, junit, as_json, text, as_csv])
+@pytest.mark.parametrize("words", TEXTS.values(), ids=TEXTS)
+def test_words_are_shown_and_do_nothing(render: Callable[[str], Any], words: str) -> None:
+    structure, shown = render(words)
+    assert structure == render("text")[0]
+    lines = [line.replace("\N{ZERO WIDTH SPACE}", "") for words in shown for line in words.splitlines()]
+    assert [line for line in lines if not line.isprintable()] == []
+    first = words.split()[0][:10]
+    if first.isprintable():
+        assert any(first in line for line in lines)
+    if render in (html, markdown, junit):
+        assert not any("secret" in line for line in lines)
+        assert sum(map(len, lines)) < 150_000
+
+
+@pytest.mark.parametrize(
+    ("link", "is_link"),
+    [
+        ("https://example.com/compare/a...b", True),
+        ("http://example.com:8080/?a=1&b=%3C", True),
+        ("javascript:alert(1)", False),
+        ("JavaScript://example.com/%0aalert(1)", False),
+        ("data:text/html,<script>alert(1)</script>", False),
+        ("https://example.com/a b", False),
+        ("https://example.com/\u202e", False),
+        (" https://example.com", False),
+        ("https://example.com\n", False),
+        ("//example.com", False),
+        ("https://example.com/" + "x" * 3000, False),
+    ],
+)
+def test_a_page_links_to_web_addresses_alone(link: str, is_link: bool) -> None:
+    tags = Tags(render_page("a", [document(link=link)])).tags
+    links = [
+        dict(attributes) for tag, attributes in (tag for tag in tags if isinstance(tag, tuple)) if tag == "a"
+    ]
+    assert links == ([{"href": link, "rel": "noopener noreferrer"}] if is_link else [])
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=40))
+@example("__0__ search@sha256:12 \\| C:\\|")
+@settings(max_examples=100, deadline=None)
+def test_any_words_are_shown_in_markdown_as_they_are(words: str) -> None:
+    words = f"a {' '.join(words.split())} z"
+    _, shown = markdown(words)
+    assert words in [word.replace("\N{ZERO WIDTH SPACE}", "") for word in shown]

@@ -1,0 +1,173 @@
+"""Charts, reports and files: what is drawn of which values, what a page may load, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.command.settings import UsageError
+from infercanary.contract.text import printable
+from infercanary.pages.chart import draw
+from infercanary.pages.html import environment, render_page, write
+from infercanary.pages.table_csv import moment, render_csv
+from infercanary.render.document import Chart, Document, Series
+
+MS = 1e-3
+Kind = Literal["points", "distributions"]
+
+
+def figure(chart: Chart) -> str:
+    return draw(environment(), chart)
+
+
+def path(drawing: str, style: str) -> list[tuple[float, float]]:
+    """Points of a path, in places by shares of the scale."""
+    [data] = re.findall(rf'<path class="{style}" d="([^"]*)"', drawing)
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.e+]+) ([\d.]+)", data)]
+
+
+@pytest.mark.parametrize(
+    ("values", "low_and_high", "beyond"),
+    [
+        pytest.param([20 * MS] * 30, ["19 ms", "21 ms"], 0, id="noise is not drama"),
+        pytest.param([20 * MS, 20.1 * MS] * 15, ["19.05 ms", "21.05 ms"], 0, id="small noise is none either"),
+        pytest.param([20 * MS, 30 * MS], ["19.5 ms", "30.5 ms"], 0, id="a large change fills it"),
+        pytest.param(
+            [20 * MS] * 30 + [9.0], ["19 ms", "21 ms"], 1, id="an outlier does not flatten the rest"
+        ),
+        pytest.param([20 * MS] * 95 + [30 * MS] * 5, ["19.5 ms", "30.5 ms"], 0, id="a level is no outlier"),
+        pytest.param([20 * MS, 30 * MS, 40 * MS], ["19 ms", "41 ms"], 0, id="few values are no outliers"),
+        pytest.param(
+            [None, math.nan, math.inf, 20 * MS], ["19 ms", "21 ms"], 0, id="only finite values count"
+        ),
+        pytest.param([0.0] * 3, ["0 µs", "1 s"], 0, id="zeros"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["points", "distributions"])
+def test_the_scale_shows_what_matters(
+    values: Sequence[float | None], low_and_high: list[str], beyond: int, kind: Kind
+) -> None:
+    drawing = figure(Chart("a", kind, [Series("b", values)]))
+    ends = re.findall(r"<span>(\d[^<]* [mµ]?s)</span>", drawing)
+    assert ends == (low_and_high if kind == "distributions" else low_and_high[::-1])
+    assert (f"{beyond} beyond the scale" in drawing) is bool(beyond)
+
+
+def test_points_share_one_axis_of_time() -> None:
+    old, new = Series("old", [1.0, None, 1.0, None], "old"), Series("new", [None, 2.0, None, 2.0])
+    drawing = figure(Chart("a", "points", [old, new], marks=[1], misses=[3], unit=""))
+    assert [x for x, _ in path(drawing, "dots old")] == [0.5, 2.5]
+    assert [x for x, _ in path(drawing, "dots new")] == [1.5, 3.5]
+    assert path(drawing, "dots old")[0][1] < 0.1 < 0.9 < path(drawing, "dots new")[0][1]
+    assert path(drawing, "mark") == [(1, 0)] and path(drawing, "miss") == [(3.5, 0)]
+    assert '<span class="key old">old</span>' in drawing
+
+
+def test_one_series_is_a_line_and_a_scanned_one_has_levels() -> None:
+    series = [Series("a", [1.0, 1.0, 3.0, 3.0])]
+    assert len(path(figure(Chart("a", "points", series)), "line new")) == 4
+    drawing = figure(Chart("a", "points", series, levels=[(0, 2, 1.0), (2, 2, 3.0)]))
+    assert len(path(drawing, "dots new")) == 4
+    assert path(drawing, "level") == [
+        (0, path(drawing, "dots new")[0][1]),
+        (2, path(drawing, "dots new")[3][1]),
+    ]
+
+
+def test_a_long_series_is_medians_of_parts() -> None:
+    drawing = figure(Chart("a", "points", [Series("a", [1.0, 1.0, 1.2] * 100_000)], misses=range(300_000)))
+    dots = path(drawing, "line new")
+    assert len(dots) == 1500 and {y for _, y in dots} == {dots[0][1]} and dots[-1][0] < 300_000
+    assert len(drawing) < 100_000
+
+
+def test_distributions_show_their_medians() -> None:
+    sides = [Series("A", [10 * MS] * 9 + [12 * MS], "old"), Series("B", [20 * MS] * 5), Series("C", [None])]
+    drawing = figure(Chart("a", "distributions", sides))
+    assert "A, median 10 ms" in drawing and "B, median 20 ms" in drawing and "C" not in drawing
+    first, second = (float(x) for x in re.findall(r'class="middle" d="M([\d.]+) ', drawing))
+    assert 0 < first < 30 < 120 < second < 150
+    assert drawing.count('class="fill') == drawing.count("<svg") == 2
+
+
+@pytest.mark.parametrize("kind", ["points", "distributions"])
+@pytest.mark.parametrize("values", [[1e308, 1.79e308], [5e-324], [1e-322, 1e-321], [-2.0, -3.0]])
+def test_any_number_can_be_drawn(kind: Kind, values: Sequence[float]) -> None:
+    drawing = figure(Chart("a", kind, [Series("a", values * 20)]))
+    assert "<path" in drawing and "nan" not in re.sub("<span.*|<p.*|<svg.*", "", drawing)
+
+
+@pytest.mark.parametrize("kind", ["points", "distributions"])
+@pytest.mark.parametrize("values", [[], [None], [math.nan, math.inf]])
+def test_nothing_is_drawn_without_values(kind: Kind, values: Sequence[float | None]) -> None:
+    chart = Chart("the title", kind, [Series("a", values), Series("b", values)])
+    assert figure(chart) == "" and "the title" not in render_page("a", [Document(charts=[chart])])
+
+
+def test_a_report_loads_nothing() -> None:
+    page = render_page("a", [Document(verdict="equivalent", sentence="equivalent within 3 %")])
+    assert "default-src 'none'; style-src 'unsafe-inline'\"" in page
+    assert not re.search(r"src=|@import|url\(|<link|<script", page)
+    assert (
+        '<article class="equivalent">' in page
+        and '<span class="word">equivalent</span> within 3 %</h2>' in page
+    )
+
+
+def test_a_file_is_written_whole_through_a_link_and_replaces_no_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, link, pipe = tmp_path / "real.html", tmp_path / "link.html", tmp_path / "pipe"
+    link.symlink_to(real)
+    write(str(link), "text")
+    assert link.is_symlink() and real.read_text() == "text"
+    os.mkfifo(pipe)
+    for path, fault in (
+        (pipe, "a device or a pipe"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "a" / "b", "No such"),
+    ):
+        with pytest.raises(UsageError, match=f"^--junit .*{fault}"):
+            write(str(path), "text", "--junit")
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(UsageError, match="No space left"):
+        write(str(real), "more")
+    assert real.read_text() == "text" and {*tmp_path.iterdir()} == {real, link, pipe}
+
+
+cells = st.one_of(st.text(), st.floats(), st.none(), st.integers())
+
+
+@given(st.lists(st.lists(cells, min_size=3, max_size=3), max_size=5))
+def test_csv_is_read_as_it_was_written(rows: list[list[str | float | None]]) -> None:
+    text = "".join(render_csv(["a", "b", "c"], rows))
+    read = [*csv.reader(io.StringIO(text, newline=""), strict=True)]
+    assert read[0] == ["a", "b", "c"] and len(read) == len(rows) + 1
+    for row, got in zip(rows, read[1:], strict=True):
+        for cell, text in zip(row, got, strict=True):
+            if isinstance(cell, str):
+                assert text.removeprefix("'") == printable(cell).removeprefix("'")
+                assert not text.lstrip().startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠"))
+            elif isinstance(cell, float):
+                assert float(text or "nan") == cell or (not math.isfinite(cell) and text == "")
+            else:
+                assert text == ("" if cell is None else str(cell))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.5, "1970-01-01T00:00:00.500000Z"), (1e300, ""), (math.nan, "")]
+)
+def test_a_moment_is_in_the_calendar_or_empty(seconds: float, text: str) -> None:
+    assert moment(seconds) == text
