@@ -8,10 +8,8 @@ from infercanary.contract.measures import measure_of
 from infercanary.judge import origin
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators
-from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Causes, Result
-from infercanary.judge.sentence import interval
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import (
     Phrase,
@@ -19,12 +17,13 @@ from infercanary.pages.sentence import (
     conditions,
     explanations,
     listed,
+    measure_change,
     milliseconds,
-    operators_summary,
+    part_interval,
     progress,
-    weights,
 )
 from infercanary.render.document import Chart, Document, Fact, Series, Table
+from infercanary.render.units import quantity, when
 
 OPERATOR_CHANGES = {"grew": "slower", "shrank": "faster", "new": "new", "gone": "gone"}
 """Kind of an operator's change → its word in a table."""
@@ -38,18 +37,20 @@ def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
         causes: Of a result.
         is_change: Whether the latency changed; if not, shares of the change are left out.
     """
-    phrases = [*alarms(causes), Phrase("changed", (listed(causes.changes, _CHANGES),))]
-    phrases += explanations(causes)
-    if not is_change:
-        phrases = [phrase for phrase in phrases if phrase.label not in ("bottleneck", "phases", "operators")]
     parts = {"due to the host": causes.host, "due to the image": causes.image, "due to the load": causes.load}
-    shares = [Fact(label, interval(p.shift, p.low, p.high)) for label, p in parts.items() if p and is_change]
-    return [*_facts(phrases), *shares]
+    phrases = [
+        *alarms(causes),
+        *(Phrase(0, label, part_interval(part)) for label, part in parts.items() if is_change),
+        Phrase(0, "changed", listed(causes.changes, _CHANGES)),
+        *explanations(causes),
+    ]
+    hidden = () if is_change else ("bottleneck", "phase", "operators")
+    return _facts(phrase for phrase in phrases if phrase.label not in hidden)
 
 
 def condition_facts(result: Result, policy: Policy = LIVE) -> list[Fact]:
-    """Return the conditions of a verdict."""
-    return _facts([*conditions(result, policy), *weights(result)])
+    """Return the conditions of a verdict: restart variance, concurrent baseline, excluded starts, adjustments."""
+    return _facts(conditions(result, policy))
 
 
 def operators_table(operators: Operators | None) -> Table | None:
@@ -67,23 +68,19 @@ def operators_table(operators: Operators | None) -> Table | None:
         )
         for shift in operators.shifts
     ]
-    columns = ("operator", "change", "before", "after", "of the change", "detail")
-    return Table(f"operators: {operators_summary(operators)}", columns, rows)
+    return Table("operators", ("operator", "change", "before", "after", "of the change", "detail"), rows)
 
 
 def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
     """Return the verdicts beside latency, those that changed first; None without any."""
-    if not verdicts:
-        return None
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
-        measure, shift = measure_of(name), "too few values"
-        if verdict.shift is not None and verdict.low is not None and verdict.high is not None:
-            shift = interval(verdict.shift, verdict.low, verdict.high)
-        unit = measure.unit if measure else ""
-        sides = [f"{side:.4g} {unit}" if side is not None else "" for side in (verdict.before, verdict.after)]
-        rows.append((measure.words if measure else name, verdict.state, *sides, shift))
-    return Table("measures", ("measure", "verdict", "before", "after", "change"), rows)
+        measure, sides = measure_of(name), (verdict.before, verdict.after)
+        unit = (measure and measure.unit) or "ratio"
+        before, after = ("" if side is None else quantity(side, unit) for side in sides)
+        words = measure.words if measure else name
+        rows.append((words, verdict.state, before, after, measure_change(verdict) or "too few values"))
+    return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
 
 
 def verdict_document(
@@ -98,47 +95,44 @@ def verdict_document(
         name: Name of the canary.
     """
     is_change = result.state in CHANGED
-    facts = [
-        Fact("old median", result.baseline, "s"),
-        Fact("new median", result.current, "s"),
-        *(_images(result) if result.upgraded_at is not None else []),
-        Fact("progress", progress(result)),
-        *causes_facts(result.causes, is_change=is_change),
-        *condition_facts(result),
-    ]
-    tables = [measures_table(measures), operators_table(result.causes.operators if is_change else None)]
+    tables = measures_table(measures), operators_table(result.causes.operators if is_change else None)
     return Document(
         name=name,
         verdict=result.state,
         sentence=sentence,
-        facts=facts,
+        facts=[
+            *_upgrade(result),
+            Fact("progress", progress(result)),
+            *causes_facts(result.causes, is_change=is_change),
+            *condition_facts(result),
+        ],
         tables=[table for table in tables if table is not None],
         charts=_charts(*result.medians),
     )
 
 
 def _facts(phrases: Iterable[Phrase]) -> list[Fact]:
-    return [Fact(phrase.label, text) for phrase in phrases if (text := phrase.fact or phrase.texts[0])]
+    return [Fact(phrase.label.rstrip(":"), phrase.value) for phrase in phrases if phrase.value]
 
 
-def _images(result: Result) -> list[Fact]:
-    """Images with version and revision, and the link to the commits between them."""
-    names = result.baseline_image, result.candidate_image
-    old, new = (_image(image, of) for image, of in zip(names, result.origins, strict=True))
+def _upgrade(result: Result) -> list[Fact]:
+    """Return medians and images of both sides, and the link to the commits between them."""
+    facts = [Fact("old median", result.baseline, "s"), Fact("new median", result.current, "s")]
+    if result.upgraded_at is None:
+        return facts
+    old, new = (f"({of.words})" if of.words else "" for of in result.origins)
     link = origin.link(*result.origins)
     return [
-        Fact("old image", old),
-        Fact("new image", new),
+        *facts,
+        Fact("old image", f"{result.baseline_image} {old}".rstrip()),
+        Fact("new image", f"{result.candidate_image} {new}".rstrip()),
         Fact("commits", link and (origin.changed(*result.origins) or "source"), link=link),
+        Fact("upgraded", when(result.upgraded_at)),
     ]
 
 
-def _image(name: str, of: Origin) -> str:
-    return f"{name} ({of.words})" if of.words else name
-
-
 def _charts(before: Sequence[float], after: Sequence[float]) -> list[Chart]:
-    if not (before and after):
+    if not before or not after:
         return []
     old = Series("old image", [*before, *[None] * len(after)], "old")
     new = Series("new image", [*[None] * len(before), *after])
