@@ -27,7 +27,7 @@ from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
-from infercanary.judge.result import Causes, Result
+from infercanary.judge.result import Causes, Result, State
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Verdict
 from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, sentence
@@ -57,6 +57,7 @@ class SideSummary(msgspec.Struct, frozen=True):
 class MeasureShift(MeasureVerdict, frozen=True, rename={"state": "verdict"}):
     """The verdict on one measure that both sides have."""
 
+    state: State
     words: str = ""
     unit: str = ""
     """Base unit; empty for a ratio."""
@@ -145,7 +146,7 @@ def compare_runs(
             "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
             "--candidate-id"
         )
-    is_series = restart_sd is None and not starts and len(old.points) == len(new.points) == 1
+    is_series = restart_sd is None and not starts and len(baseline.points) == len(candidate.points) == 1
     seen, shift, restarts = compare_starts(
         old.points, new.points, restart_sd=0.0 if is_series else restart_sd, policy=policy
     )

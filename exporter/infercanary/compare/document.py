@@ -40,7 +40,7 @@ def comparison_document(
         for name, part in (result.phases | result.controls).items()
     ]
     tables = (
-        Table("phases and controls", ("part", "of the change", "shift"), parts),
+        *_table("phases and controls", ("part", "of the change", "shift"), parts),
         measures_table(result.measures),
         operators_table(causes.operators if causes and is_change else None),
     )
@@ -61,7 +61,7 @@ def comparison_document(
             Fact("restart SD", _restarts(result)),
             *(causes_facts(causes, is_change=is_change) if causes else ()),
         ],
-        tables=[table for table in tables if table and table.rows],
+        tables=[table for table in tables if table],
         charts=_charts(baseline, candidate, result.unit or ""),
         notes=result.notes,
         data=plain(result),
@@ -103,7 +103,7 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
             Fact("runs", f"{count(result.runs, 'run')} of {count(result.starts, 'start')}{block}"),
             Fact("left out", _left_out(result.left_out)),
         ],
-        tables=[Table("changes", ("index", "time", "shift", "what began there"), changes)] if changes else (),
+        tables=_table("changes", ("index", "time", "shift", "what began there"), changes),
         charts=[chart] if series.runs else (),
         notes=result.notes,
         data=plain(result),
@@ -116,9 +116,9 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     Args:
         rows: Those of a canary one after the other.
     """
-    tables = []
+    tables: list[Table] = []
     for canary, group in groupby(rows, key=lambda row: row.canary):
-        table = []
+        cells = []
         for row in group:
             names = (
                 row.host,
@@ -130,9 +130,9 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
                 row.model,
                 row.settings,
             )
-            table.append({**dict(_numbers(row)), "of": " · ".join(shown(name, 80) for name in names if name)})
-        titles = [title for title in table[0] if any(cells[title] for cells in table)]
-        tables.append(Table(canary, titles, [[cells[title] for title in titles] for cells in table]))
+            cells.append([*_numbers(row), " · ".join(shown(name, 80) for name in names if name)])
+        titles = [title for _, title in COLUMNS.values() if title]
+        tables += _table(canary, [*titles, "of"], cells)
     return Document(tables=tables)
 
 
@@ -141,14 +141,21 @@ def plain(result: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(result))
 
 
-def _numbers(row: OverviewRow) -> Iterator[tuple[str, str]]:
-    """Title and text of each number of a row, in the units that its CSV names."""
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Table]:
+    """Return a table without columns that are empty; none without rows."""
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    cells = [[row[i] for i in kept] for row in rows]
+    return [Table(title, [columns[i] for i in kept], cells)] if rows else []
+
+
+def _numbers(row: OverviewRow) -> Iterator[str]:
+    """Numbers of a row as text, in the units that its CSV names."""
     for column, (field, title) in COLUMNS.items():
         number = attrgetter(field)(row)
-        unit = _UNITS.get(column.rpartition("_")[2], "")
-        if title:
-            text = number if isinstance(number, str) else "" if number is None else quantity(number, unit)
-            yield title, text
+        if title and (number is None or isinstance(number, str)):
+            yield number or ""
+        elif title:
+            yield quantity(number, _UNITS.get(column.rpartition("_")[2], ""))
 
 
 def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[Chart]:
