@@ -110,7 +110,7 @@ def test_rows_of_stores_are_a_table_for_each_canary_without_empty_columns() -> N
     row = OverviewRow(
         canary="resnet18", host="gpu-1", service="search", image="search:1", origin="1.5", engine="torch 2.13.0",
         device="H100", starts=3, runs=300, median=0.004, deviation=0.012, p90=0.0041, load=2.0, first_run=None,
-        slower=0.0, efficiency=sweep, model="file:1",
+        slower=0.0, medians=(0.004,), efficiency=sweep, model="file:1",
     )  # fmt: skip
     slow = msgspec.structs.replace(row, median=0.05, slower=11.5, image="search:2", deviation=None)
     document = overview_document([row, slow, msgspec.structs.replace(row, canary="other")])
