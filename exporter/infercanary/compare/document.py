@@ -21,6 +21,7 @@ from infercanary.render.units import count, interval, quantity, short, value, wh
 
 _UNITS = {"seconds": "s", "ratio": "ratio", "bytes": "bytes", "joules": "joules"}
 """End of a column's name → unit of a fact."""
+_LATENCIES = 6  # columns of the first table of stores
 
 
 def comparison_document(
@@ -111,29 +112,26 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return a table for each canary; a column without any value is left out.
+    """Return two tables for each canary: latencies, then throughput and cost. What all rows share is a fact.
 
     Args:
-        rows: Those of a canary one after the other.
+        rows: One or more; those of a canary one after the other.
     """
-    tables: list[Table] = []
+    titles = [title for _, title in COLUMNS.values() if title]
+    names = [field for field, title in COLUMNS.values() if not title and field != "canary"]
+    shared = [name for name in names if len({getattr(row, name) for row in rows}) == 1]
+    tables = []
     for canary, group in groupby(rows, key=lambda row: row.canary):
         cells = []
         for row in group:
-            names = (
-                row.host,
-                row.service,
-                row.image,
-                row.origin,
-                row.engine,
-                row.device,
-                row.model,
-                row.settings,
-            )
-            cells.append([*_numbers(row), " · ".join(shown(name, 80) for name in names if name)])
-        titles = [title for _, title in COLUMNS.values() if title]
-        tables += _table(canary, [*titles, "of"], cells)
-    return Document(tables=tables)
+            words = (shown(getattr(row, name), 80) for name in names if name not in shared)
+            cells.append([*_numbers(row), " · ".join(filter(None, words))])
+        for title, part in (
+            (canary, slice(0, _LATENCIES)),
+            (f"{canary}: cost", slice(_LATENCIES, len(titles))),
+        ):
+            tables += _table(title, [*titles[part], "of"], [[*row[part], row[-1]] for row in cells])
+    return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 
 def plain(result: object) -> Any:

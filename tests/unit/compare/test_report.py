@@ -123,7 +123,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     text = run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--html", "report.html")
     assert re.findall(r"^  (\w+)$", text, re.MULTILINE) == ["other", "resnet18"]
     page = (tmp_path / "report.html").read_text()
-    assert "gpu-host · classify · search:1 (1) · torch 2.7.0 · H100" in page
+    assert "gpu-host · search:1 (1) · H100" in page
     assert "4 ms" in text and "http" not in page.split("</style>")[1]
 
 
@@ -139,7 +139,7 @@ def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
         ("file:2", "s1", 2),
     ]
     run("one.sqlite", "--html", "report.html")
-    assert "EPYC · file:1 · s1" in (tmp_path / "report.html").read_text()
+    assert "<td>file:1</td>" in (tmp_path / "report.html").read_text()
     assert run("one.sqlite", "--format", "csv").splitlines()[1].endswith(",file:1,s1")
 
 
