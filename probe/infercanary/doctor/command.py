@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
+from itertools import groupby
 
 import click
 import msgspec
@@ -14,7 +15,8 @@ from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.doctor.ability import SECTIONS, Ability, Machine, checks
 from infercanary.doctor.asking import NotAsked, ask
-from infercanary.doctor.rendering import diagnosis, lines, summary
+from infercanary.doctor.rendering import diagnosis, section_document, summary
+from infercanary.render.text import render_text
 
 _NAMES = [name for name, _ in SECTIONS]
 
@@ -79,10 +81,11 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: 
             found = diagnosis([*asked()], infercanary.__version__, platform.python_version())
             click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
             return ExitCode.FINE
-        for line in lines(asked(), shutil.get_terminal_size((100, 24)).columns):
-            click.echo(line)
+        width = shutil.get_terminal_size((100, 24)).columns
+        for section, abilities in groupby(asked(), key=lambda ability: ability.section):
+            click.echo(render_text(section_document(section, abilities), width))
     except NotAsked as error:
         click.echo(f"infercanary: doctor: the checks cannot be made: {error}", err=True)
         return ExitCode.REGRESSED
-    click.echo(f"\n{summary(made)}")
+    click.echo(summary(made))
     return ExitCode.FINE

@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from infercanary.doctor.ability import Ability, State
+from infercanary.render.document import Document, Table
 
 VERSION = 1
 """Of what ``--json`` prints; it grows by fields only."""
 
 _STATES: tuple[State, ...] = ("OK", "limited", "refused", "absent")
-_NAME, _INDENT = 46, 12
 
 
-def lines(abilities: Iterable[Ability], width: int) -> Iterator[str]:
-    """Write the answers, section by section.
-
-    Args:
-        abilities: In order; a section's lie together. They may come one by one.
-        width: Columns of the terminal.
-
-    Yields:
-        Lines, each as soon as its answer is there.
-    """
-    section = ""
-    for each in abilities:
-        if each.section != section:
-            if section:
-                yield ""
-            section = each.section
-            yield section
-        yield from _of_one(each, width)
-
-
-def _of_one(each: Ability, width: int) -> Iterator[str]:
-    head = f"  {each.state:<8}  {each.name}"
-    words = "; ".join(filter(None, (each.found, each.why)))
-    if len(each.name) <= _NAME and len(head) + 2 + len(words) <= width:
-        yield f"{head}: {words}" if words else head
-    else:
-        yield f"{head}:"
-        yield from _wrapped(words, "", width)
-    if each.fix:
-        yield from _wrapped(each.fix, "→ ", width)
-
-
-def _wrapped(words: str, first: str, width: int) -> list[str]:
-    indent = " " * _INDENT
-    return textwrap.wrap(
-        words, max(width, 40), initial_indent=indent + first, subsequent_indent=indent + " " * len(first)
-    )
+def section_document(section: str, abilities: Iterable[Ability]) -> Document:
+    """Return the answers of one section."""
+    rows = [
+        (
+            each.state,
+            each.name,
+            "; ".join(filter(None, (each.found, each.why))) + (each.fix and f" → {each.fix}"),
+        )
+        for each in abilities
+    ]
+    return Document(name=section, tables=[Table("", ("state", "check", "finding"), rows)])
 
 
 def summary(abilities: Sequence[Ability]) -> str:

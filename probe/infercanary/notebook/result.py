@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import os
 import tempfile
@@ -13,11 +12,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import labelled_tags
+from infercanary.render.document import Chart, Document, Fact, Series
+from infercanary.render.text import render_text
+from infercanary.render.units import count, quantities, value
 
 if TYPE_CHECKING:
     from infercanary.compare.notebook import ComparedResults
@@ -170,38 +174,35 @@ class TimingResult:
         ]
         return pandas.DataFrame(rows)
 
+    @property
+    def document(self) -> Document:
+        """The result as every renderer shows it."""
+        medians = self.medians
+        repeats = sum(len(run.latencies) for run in self.runs)
+        latency = f"median {value(self.median, 's')}" if medians else "no median"
+        environment = (f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment)
+        return Document(
+            name=self.canary,
+            sentence=f"{latency}, {count(len(self.runs), 'run')} of {count(repeats, 'repeat')} in all",
+            facts=[
+                Fact("interval", " to ".join(value(end, "s") for end in self.interval or ())),
+                Fact("phases", quantities(self.phases, "s")),
+                Fact("tags", quantities(self.tags, "ratio")),
+                Fact("environment", ", ".join(environment)),
+            ],
+            charts=[Chart("medians of runs", "points", [Series("runs", medians)])],
+        )
+
     def __str__(self) -> str:
-        facts = "; ".join(f"{name} {text}" for name, text in self._facts().items() if name != "canary")
-        return f"{self.canary}: {facts}"
+        return render_text(self.document).rstrip()
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><th style="text-align: left">{html.escape(name)}</th>'
-            f'<td style="text-align: left">{html.escape(text)}</td></tr>'
-            for name, text in self._facts().items()
-        )
-        return f"<table>{rows}</table>"
-
-    def _facts(self) -> dict[str, str]:
-        within = self.interval
-        shown = f" [{_seconds(within[0])}, {_seconds(within[1])}]" if within else ""
-        facts = {
-            "canary": self.canary,
-            "median": f"{_seconds(self.median)}{shown}",
-            "runs": f"{len(self.runs)}, with {sum(len(run.latencies) for run in self.runs)} repeats in all",
-            "phases": ", ".join(f"{name} {_seconds(value)}" for name, value in self.phases.items()),
-            "tags": ", ".join(f"{tag} {share:.0%}" for tag, share in self.tags.items()),
-            "environment": ", ".join(
-                f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment
-            ),
-        }
-        return {name: text for name, text in facts.items() if text}
-
-
-def _seconds(value: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if value * factor >= 1:
-            return f"{value * factor:.4g} {unit}"
-    return f"{value * 1e6:.4g} µs"
+    def _repr_html_(self) -> str | None:
+        try:
+            from infercanary.pages.html import environment
+        except ModuleNotFoundError:  # the bare install, where the text is shown
+            return None
+        parts: Any = environment().get_template("document.html").module
+        # A chart's style is a page's, and must not reach the notebook.
+        return str(parts.document(msgspec.structs.replace(self.document, charts=())))

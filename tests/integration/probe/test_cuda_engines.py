@@ -548,13 +548,18 @@ def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
     out = done.stdout.replace("\xa0", " ")
     for name in ("rt", "ort"):
-        block = out.partition(f"canary {name}: ")[2].partition("\n\n")[0]
-        assert re.search(r"^  phases .*\n(.*\n)*  +compute .*\n  +d2h .*#$", block, re.MULTILINE), block
-        assert "h2d" in block and "\n  launch " in block
-    assert re.search(r"^controls on cuda:0: .*\n  gpu_fma +[\d.]+ µs$", out, re.MULTILINE)
-    assert re.search(r"^controls on cuda: .*\n  gpu_fma +[\d.]+ µs$", out, re.MULTILINE)
-    assert "\n  ONNX Runtime 1.31.1\n  TensorRT     10.3.0.26\n" in out
-    assert "\n  device       CUDAExecutionProvider, Stand-in GPU, cuda, Stand-in GPU\n" in out
+        block = out.partition(f"canary {name}: ")[2].partition("\n\ncanary ")[0]
+        assert re.search(r"  phases .*h2d .*compute .*d2h ", " ".join(block.split("\n"))), block
+        assert "\n  launch " in block
+    for line in (
+        "gpu_fma +cuda:0 +[\\d.]+ µs",
+        "gpu_fma +cuda +[\\d.]+ µs",
+        "ONNX Runtime +1.31.1",
+        "TensorRT +10.3.0.26",
+        "provider +CUDAExecutionProvider",
+        "GPU +Stand-in GPU",
+    ):
+        assert re.search(f"^  {line}$", out, re.MULTILINE), line
     assert "was to run on CUDA" not in out
 
 

@@ -296,10 +296,9 @@ def once(folder: Path, phases: list[str]) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "output_changed" not in done.stdout
-    shown = re.findall(
-        r"^  (?:phases     |           )  (\w+) +[\d.]+ [µm]?s +[\d.]+ %", done.stdout, re.MULTILINE
-    )
-    assert shown == phases, done.stdout
+    [parts] = re.findall(r"^  phases +((?:.+\n)+?)  \w", done.stdout, re.MULTILINE)
+    shown = re.findall(r"([a-z][a-z ]*) [\d.]+ [µm]?s \([\d.]+ %\)", " ".join(parts.split()))
+    assert [name for name in shown if name != "rest"] == phases, done.stdout
     return done.stdout
 
 
@@ -314,7 +313,7 @@ def test_the_page_of_kserve(tmp_path: Path) -> None:
     ready = f"http://127.0.0.1:{port}/v2/health/ready"
     with serving([made / "bin/mlserver", "start", "."], ready, tmp_path, more):
         printed = once(tmp_path, ["send", "wait", "receive"])
-    assert "kserve_server mlserver 1.7.1" in printed
+    assert "kserve_server mlserver 1.7.1" in " ".join(printed.split())
 
 
 def test_the_page_of_http(tmp_path: Path) -> None:
@@ -327,11 +326,13 @@ def test_the_page_of_http(tmp_path: Path) -> None:
 def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
     assert "transformers serve ./tiny" in (PAGES / "openai.md").read_text()
     unpack("openai.md", tmp_path, int(transformers.rpartition(":")[2]), 8000)
-    printed = once(tmp_path, ["send", "first_token", "tokens"])
-    assert re.search(r"^  tokens       16 tokens, [\d.]+ [µm]?s from one to the next$", printed, re.MULTILINE)
-    assert re.search(
-        r"^  first token  [\d.]+ [µm]?s of a new prompt, [\d.]+ [µm]?s of the plain", printed, re.MULTILINE
-    )
+    printed = once(tmp_path, ["send", "first token", "tokens"])
+    for line in (
+        r"output +16 tokens",
+        r"between tokens +[\d.]+ [µm]?s",
+        r"first token +(plain|salted) [\d.]+ [µm]?s, ",
+    ):
+        assert re.search(f"^  {line}", printed, re.MULTILINE), printed
 
 
 @pytest.mark.parametrize("page", ["kserve.md", "http.md", "openai.md"])

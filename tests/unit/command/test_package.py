@@ -17,6 +17,7 @@ import infercanary
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBE, EXPORTER = ROOT / "probe", ROOT / "exporter"
+MODULES = ROOT / "tests" / "integration" / "probe" / "modules"
 OF_PROBE = ("click", "msgspec", "yaml", "psutil", "pynvml")
 OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
 
@@ -117,6 +118,27 @@ def test_with_the_libraries_of_a_bare_install_each_command_is_there_or_says_what
     )
     assert [said[name] for name in lacking if not needs.fullmatch(said[name])] == []
     assert said["doctor --only driver"] == "" and "NVIDIA driver" in done.stdout
+
+
+_BARE = """
+import sys
+import infercanary
+from infercanary.command.cli import main
+result = infercanary.time(lambda: sum(range(100)), runs=2, name="sum")
+print(result, result._repr_html_())
+main()
+"""
+
+
+def test_the_bare_install_measures_and_shows_text(libraries: Path, tmp_path: Path) -> None:
+    """Without Jinja2, rich, numpy and all that the extras add: a report of `probe --once`, a result of a notebook."""
+    config = tmp_path / "probe.yaml"
+    config.write_text("canaries: {c: {target: 'scripted:Scripted'}}\n")
+    arguments = ["probe", "--once", "--log-level", "error", "--config", str(config)]
+    done = python([PROBE, EXPORTER, libraries, MODULES], "-c", _BARE, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sum: median " in done.stdout and " µs None\n" in done.stdout
+    assert "canary c: steady\n\n  latency      median " in done.stdout
 
 
 def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> None:

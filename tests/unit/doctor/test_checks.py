@@ -16,9 +16,10 @@ from infercanary.command.cli import cli
 from infercanary.doctor import host
 from infercanary.doctor.ability import Ability, Check, Machine, answered, checks, limited, ok, refused
 from infercanary.doctor.nvml_calls import CALLS
-from infercanary.doctor.rendering import lines, schema, summary
+from infercanary.doctor.rendering import schema, section_document, summary
 from infercanary.probe.gpu.cuda_driver import CudaError
 from infercanary.probe.samplers import Unavailable
+from infercanary.render.text import render_text
 
 ROOT = Path(__file__).parents[3]
 SAMPLER = ROOT / "probe/infercanary/probe/samplers/nvml"
@@ -226,9 +227,10 @@ def test_each_state_has_its_line() -> None:
         Ability(section="host", name="b", state="limited", found="f", why="w " * 40, fix="do this"),
         Ability(section="driver", name="NVIDIA driver", state="absent", why="none here"),
     ]
-    shown = "\n".join(lines(abilities, 60))
-    assert shown.startswith("host\n  OK        a: x\n  limited   b:\n            f; w w")
-    assert "\n            → do this\n\ndriver\n  absent    NVIDIA driver: none here" in shown
+    shown = render_text(section_document("host", abilities), 60)
+    assert shown.startswith("host\n\n  state    check          finding\n  OK       a              x\n")
+    assert "\n  limited  b              f; w w" in shown and " → do this\n" in shown
+    assert "\n  absent   NVIDIA driver  none here\n" in shown
     assert max(map(len, shown.splitlines())) <= 60
     assert summary(abilities) == (
         "3 checks: 1 OK, 1 limited, 0 refused, 1 absent; a machine without an NVIDIA GPU"
