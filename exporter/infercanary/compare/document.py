@@ -166,7 +166,7 @@ def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[
         Series("candidate", [*[None] * len(old), *new]),
     ]
     return [
-        Chart("run medians, on one scale", "distributions", sides, unit),
+        Chart("run medians", "distributions", sides, unit),
         Chart("runs in order of time", "points", in_time, unit, marks=[len(old)]),
     ]
 
