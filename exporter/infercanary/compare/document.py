@@ -40,9 +40,15 @@ def comparison_document(
         (name, _percent(part.share), interval(part.shift, part.low, part.high))
         for name, part in (result.phases | result.controls).items()
     ]
+    medians = (value(side.median, result.unit) for side in (result.baseline, result.candidate))
+    shift = (
+        "unknown" if result.shift is None else interval(result.shift, result.low or 0.0, result.high or 0.0)
+    )
+    measures = measures_table(result.measures)
+    rows = [("latency", result.verdict, *medians, shift), *(measures.rows if measures else ())]
     tables = (
+        Table("", ("measure", "verdict", "before", "after", "change"), rows),
         *_table("phases and controls", ("part", "of the change", "shift"), parts),
-        measures_table(result.measures),
         operators_table(causes.operators if causes and is_change else None),
     )
     return Document(
@@ -53,8 +59,8 @@ def comparison_document(
         actions=result.next,
         facts=[
             Fact("expected", result.claim.sentence if result.claim else None),
-            Fact("baseline", _side(result.baseline, result.unit)),
-            Fact("candidate", _side(result.candidate, result.unit)),
+            Fact("baseline", _side(result.baseline)),
+            Fact("candidate", _side(result.candidate)),
             Fact(
                 "confidence",
                 f"{100 * result.level:g} %; a change is {100 * result.smallest_effect:g} % or more",
@@ -171,14 +177,11 @@ def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[
     ]
 
 
-def _side(side: SideSummary, unit: str | None) -> str:
+def _side(side: SideSummary) -> str:
     files = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
-    median = f", median {value(side.median, unit)}" if side.median is not None else ""
     environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
     left_out = f"; left out {_left_out(side.left_out)}" if side.left_out else ""
-    return (
-        f"{files}{count(side.runs, 'run')} of {count(side.starts, 'start')}{median}{environments}{left_out}"
-    )
+    return f"{files}{count(side.runs, 'run')} of {count(side.starts, 'start')}{environments}{left_out}"
 
 
 def _left_out(reasons: Mapping[str, int]) -> str:
