@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -41,9 +42,8 @@ def comparison_document(
         for name, part in (result.phases | result.controls).items()
     ]
     medians = (value(side.median, result.unit) for side in (result.baseline, result.candidate))
-    shift = (
-        "unknown" if result.shift is None else interval(result.shift, result.low or 0.0, result.high or 0.0)
-    )
+    low, high = -1.0 if result.low is None else result.low, math.inf if result.high is None else result.high
+    shift = "unknown" if result.shift is None else interval(result.shift, low, high)
     measures = measures_table(result.measures)
     rows = [("latency", result.verdict, *medians, shift), *(measures.rows if measures else ())]
     tables = (
