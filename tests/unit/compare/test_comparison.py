@@ -113,8 +113,11 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         assert (result.verdict, result.exit_code, result.failures_rose) == (verdict, code, after is failing)
         assert result.sentence.startswith(words) and (shares in result.sentence) == (after is failing)
         assert bool(result.next) == (verdict == "inconclusive")
-    failure = {"left_out": {"raised": 100}, "attempts": Attempts(100, 100), "failure": "out of memory"}
-    none = compare_runs("", old, RecordedRuns([], **failure))
+    none = compare_runs(
+        "",
+        old,
+        RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100), failure="out of memory"),
+    )
     assert none.sentence.startswith(
         "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: too few"
     )
