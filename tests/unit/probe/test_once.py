@@ -88,7 +88,13 @@ HEALTHY = report(
             "resnet18",
             (0.02091, *(0.0214,) * 11),
             phases={"compute": 0.0214},
-            measures={"throughput": 46.7289, "host_memory": 412e6, "device_memory": 3.5e9, "newer": 1.0},
+            measures={
+                "throughput": 46.7289,
+                "host_memory": 412e6,
+                "device_memory": 3.5e9,
+                "device_use": 0.934,
+                "newer": 1.0,
+            },
         )
     ],
     {
@@ -186,6 +192,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             bottleneck compute 93 %, io 0.2 %, scheduling 6.8 %
             throughput 46.7 samples/s
             host memory 412 MB
+            use of the device 93.4 %
             controls
             memory_copy cpu 1.231 ms
             torch 2.13.0+cpu
@@ -193,6 +200,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             mode eager
             intra-op threads 2
             granted CPUs 2
+            os Debian GNU/Linux 12 (bookworm)\\n
             working threads, cgroup
             nvml no_driver: no NVIDIA driver here
             warnings: none
@@ -209,6 +217,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             tag cgroup_throttled: the CPU quota held it back; raise the quota
             tag of_a_later_version: unknown
             others env_LD_PRELOAD /very/long
+            working threads\\n
             cgroup no values; the log says why
             nvml lost: a GPU fell off the bus
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
