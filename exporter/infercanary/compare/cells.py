@@ -49,6 +49,8 @@ class Numbers:
                 f"to {_MOST:g}; take it out"
             )
         self._forms.add(form)
+        if len(self._forms) == 1:
+            return value
         if self._decimal_comma and {"comma", "point"} <= self._forms:
             raise UsageError(
                 f"{where}: `{shown(str(cell))}`: decimal commas and points in one column; write all with a point"
@@ -73,7 +75,9 @@ def parsed(cell: object) -> tuple[float | None, str]:
         cell: Such as ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
     """
     if not isinstance(cell, str):
-        return float(min(cell, 2 * _MOST)) if is_number(cell) else None, ""  # an integer may have hundreds of digits
+        return float(min(cell, 2 * _MOST)) if is_number(
+            cell
+        ) else None, ""  # an integer may have hundreds of digits
     if (value := plain_number(cell)) is None:
         cell = cell.partition("#")[0].strip()
         cell = re.sub(r"[,\u00a0\u2009\u202f]", "", cell) if _GROUPS.fullmatch(cell) else cell
