@@ -18,7 +18,7 @@ PER_SECOND = {
 }  # fmt: skip
 """Unit → how many of it are a second."""
 
-_GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}|\d{1,3}([\u00a0\u2009\u202f]\d{3})+\D*")
+_GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}")
 _DECIMAL_COMMA = re.compile(r"\d{1,3}(\.\d{3})*,\d+|\d+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
@@ -79,8 +79,8 @@ def parsed(cell: object) -> tuple[float | None, str]:
             cell
         ) else None, ""  # an integer may have hundreds of digits
     if (value := plain_number(cell)) is None:
-        cell = cell.partition("#")[0].strip()
-        cell = re.sub(r"[,\u00a0\u2009\u202f]", "", cell) if _GROUPS.fullmatch(cell) else cell
+        cell = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell.partition("#")[0].strip())
+        cell = cell.replace(",", "") if _GROUPS.fullmatch(cell) else cell
         value = plain_number(cell)
     if value is not None:
         return value, "point" if "." in cell else ""

@@ -188,7 +188,7 @@ def _of_table(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
     """Read a table, or lines with one number, which may follow the name of their column in a comment."""
     before, header = (text.decode(errors="replace") for text in (data[: data.index(first)], first))
     comment = ["", *re.findall(r"^\s*#+\s*(.*)$", before, re.MULTILINE)][-1].strip()
-    if _is_number(header):
+    if _is_number(header) and "," not in header.partition("#")[0]:
         name = comment if comment == file.column else ""
         lines = ((f"{file.place}:{at}", line.decode(errors="replace")) for at, line in _filled(data))
         return read_rows(file, ((where, {name: line}) for where, line in lines))

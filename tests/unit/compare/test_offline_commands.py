@@ -449,7 +449,7 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             ["compare", "a", "a", "--html", "no/r"],
             "infercanary: --html no/r: cannot be written (No such file or",
         ),
-        (["scan", "a", "--column", "x"], "infercanary: a: one number a line, without columns"),
+        (["scan", "a", "--column", "x"], "infercanary: a: numbers without columns"),
         (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),
     ],
 )
