@@ -245,6 +245,9 @@ SUMMARIES = {
     "wrk2": ("Running 30s test @ http://h/\n  2 threads and 100 connections\n", "oha --output-format csv"),
     "perf_analyzer": ("Concurrency,Inferences/Second,Client Send,p50 latency\n1,50,1,2\n", "--profile-export-file"),
     "hyperfine": ("command,mean,stddev,median,user\nls,1,1,1,1\n", "hyperfine --export-json"),
+    "hyperfine without times": (
+        json.dumps({"results": [{"command": "ls", "mean": 1.0, "exit_codes": [0, 0]}]}), "--export-json FILE",
+    ),
     "pytest-benchmark": (
         json.dumps({"benchmarks": [{"name": "a", "stats": {"mean": 1.0}}]}, indent=1), "--benchmark-save-data",
     ),

@@ -243,8 +243,9 @@ def test_without_a_price_there_is_no_cost(run: Run, tmp_path: Path) -> None:
         (["none.jsonl", "--format", "csv"], f"no file `none.jsonl`; {STORE}"),
         (["empty.jsonl", "--format", "csv"], "empty.jsonl: is empty; give a journal, or numbers"),
         (["words.txt", "--format", "csv"], f"words.txt: not the judge's store; {STORE}"),
-        (["broken.jsonl", "--format", "csv"], "broken.jsonl:2: not a line of a journal (JSON is malformed: invalid character "
-         "(byte 0)); keep other lines out of it"),
+        (["broken.jsonl", "--format", "csv"],
+         "broken.jsonl:2: not a line of a journal (JSON is malformed: invalid character (byte 0)); keep other lines "
+         "out of it"),
         (["zero.jsonl", "--format", "csv"],
          "zero.jsonl:2: 0 s is not a latency: those are finite and above zero; take it out"),
     ],

@@ -81,6 +81,7 @@ def test_a_truncated_last_line_of_objects_is_left_out():
     [
         ('{"a": 1}\n{"a\n', "", "f:2: not JSON"),
         ('{"a": 1}\n{"a\n{"a": 2}', "", "f:2: not JSON"),
+        ('{"a": 1}\n0.5', "a", "f:2: not JSON (no object)"),
         ("1,\n2,\n", "", "f:1: `1, ` is no header, and not one number"),
         ("1,2\n3,4\n", "", "f:1: `1, 2` is no header, and not one number"),
         ("12,5\n12,7\n", "", "f:1: `12, 5` is no header, and not one number; give one number a line, with a decimal"),
