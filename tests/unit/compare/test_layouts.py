@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
-from infercanary.compare.recording import RecordedRuns
+from infercanary.compare.recording import Attempts, RecordedRuns
 from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
 
@@ -288,7 +288,7 @@ def test_failed_rows_are_failed_runs(header: str, good: str, bad: str) -> None:
     rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
     series = read(table_of(rows, header), "ms")[0][""]
     assert series.every.tolist() == pytest.approx([1e3 * s for s in X[1::2]], abs=1e-3)
-    assert (series.attempts.begun, series.attempts.failed) == (COUNT, COUNT / 2) and series.left_out["failed"]
+    assert series.attempts == Attempts(COUNT, COUNT // 2) and series.left_out["failed"]
     is_told_at_the_end = header == "ms,status" and bad in ("0", "Odd")
     assert is_told_at_the_end or series.failure.startswith(f"f:{COUNT}: {header.split(',')[1]} ")
 
@@ -417,7 +417,9 @@ def test_one_cancelled_record_does_not_refuse_the_file(
     records: list[dict[str, object]] = [{"id": i, "latency_ms": 1e3 * s} for i, s in enumerate(X)]
     records.insert(position, record)
     found, notes = read(json_lines(records), "latency_ms")
-    assert found[""].runs == COUNT and found[""].attempts.failed == failed and note in notes
+    assert (
+        found[""].runs == COUNT and found[""].attempts == Attempts(COUNT + failed, failed) and note in notes
+    )
 
 
 def dead(layout: Any, pattern: str, text: str, count: int = 0) -> Any:
@@ -455,7 +457,7 @@ HALF = COUNT // 2
 )  # fmt: skip
 def test_a_failed_request_of_each_tool_is_no_run(text: Any, column: str, failed: int) -> None:
     for series in read(text(), column)[0].values():
-        assert (series.attempts.failed, series.runs) == (failed, COUNT - failed)
+        assert (series.attempts, series.runs) == (Attempts(COUNT, failed), COUNT - failed)
 
 
 def test_the_commands_take_such_files(monkeypatch: Any, capsys: Any, tmp_path: Any, write: Any) -> None:
