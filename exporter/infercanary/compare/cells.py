@@ -18,7 +18,7 @@ PER_SECOND = {
 }  # fmt: skip
 """Unit → how many of it are a second."""
 
-_GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}|\d{1,3}([\u00a0\u2009\u202f]\d{3})+\D*")
+_GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}")
 _DECIMAL_COMMA = re.compile(r"\d{1,3}(\.\d{3})*,\d+|\d+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
@@ -49,6 +49,8 @@ class Numbers:
                 f"to {_MOST:g}; take it out"
             )
         self._forms.add(form)
+        if len(self._forms) == 1:
+            return value
         if self._decimal_comma and {"comma", "point"} <= self._forms:
             raise UsageError(
                 f"{where}: `{shown(str(cell))}`: decimal commas and points in one column; write all with a point"
@@ -73,10 +75,12 @@ def parsed(cell: object) -> tuple[float | None, str]:
         cell: Such as ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
     """
     if not isinstance(cell, str):
-        return float(min(cell, 2 * _MOST)) if is_number(cell) else None, ""  # an integer may have hundreds of digits
+        return float(min(cell, 2 * _MOST)) if is_number(
+            cell
+        ) else None, ""  # an integer may have hundreds of digits
     if (value := plain_number(cell)) is None:
-        cell = cell.partition("#")[0].strip()
-        cell = re.sub(r"[,\u00a0\u2009\u202f]", "", cell) if _GROUPS.fullmatch(cell) else cell
+        cell = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell.partition("#")[0].strip())
+        cell = cell.replace(",", "") if _GROUPS.fullmatch(cell) else cell
         value = plain_number(cell)
     if value is not None:
         return value, "point" if "." in cell else ""

@@ -56,13 +56,13 @@ class Layout(msgspec.Struct, frozen=True):
             if not self.lists:
                 yield entry
                 continue
-            about: dict[str, Any] = {"entry": number}
+            about: dict[str, Any] = {}
             for name in self.about:
                 value = entry.get(name)
                 about |= value if isinstance(value, dict) else {name: value}
             cells = [x if isinstance(x := _at(entry, path), list) else [] for path in self.lists.values()]
             for row in zip_longest(*cells, fillvalue=""):
-                yield about | dict(zip(self.lists, row, strict=True))
+                yield {**about, "entry": number, **dict(zip(self.lists, row, strict=True))}
 
     def shaped(self, where: str, row: Row) -> Row | None:
         """Return a row's columns, or None if it is no run.

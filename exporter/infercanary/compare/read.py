@@ -54,7 +54,9 @@ def read(
             )
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
-        raise UsageError(f"{place}: holds numbers, without ids of boots or environments; leave that option out")
+        raise UsageError(
+            f"{place}: holds numbers, without ids of boots or environments; leave that option out"
+        )
     files: list[dict[str, RecordedRuns]] = []
     for path, text in texts.items():
         files.append(numbers(File(named(path), notes, *choice), text))

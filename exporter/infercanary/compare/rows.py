@@ -78,16 +78,14 @@ def read_rows(
     names = [*dict.fromkeys(name for _, row in head for name in row)]
     if not names:
         nothing = f"a file of {layout.tool} without a run; {layout.advice}"
-        raise UsageError(f"{place}: {nothing if layout.tool else 'holds no numbers; give one a line, or a table'}")
+        raise UsageError(
+            f"{place}: {nothing if layout.tool else 'holds no numbers; give one a line, or a table'}"
+        )
     if names == [""] and (file.column or file.where):
         raise UsageError(f"{place}: numbers without columns; leave --column and --where out")
 
-    @functools.lru_cache
-    def outcomes_in(names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if outcome_kind(name) and not layout.is_labelled]
-
     usual = [name for name in layout.columns if name in names]
-    if records and all(_signs(row, outcomes_in((*row,))) & FAILED for _, row in head):
+    if records and all(_signs(row, filter(outcome_kind, row)) & FAILED for _, row in head):
         # No run ended well, and so none may have the column.
         usual = [file.column or next(iter(layout.columns or names))]
     elif file.column or not usual:
@@ -105,6 +103,11 @@ def read_rows(
     numbers = Numbers(decimal_comma)
     columns = {name: array("d") for name in usual}
     states = bytearray()
+
+    @functools.lru_cache
+    def telling(names: tuple[str, ...]) -> Sequence[str]:
+        return [n for n in names if outcome_kind(n) and n not in columns and not layout.is_labelled]
+
     mistakes: dict[int, UsageError] = {}  # each counts only if its row turns out to be no failure
     seen = 0
     told: Sequence[str] = ()
@@ -117,8 +120,8 @@ def read_rows(
         else:
             for name in watched:
                 _note(kinds[name], as_text(row.get(name)))
-            told = [name for name in outcomes_in((*row,)) if name not in columns]
-            found = _signs(row, told)
+            told = telling((*row,))
+            found = _signs(row, told) if told else 0
             seen |= found
             states.append(found)
             at_most(MAX_POINTS, len(states), place, "numbers")

@@ -52,7 +52,9 @@ def starts(
                 if not head.read(16).startswith(MAGIC):
                     raise UsageError(f"{path}: not the judge's store; {_WHICH}")
             with closing(SqliteStore.open(copy)) as store:
-                if store.set_aside_at is not None:  # the exporter moved its log into the file while it was copied
+                if (
+                    store.set_aside_at is not None
+                ):  # the exporter moved its log into the file while it was copied
                     raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
                 for name, each in store.canaries():
                     names = name.name, str(name)

@@ -22,7 +22,6 @@ from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
 _BEGINNING = 4096  # bytes by which a text of a tool is known
 _DEEPEST = 20  # objects in objects
-_NO_DELIMITER = "\x1f"  # of lines with one number and a comment
 _SEPARATOR = re.compile(r'^"?sep=([^"])"?$', re.IGNORECASE | re.MULTILINE)
 """Excel's first line."""
 
@@ -164,9 +163,7 @@ def _parse(text: bytes) -> Any:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def _flat(
-    entry: Row, under: str = "", depth: int = 0, *, columns: bool = False
-) -> Iterator[tuple[str, Any]]:
+def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values of an object; those of nested objects as `outer.inner`.
 
     Args:
@@ -190,35 +187,28 @@ def _flat(
 def _of_table(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
     """Read a table, or lines with one number, which may follow the name of their column in a comment."""
     before, header = (text.decode(errors="replace") for text in (data[: data.index(first)], first))
+    comment = ["", *re.findall(r"^\s*#+\s*(.*)$", before, re.MULTILINE)][-1].strip()
+    if _is_number(header) and "," not in header.partition("#")[0]:
+        name = comment if comment == file.column else ""
+        lines = ((f"{file.place}:{at}", line.decode(errors="replace")) for at, line in _filled(data))
+        return read_rows(file, ((where, {name: line}) for where, line in lines))
 
     def cells(line: str, sign: str) -> list[str]:
         rows = csv.reader([line[: csv.field_size_limit()]], delimiter=sign, skipinitialspace=True)
         return [cell.strip() for cell in next(rows, [])]
 
-    is_one = _is_number(header)
+    separator = _SEPARATOR.search(before)
     # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
-    delimiter = max(",;\t", key=lambda sign: len(cells(header, sign)))
-    if separator := _SEPARATOR.search(before):
-        delimiter = separator[1]
-    if is_one:
-        delimiter = _NO_DELIMITER
-    values = cells(header, delimiter)
+    delimiter = separator[1] if separator else max(",;\t", key=lambda sign: len(cells(header, sign)))
+    values, beside = cells(header, delimiter), cells(comment, delimiter)
     names = layouts.header_of(values)
-    comments = re.findall(r"^\s*#+(.*)$", before, re.MULTILINE)
-    beside = cells(["", *comments][-1], delimiter)
     if not names and any(map(_is_number, values)) and len(beside) == len(values):
         names = [] if all(map(_is_number, beside)) else beside
     if file.column and not names and values.count(file.column) > 1:
         raise UsageError(f"{file.place}: several columns `{shown(file.column)}`; rename all but one")
-    lines = (line.decode(errors="replace" if is_one else "strict") for line in _lines(data))
-    rows = csv.reader(
-        lines,
-        delimiter=delimiter,
-        skipinitialspace=True,
-        quoting=csv.QUOTE_NONE if is_one else csv.QUOTE_MINIMAL,
-    )
+    rows = csv.reader((line.decode() for line in _lines(data)), delimiter=delimiter, skipinitialspace=True)
     placed = ((f"{file.place}:{rows.line_num}", [cell.strip() for cell in row]) for row in rows)
-    return read_rows(file, _rows(file, placed, names or [""] * is_one), decimal_comma=delimiter in ";\t")
+    return read_rows(file, _rows(file, placed, names), decimal_comma=delimiter in ";\t")
 
 
 def _is_number(cell: str) -> bool:

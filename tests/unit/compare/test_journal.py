@@ -34,27 +34,6 @@ def test_a_start_is_a_boot_and_a_point_the_median_of_a_run(journal):
     assert (recording.journal, recording.notes, series.left_out) == (True, [], {})
 
 
-def test_only_steady_runs_that_ended_well_count(journal, tmp_path):
-    path = journal("a", [0.02], count=2)
-    journal("a", [0.02], count=3, boot="b", tags=("warming", "stalled"))
-    journal("a", [0.02], count=4, boot="c", outcome="timed_out", latencies=())
-    journal("a", [0.02], count=5, boot="d", tags=("stalled", "gc"))
-    journal("a", [0.02], count=1, boot="e", latencies=())
-    series = read([path]).canaries["resnet18"]
-    assert [points.size for points in series.points] == [2, 5]
-    assert series.left_out == {"warming": 3, "timed out": 4, "without latencies": 1}
-
-
-def test_runs_that_failed_are_counted_whatever_they_are_tagged(journal):
-    path = journal("a", [0.02], count=2)
-    journal("a", [0.02], count=3, boot="b", tags=("warming",))
-    journal("a", [0.02], count=4, boot="c", outcome="raised", latencies=(), tags=("warming",))
-    journal("a", [0.02], count=5, boot="d", outcome="not_finite")
-    journal("a", [0.02], count=6, boot="e", outcome="timed_out", latencies=())
-    journal("a", [0.02], count=7, boot="f", outcome="busy", latencies=(), tags=("busy",))
-    assert read([path]).canaries["resnet18"].attempts == Attempts(begun=20, failed=15)
-
-
 def test_the_older_file_is_read_first_unless_it_was_named(journal):
     path = journal("a", [0.02], count=60, max_bytes=20_000)
     older = path + ".1"
@@ -78,49 +57,6 @@ def test_a_run_that_is_there_twice_counts_once(journal, tmp_path):
     assert read([path, str(twice)]).canaries["resnet18"].runs == 10
 
 
-def test_truncated_lines_are_left_out_and_noted(journal):
-    path = journal("a", [0.02], count=10)
-    whole = Path(path).read_bytes()
-    Path(path).write_bytes(whole[:-40])
-    recording = read([path])
-    assert recording.canaries["resnet18"].runs == 9
-    assert recording.notes == [f"{path}: 1 truncated line left out"]
-    # Where the process was killed in a line, and where a disk kept the length of a write but not its bytes.
-    Path(path).write_bytes(whole[:-40] + b"\n" + b"\0" * 100 + b"\n" + whole)
-    recording = read([path])
-    assert recording.canaries["resnet18"].runs == 10
-    assert recording.notes == [f"{path}: 2 truncated lines left out"]
-
-
-@pytest.mark.parametrize("line", ["0.5", '{"latency": 1}', "hello", "[1]"])
-def test_other_lines_are_refused(journal, line):
-    path = journal("a", [0.02], count=3)
-    with Path(path).open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(UsageError) as raised:
-        read([path])
-    assert str(raised.value).startswith(f"{path}:5: not a line of a journal")
-    assert str(raised.value).endswith("keep other lines out of it")
-
-
-def test_impossible_latencies_are_refused(journal):
-    path = journal("a", [0.02], count=3, latencies=(0.02, -1.0))
-    with pytest.raises(
-        UsageError, match=":2: -1 s is not a latency: those are finite and above zero; take it out"
-    ):
-        read([path])
-
-
-def test_a_journal_without_runs(journal):
-    path = journal("a", [0.02], count=1)
-    Path(path).write_text(lines(path)[0] + "\n")
-    with pytest.raises(UsageError, match="a journal without a run; wait for some, or name another"):
-        read([path])
-    Path(path).write_text('{"boot_id":"x","envi')
-    with pytest.raises(UsageError, match="a journal without a run"):
-        read([path])
-
-
 def test_a_canary_is_picked_by_its_name(journal, write):
     recording = read([journal("a", [0.02], count=3, canaries=("one", "two"))])
     assert list(pick(recording, "")) == ["one", "two"]
@@ -141,53 +77,6 @@ def test_environments_and_boots_are_picked_by_the_beginning_of_their_ids(journal
         UsageError, match=f"no run of zz; its environments and boots are: .*a-0.*{new}, new-0$"
     ):
         read([path], ids=["zz"])
-
-
-def test_formats_are_not_mixed(journal, write):
-    path, other = journal("a", [0.02], count=3), write("n", [1, 2])
-    with pytest.raises(
-        UsageError, match=f"{path}: a journal, but {other} holds numbers; give journals only, or"
-    ):
-        read([other, path])
-    with pytest.raises(
-        UsageError, match="a journal, whose runs are judged by their latencies; leave --column out"
-    ):
-        read([path], choice=Choice("x"))
-    with pytest.raises(UsageError, match="holds numbers, without ids of boots or environments"):
-        read([other], ids=["x"])
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"started_at": 1e300}, "started_at is 1e+300"),
-        ({"phases": {"compute": 1e308}}, "phases from 1e+308 to 1e+308 s"),
-        ({"measures": {"host_memory": -1.0}}, "measures from -1 to -1"),
-    ],
-)
-def test_a_run_that_cannot_be_is_left_out_and_named(journal, fields, why):
-    path = journal("a", [0.02], count=2)
-    journal("a", [0.02], count=1, boot="b", **fields)
-    recording = read([path])
-    assert recording.canaries["resnet18"].runs == 2
-    [note] = recording.notes
-    assert note.startswith(f"{path}:") and why in note
-
-
-def test_a_line_that_is_not_utf_8_is_left_out(journal):
-    path = journal("a", [0.02], count=3)
-    whole = Path(path).read_bytes()
-    Path(path).write_bytes(whole[:-9].replace(b"resnet18", b"resnet1\xff", 1) + whole[-9:])
-    recording = read([path])
-    assert recording.canaries["resnet18"].runs == 2
-    assert recording.notes == [f"{path}: 1 truncated line left out"]
-
-
-def test_a_packed_journal_has_a_bound(journal, write, tmp_path):
-    path = journal("a", [0.02], count=3)
-    bomb = gzip.compress(Path(path).read_bytes() + b" " * content.MAX_UNPACKED, 1)
-    with pytest.raises(UsageError, match="unpacks to more than 64 MiB"):
-        read([write("bomb.gz", bomb)])
 
 
 def test_twice_as_many_canaries_take_twice_as_many_steps(write):
@@ -241,3 +130,93 @@ def test_a_journal_of_small_parts_has_bounds(journal, write, monkeypatch):
     monkeypatch.setattr(journals, "_MAX_LINES", 2)
     with pytest.raises(UsageError, match="more than 2 lines; give a part of them"):
         read([write("runs", whole)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts", "fails", "why"),
+    [
+        ({"tags": ("warming", "stalled")}, 0, 0, {"warming": 3}),
+        ({"tags": ("stalled", "gc")}, 3, 0, {}),
+        ({"outcome": "timed_out", "latencies": ()}, 0, 3, {"timed out": 3}),
+        ({"outcome": "not_finite"}, 0, 3, {"not finite": 3}),
+        ({"outcome": "raised", "latencies": (), "tags": ("warming",)}, 0, 3, {"raised": 3}),
+        ({"outcome": "busy", "latencies": (), "tags": ("busy",)}, 0, None, {"busy": 3}),
+        ({"latencies": ()}, 0, 3, {"without latencies": 3}),
+    ],
+)
+def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, why):
+    """Those that failed are counted whatever they are tagged; a run that was skipped as busy never began."""
+    path = journal("a", [0.02], count=2)
+    journal("a", [0.02], count=3, boot="b", **fields)
+    series = read([path]).canaries["resnet18"]
+    assert series.runs == 2 + counts and series.left_out == why
+    assert series.attempts == (Attempts(2, 0) if fails is None else Attempts(5, fails))
+
+
+@pytest.mark.parametrize(
+    ("change", "runs", "note"),
+    [
+        (lambda whole: whole[:-40], 9, ": 1 truncated line left out"),
+        # Where the process was killed in a line, and where a disk kept the length of a write but not its bytes.
+        (lambda whole: whole[:-40] + b"\n" + b"\0" * 100 + b"\n" + whole, 10, ": 2 truncated lines left out"),
+        (lambda whole: whole.replace(b"resnet18", b"resnet1\xff", 1), 9, ": 1 truncated line left out"),
+        (
+            lambda whole: re.sub(rb'"started_at":[^,]*', b'"started_at":1e300', whole, count=1),
+            9,
+            ":2: a run that cannot be is left out (started_at is 1e+300",
+        ),
+        (
+            lambda whole: re.sub(rb'"compute":[^,}]*', b'"compute":1e308', whole, count=2),
+            8,
+            "phases from 0.002 to 1e+308 s); 2 such runs in all",
+        ),
+        (lambda whole: b"\n" + whole.replace(b'{"boot_id":', b'{ "boot_id":'), 10, ""),
+    ],
+)
+def test_lines_that_cannot_be_are_left_out_and_named(journal, change, runs, note):
+    path = journal("a", [0.02], count=10)
+    Path(path).write_bytes(change(Path(path).read_bytes()))
+    recording = read([path])
+    assert recording.canaries["resnet18"].runs == runs
+    assert len(recording.notes) == bool(note) and note in "".join(recording.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(
+            (lambda whole, line=line: whole + line, ":5: not a line of a journal (")
+            for line in (b"0.5\n", b'{"latency": 1}\n', b"hello\n", b"[1]\n")
+        ),
+        (
+            lambda whole: re.sub(rb'"latencies":\[[^,]*', b'"latencies":[-1.0', whole, count=1),
+            ":2: -1 s is not a latency: those are finite and above zero; take it out",
+        ),
+        (
+            lambda whole: whole.splitlines()[0] + b"\n",
+            ": a journal without a run; wait for some, or name another",
+        ),
+        (lambda whole: b'{"boot_id":"x","envi', ": a journal without a run"),
+        (lambda whole: gzip.compress(whole + b" " * content.MAX_UNPACKED, 1), "unpacks to more than 64 MiB"),
+    ],
+)
+def test_mistakes(journal, change, message):
+    path = journal("a", [0.02], count=3)
+    Path(path).write_bytes(change(Path(path).read_bytes()))
+    with pytest.raises(UsageError, match=re.escape(path) + ".*" + re.escape(message)):
+        read([path])
+
+
+def test_formats_are_not_mixed(journal, write):
+    path, other = journal("a", [0.02], count=3), write("n", [1, 2])
+    for paths, options, message in (
+        ([other, path], {}, f"{path}: a journal, but {other} holds numbers; give journals only, or"),
+        (
+            [path],
+            {"choice": Choice("x")},
+            "a journal, whose runs are judged by their latencies; leave --column",
+        ),
+        ([other], {"ids": ["x"]}, "holds numbers, without ids of boots or environments"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read(paths, **options)

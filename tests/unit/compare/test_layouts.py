@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,29 +15,32 @@ from hypothesis import strategies as st
 
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
-from infercanary.compare.table import numbers as numbers_of
+from infercanary.compare.recording import Attempts, RecordedRuns
+from infercanary.compare.rows import File
+from infercanary.compare.table import numbers
 
 Latencies = Sequence[float]
-Run = Callable[..., str]
 
-COUNT = 200
+COUNT = 120  # more than the rows whose keys are the columns
+X = [0.02 + 1e-5 * (i * 37 % 100) for i in range(COUNT)]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
+def read(text: str | bytes, column: str = "", *where: str) -> tuple[dict[str, RecordedRuns], str]:
+    """The series in a text, and the notes."""
+    notes: list[str] = []
+    pairs = [(name, value) for name, _, value in (each.partition("=") for each in where)]
+    return numbers(
+        File("f", notes, column, pairs), text if isinstance(text, bytes) else text.encode()
+    ), "".join(notes)
 
-    def run(*arguments: str, code: int) -> str:
-        monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert exit_.value.code == code, out + err
-        assert (err.count("\n") == 1 and out == "") if code == 2 else err == ""
-        return err if code == 2 else out
 
-    return run
+def refused(text: str, *options: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        read(text, *options)
+    assert (
+        str(raised.value).startswith("f") and "\n" not in str(raised.value) and len(str(raised.value)) < 500
+    )
+    return str(raised.value)
 
 
 def lines(header: str, rows: Iterable[str], end: str = "\n") -> str:
@@ -214,26 +217,15 @@ RUNS = [
 
 
 @pytest.mark.parametrize("layout", RUNS, ids=lambda layout: layout.__name__)
-def test_single_runs_are_read_without_an_option(run: Run, write: Any, numbers: Any, layout: Any) -> None:
-    write("old", layout(numbers(0.02, COUNT, seed=1)))
-    write("same", layout(numbers(0.02, COUNT, seed=2)))
-    write("slow", b"\xef\xbb\xbf" + layout(numbers(0.024, COUNT, seed=3)).rstrip("\r\n").encode())
-    assert "equivalent" in run("compare", "old", "same", code=0)
-    out = run("compare", "old", "slow", code=1)
-    assert re.search(r"^(\w+: )?regressed \+(19|20)\.", out)
-    assert re.search(r"\(20(\.\d+)? ms → 2[34](\.\d+)? ms\)", out)
-    assert "steady" in run("scan", "old", code=0)
-
-
-def test_both_times_of_a_stream_are_judged(run: Run, write: Any, numbers: Any) -> None:
-    x = numbers(0.02, COUNT)
-    slow = json.loads(serving(x))
-    slow["itls"] = [[1.3 * s, 1.3 * s] for s in x]
-    write("old", serving(x))
-    write("new", json.dumps(slow))
-    out = run("compare", "old", "new", code=1)
-    assert re.findall(r"^(\w+): (\w+)", out, re.MULTILINE) == [("ttfts", "equivalent"), ("itls", "regressed")]
-    assert run("compare", "old", "new", "--column", "ttfts", code=0).startswith("equivalent")
+def test_single_runs_are_read_in_seconds_without_an_option(layout: Any) -> None:
+    found, _ = read(layout(X))
+    for series in found.values():
+        expected = (
+            X[:3] + X[4:] if layout is query_range else X
+        )  # it has no value for a time without requests
+        assert series.every.tolist() == pytest.approx(expected, abs=6e-5) and series.in_seconds
+    assert [*found] == (["ttfts", "itls"] if layout is serving else [""])
+    assert [*read(layout(X).rstrip("\r\n"))[0]] == [*found]
 
 
 def k6_summary() -> str:
@@ -253,6 +245,9 @@ SUMMARIES = {
     "wrk2": ("Running 30s test @ http://h/\n  2 threads and 100 connections\n", "oha --output-format csv"),
     "perf_analyzer": ("Concurrency,Inferences/Second,Client Send,p50 latency\n1,50,1,2\n", "--profile-export-file"),
     "hyperfine": ("command,mean,stddev,median,user\nls,1,1,1,1\n", "hyperfine --export-json"),
+    "hyperfine without times": (
+        json.dumps({"results": [{"command": "ls", "mean": 1.0, "exit_codes": [0, 0]}]}), "--export-json FILE",
+    ),
     "pytest-benchmark": (
         json.dumps({"benchmarks": [{"name": "a", "stats": {"mean": 1.0}}]}, indent=1), "--benchmark-save-data",
     ),
@@ -266,14 +261,10 @@ SUMMARIES = {
 
 
 @pytest.mark.parametrize("tool", SUMMARIES)
-@pytest.mark.parametrize("command", ["compare", "scan"])
-def test_a_summary_is_refused_with_the_option_that_writes_runs(
-    run: Run, write: Any, tool: str, command: str
-) -> None:
+def test_a_summary_is_refused_with_the_option_that_writes_runs(tool: str) -> None:
     text, option = SUMMARIES[tool]
-    path = write("f", text)
-    line = run(command, *[path] * (2 if command == "compare" else 1), code=2)
-    assert option in line and re.search("without (single r|repetitions)|in XML", line)
+    line = refused(text)
+    assert option in line and re.search("without (single r|a run)|in XML", line)
 
 
 def table_of(rows: Iterable[tuple[float, str]], header: str) -> str:
@@ -283,43 +274,23 @@ def table_of(rows: Iterable[tuple[float, str]], header: str) -> str:
 @pytest.mark.parametrize(
     ("header", "good", "bad"),
     [
-        ("ms,success", "true", "false"),
-        ("ms,ok", "1", "0"),
-        ("ms,error", "", "connection refused"),
-        ("ms,responseCode,success", "404,true", "200,false"),
-        ("ms,status", "200", "503"),
-        ("ms,status", "200", "0"),
-        ("ms,status", "HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found"),
-        ("ms,status", "OK", "Unavailable"),
-        ("ms,status", "OK", "Odd"),
-        ("ms,http_code", "204", "500"),
-        ("ms,exit_code", "0", "1"),
-        ("ms,expected_response", "true", "false"),
-        ("ms,was_cancelled", "False", "True"),
-        ("ms,exitcode", "0", "255"),
-        ("ms,return_code", "0", "137"),
-        ("ms,completed", "true", "false"),
-        ("ms,result", "ok", "Failed"),
-        ("ms,finish_reason", "stop", "abort"),
+        ("ms,success", "true", "false"), ("ms,ok", "1", "0"), ("ms,error", "", "connection refused"),
+        ("ms,responseCode,success", "404,true", "200,false"), ("ms,status", "200", "503"), ("ms,status", "200", "0"),
+        ("ms,status", "HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found"), ("ms,status", "2xx", "5xx"),
+        ("ms,status", "OK", "Unavailable"), ("ms,status", "OK", "Odd"), ("ms,http_code", "204", "500"),
+        ("ms,exit_code", "0", "1"), ("ms,exitcode", "0", "255"), ("ms,return_code", "0", "137"),
+        ("ms,expected_response", "true", "false"), ("ms,was_cancelled", "False", "True"),
+        ("ms,completed", "true", "false"), ("ms,result", "ok", "Failed"), ("ms,finish_reason", "stop", "abort"),
     ],
-)
-def test_failed_rows_are_failed_runs(
-    run: Run, write: Any, numbers: Any, header: str, good: str, bad: str
-) -> None:
-    x = numbers(0.02, COUNT)
-    write("old", table_of([(s, good) for s in x], header))
-    write("new", table_of([(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(x)], header))
-    arguments = ("compare", "old", "new", "--column", "ms")
-    out = run(*arguments, code=3)
-    assert out.startswith("inconclusive: 100 of 200 runs failed, 0 of 200 before; the others: equivalent")
-    found = json.loads(run(*arguments, "--json", code=3))
-    assert found["candidate"]["attempts"] == {"begun": 200, "failed": 100} and found["failures_rose"] is True
-    assert "find out why its runs fail" in out and "next" in out and "log" not in out
-    assert "100 failed" in run("scan", "new", "--column", "ms", code=0)
-    write("plain", lines("ms", (f"{1e3 * s:.3f}" for s in x)))
-    assert "100 of 200 runs failed, 0 of 200 before" in run(
-        "compare", "plain", "new", "--column", "ms", code=3
-    )
+)  # fmt: skip
+def test_failed_rows_are_failed_runs(header: str, good: str, bad: str) -> None:
+    """Whatever is in their latency: only what ended well must have one."""
+    rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
+    series = read(table_of(rows, header), "ms")[0][""]
+    assert series.every.tolist() == pytest.approx([1e3 * s for s in X[1::2]], abs=1e-3)
+    assert series.attempts == Attempts(COUNT, COUNT // 2) and series.left_out["failed"]
+    is_told_at_the_end = header == "ms,status" and bad in ("0", "Odd")
+    assert is_told_at_the_end or series.failure.startswith(f"f:{COUNT}: {header.split(',')[1]} ")
 
 
 @pytest.mark.parametrize(
@@ -331,10 +302,8 @@ def test_failed_rows_are_failed_runs(
         ("ms,success_ms", "0"), ("ms,failed_requests", "1"), ("ms,result", "it failed"), ("ms,result", "3.5"),
     ],
 )  # fmt: skip
-def test_other_columns_are_no_failures(run: Run, write: Any, numbers: Any, header: str, rest: str) -> None:
-    write("a", table_of([(s, rest) for s in numbers(0.02, COUNT)], header))
-    out = run("compare", "a", "a", "--column", "ms", "--json", code=0)
-    assert json.loads(out)["candidate"]["runs"] == COUNT
+def test_other_columns_are_no_failures(header: str, rest: str) -> None:
+    assert read(table_of([(s, rest) for s in X], header), "ms")[0][""].runs == COUNT
 
 
 def several(layout: Any, old: str, new: str) -> Any:
@@ -370,58 +339,33 @@ SERIES = {
 
 
 @pytest.mark.parametrize("kind", SERIES)
-def test_rows_of_several_series_are_refused_and_where_picks_one(
-    run: Run, write: Any, numbers: Any, kind: str
-) -> None:
+def test_rows_of_several_series_are_refused_and_where_picks_one(kind: str) -> None:
     layout, where = SERIES[kind]
-    write("old", layout(numbers(0.02, COUNT)))
-    write("slow", layout(numbers(0.024, COUNT, seed=2)))
-    column = ("--column", "value") if kind in ("long table", "quantiles", "units") else ()
-    for arguments in (("compare", "old", "slow"), ("scan", "slow")):
-        line = run(*arguments, *column, code=2)
-        assert "--where" in line and where.partition("=")[0] in line
-    assert "regressed +" in run("compare", "old", "slow", *column, "--where", where, code=1)
-    line = run("compare", "old", "slow", *column, "--where", where.partition("=")[0] + "=none", code=2)
+    name = where.partition("=")[0]
+    column = "value" if kind in ("long table", "quantiles", "units") else ""
+    line = refused(layout(X), column)
+    assert "--where" in line and name in line
+    found, _ = read(layout(X), column, where)
+    assert all(0 < series.runs <= COUNT for series in found.values())
+    line = refused(layout(X), column, f"{name}=none")
     assert "none" in line or "0 fit" in line
 
 
-def test_where_is_repeatable_and_refused_without_columns(
-    run: Run, write: Any, numbers: Any, journal: Any
-) -> None:
-    x = numbers(0.02, COUNT)
-    rows = [(s * (1 + i % 4), f"{'ab'[i % 2]},{'xy'[i // 2 % 2]}") for i, s in enumerate(x)]
-    write("t", table_of(rows, "ms,label,zone"))
-    both = ("--where", "label=b", "--where", "zone=x")
-    assert json.loads(run("scan", "t", "--column", "ms", *both, "--json", code=0))["runs"] == 50
-    either = ("--where", "label=a", "--where", "label=b")
-    assert (
-        json.loads(run("compare", "t", "t", "--column", "ms", *either, "--json", code=3))["candidate"]["runs"]
-        == 200
-    )
-    write("n", x)
-    write("j", json.dumps(x))
-    journal("journal", [0.02])
-    for path, said in (
-        ("n", "leave --where out"),
-        ("j", "leave --where out"),
-        ("journal", "leave --where out"),
-    ):
-        assert said in run("scan", path, "--where", "a=b", code=2)
-    assert "give COLUMN=VALUE" in run("scan", "t", "--where", "label", code=2)
-    assert "no column `q`" in run("scan", "t", "--column", "ms", "--where", "q=1", code=2)
+def test_where_is_repeatable_and_refused_without_columns() -> None:
+    text = table_of([(s, f"{'ab'[i % 2]},{'xy'[i // 2 % 2]}") for i, s in enumerate(X)], "ms,label,zone")
+    assert read(text, "ms", "label=b", "zone=x")[0][""].runs == COUNT / 4
+    assert read(text, "ms", "label=a", "label=b")[0][""].runs == COUNT
+    assert "leave --column and --where out" in refused("1\n2\n", "", "a=b")
+    assert "leave --column and --where out" in refused("[1, 2]", "", "a=b")
+    assert "no column `q`; give --where one of: ms, label, zone" in refused(text, "ms", "q=1")
 
 
-def test_labels_with_several_values_give_one_short_note(run: Run, write: Any, numbers: Any) -> None:
-    x = numbers(0.02, COUNT)
+def test_labels_with_several_values_give_one_short_note() -> None:
     rows = [
-        (s, f"http://h/items/{i}/{'x' * 100},{'infer' if i % 2 else 'search'},GET") for i, s in enumerate(x)
+        (s, f"http://h/items/{i}/{'x' * 100},{'infer' if i % 2 else 'search'},GET") for i, s in enumerate(X)
     ]
-    write("t", table_of(rows, "ms,url,label,method"))
-    result = json.loads(run("scan", "t", "--column", "ms", "--json", code=0))
-    assert len(result["notes"]) == 1 and "--where label=VALUE" in result["notes"][0]
-    assert (
-        "infer" in result["notes"][0] and "method" not in result["notes"][0] and len(result["notes"][0]) < 500
-    )
+    _, note = read(table_of(rows, "ms,url,label,method"), "ms")
+    assert "--where label=VALUE" in note and "infer" in note and "method" not in note and len(note) < 500
 
 
 SWAPPED = str.maketrans(",.", ".,")
@@ -431,7 +375,6 @@ FORMS = {
     "Excel": lambda x: lines("sep=;", ["t;latency_ms", *(f"10:00;{1e3 * s:.3f}".replace(".", ",") for s in x)], "\r\n"),
     "sep above numbers": lambda x: lines("sep=;", (f"{1e3 * s:.3f}" for s in x)),
     "sep with another sign": lambda x: lines("sep=|", ["t|latency_ms", *(f"10:00|{1e3 * s:.3f}" for s in x)]),
-    "UTF-16": lambda x: lines("t,latency_ms", (f"{i},{1e3 * s:.3f}" for i, s in enumerate(x))).encode("utf-16"),
     "units": lambda x: lines("t,latency_ms", (f"{i},{1e3 * s:.3f} ms" for i, s in enumerate(x))),
     "thousands": lambda x: lines("t;latency_ms", (f"{i};{1e6 * s:,.2f}".translate(SWAPPED) for i, s in enumerate(x))),
     "thousands in French": lambda x: lines("t;latency_ms", (f"x;{1e6 * s:,.0f}".replace(",", "\u202f") for s in x)),
@@ -446,61 +389,96 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("column", [(), ("--column", "latency_ms")])
-def test_forms_that_people_have(run: Run, write: Any, numbers: Any, form: str, column: Any) -> None:
-    write("old", FORMS[form](numbers(0.02, COUNT)))
-    write("slow", FORMS[form](numbers(0.024, COUNT, seed=2)))
-    if form == "sep above numbers":
-        assert "regressed +" in run("compare", "old", "slow", code=1)
-    elif form == "one of two arrays" and not column:
-        assert "--column one of: t (200), latency_ms (200)" in run("compare", "old", "slow", code=2)
-    elif form.startswith(("# beside", "UTF-16", "units", "thousands")) and not column:
-        assert "which column? Give --column one of: t, latency_ms" in run("compare", "old", "slow", code=2)
+def test_forms_that_people_have(form: str) -> None:
+    found, _ = read(FORMS[form](X), "" if form == "sep above numbers" else "latency_ms")
+    shares = [value / X[0] for value in found[""].every]
+    assert [share / shares[0] for share in shares] == pytest.approx([x / X[0] for x in X], abs=1e-3)
+    if form == "one of two arrays":
+        assert "--column one of: t, latency_ms" in refused(FORMS[form](X))
+    elif form.startswith(("# beside", "thousands in quotes")):
+        assert "several columns; give --column one of: t, latency_ms" in refused(FORMS[form](X))
     else:
-        assert "regressed +" in run("compare", "old", "slow", *column, code=1)
+        with suppress(UsageError):  # or it is the only column of times
+            assert read(FORMS[form](X))[0][""].every.tolist() == found[""].every.tolist()
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("record", "failed", "note"),
     [
-        {"error": "cancelled"}, {"latency_ms": None, "cancelled": True}, {"latency_ms": None},
-        {"latency_ms": 0, "ok": False}, {"id": 7}, {"status": 503, "latency_ms": 0.4},
+        ({"error": "cancelled"}, 1, ""), ({"latency_ms": None, "cancelled": True}, 1, ""),
+        ({"latency_ms": None}, 1, ""), ({"latency_ms": 0, "ok": False}, 1, ""),
+        ({"id": 7}, 0, "1 record without `latency_ms` left out"), ({"status": 503, "latency_ms": 0.4}, 1, ""),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("position", [0, 50, 150])
+@pytest.mark.parametrize("position", [0, 50, 110])
 def test_one_cancelled_record_does_not_refuse_the_file(
-    run: Run, write: Any, numbers: Any, record: dict[str, object], position: int
+    record: Any, failed: int, note: str, position: int
 ) -> None:
-    records: list[dict[str, object]] = [
-        {"id": i, "latency_ms": 1e3 * s} for i, s in enumerate(numbers(count=COUNT))
-    ]
-    write("old", json_lines(records))
+    records: list[dict[str, object]] = [{"id": i, "latency_ms": 1e3 * s} for i, s in enumerate(X)]
     records.insert(position, record)
-    write("new", json_lines(records))
-    out = run("compare", "old", "new", "--column", "latency_ms", code=0)
-    assert "1 of 201 runs failed" in out or "1 record without `latency_ms` left out" in out
+    found, notes = read(json_lines(records), "latency_ms")
+    assert (
+        found[""].runs == COUNT and found[""].attempts == Attempts(COUNT + failed, failed) and note in notes
+    )
 
 
-def test_a_failed_request_of_each_tool_is_no_run(run: Run, write: Any, numbers: Any) -> None:
-    x = numbers(0.02, COUNT)
-    ok = serving(x)
-    failed = json.loads(ok)
-    for i in range(0, COUNT, 2):
+def dead(layout: Any, pattern: str, text: str, count: int = 0) -> Any:
+    return lambda: re.sub(pattern, text, layout(X), count=count)
+
+
+def serving_that_fails(share: int) -> str:
+    failed = json.loads(serving(X))
+    for i in range(0, COUNT, share):
         failed["ttfts"][i], failed["itls"][i], failed["errors"][i] = 0.0, [], "ClientError"
-    pairs = {
-        "serving": (ok, json.dumps(failed)),
-        "vegeta": (vegeta_csv(x), re.sub(r",200,(\d+)", lambda m: ",0,0" if int(m[1]) % 2 else m[0], vegeta_csv(x))),
-        "k6": (k6_csv(x), re.sub("true,200", "false,503", k6_csv(x), count=COUNT * 2)),
-        "jmeter": (jmeter(x), jmeter(x).replace("true", "false", COUNT // 2)),
-        "aiperf": (aiperf(x), aiperf(x).replace('"error": null', '"error": {"code": 499, "type": "t"}', COUNT // 2)),
-        "hyperfine": (hyperfine(x), hyperfine(x).replace("        0,", "        null,", COUNT // 2)),
-    }  # fmt: skip
-    for name, (old, new) in pairs.items():
-        write(f"{name}.old", old)
-        write(f"{name}.new", new)
-        assert " runs failed, 0 of 200 before; the others: equivalent" in run(
-            "compare", f"{name}.old", f"{name}.new", code=3
-        )
+    return json.dumps(failed)
+
+
+ABORTED = {
+    "metadata": {"benchmark_phase": "profiling", "worker_id": "w"},
+    "metrics": {},
+    "error": {"code": 499},
+}
+HALF = COUNT // 2
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "failed"),
+    [
+        (lambda: serving_that_fails(2), "", HALF), (lambda: serving_that_fails(1), "", COUNT),
+        (dead(vegeta_csv, r"(?m),200,(\d+)(?=.*[02468],GET)", ",0,0"), "", HALF),
+        (dead(k6_csv, "true,200", "false,503", 2 * COUNT), "", HALF),
+        (dead(jmeter, "true", "false", HALF), "", HALF), (dead(jmeter, "true", "false"), "", COUNT),
+        (dead(aiperf, '"error": null', '"error": {"code": 499, "type": "t"}', HALF), "", HALF - 1),
+        (dead(hyperfine, "        0,", "        null,", HALF), "", HALF),
+        (lambda: json_lines([ABORTED] * COUNT), "", COUNT),
+        (lambda: json_lines([{"error": "refused"}] * COUNT), "latency_ms", COUNT),
+        (lambda: "ms,code\n" + ",503\n" * COUNT, "ms", COUNT),
+    ],
+)  # fmt: skip
+def test_a_failed_request_of_each_tool_is_no_run(text: Any, column: str, failed: int) -> None:
+    for series in read(text(), column)[0].values():
+        assert (series.attempts, series.runs) == (Attempts(COUNT, failed), COUNT - failed)
+
+
+def test_the_commands_take_such_files(monkeypatch: Any, capsys: Any, tmp_path: Any, write: Any) -> None:
+    """Also that files of different columns are not compared, and failed runs are counted against those before."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
+        with pytest.raises(SystemExit):
+            cli.main()
+        return "".join(capsys.readouterr())
+
+    monkeypatch.chdir(tmp_path)
+    for name, layout in {"stream": serving, "oha": oha, "hey": hey}.items():
+        write(name, layout(X))
+    write("failing", serving_that_fails(2))
+    assert "equivalent" in run("compare", "oha", "hey") and "steady" in run("scan", "oha")
+    assert "holds one series of numbers, and stream ttfts, itls" in run("compare", "stream", "oha")
+    assert f"ttfts: inconclusive: {HALF} of {COUNT} runs failed, 0 of {COUNT} before" in run(
+        "compare", "stream", "failing"
+    )
+    assert "give COLUMN=VALUE" in run("scan", "oha", "--where", "label")
 
 
 TOKENS = ["null", "[]", "{}", "1e400", "-1", '"x"', "true", ",", "[1]", '{"a": 1}', "\n", ";", "#", ""]
@@ -518,43 +496,4 @@ def test_a_damaged_file_gives_numbers_or_one_line(layout: Any, damages: Any) -> 
             match = values[min(len(values) - 1, int(share * len(values)))]
             text = text[: match.start()] + token + text[match.end() :]
     with suppress(UsageError):
-        numbers_of("f", text.encode())
-
-
-def test_a_candidate_whose_requests_all_fail_is_inconclusive(run: Run, write: Any, numbers: Any) -> None:
-    x = numbers(0.02, COUNT)
-    stream = json.loads(serving(x))
-    dead = {**stream, "ttfts": [0.0] * COUNT, "itls": [[]] * COUNT, "errors": ["refused"] * COUNT}
-    records = [{"latency_ms": s, "error": None} for s in x]
-    cancelled = {
-        "metadata": {"benchmark_phase": "profiling", "worker_id": "w"},
-        "metrics": {},
-        "error": {"code": 499},
-    }
-    pairs = {
-        "stream": (serving(x), json.dumps(dead), ()),
-        "records": (
-            json_lines(records),
-            json_lines([{"error": "refused"}] * COUNT),
-            ("--column", "latency_ms"),
-        ),
-        "csv": (
-            table_of([(s, "200") for s in x], "ms,code"),
-            "ms,code\n" + ",503\n" * COUNT,
-            ("--column", "ms"),
-        ),
-        "aiperf": (aiperf(x), json_lines([cancelled] * COUNT), ()),
-        "jmeter": (jmeter(x), jmeter(x).replace("true", "false"), ()),
-    }
-    for name, (old, new, options) in pairs.items():
-        write(f"{name}.old", old)
-        write(f"{name}.new", new)
-        out = run("compare", f"{name}.old", f"{name}.new", *options, code=3)
-        assert "200 of 200 runs failed, 0 of 200 before" in out and "find out why its runs fail" in out
-
-
-def test_files_of_different_columns_are_not_compared(run: Run, write: Any, numbers: Any) -> None:
-    write("stream", serving(numbers(0.02, COUNT)))
-    write("oha", oha(numbers(0.02, COUNT)))
-    assert "holds one series of numbers, and stream ttfts, itls" in run("compare", "stream", "oha", code=2)
-    run("compare", "oha", write("hey", hey(numbers(0.02, COUNT, seed=2))), code=0)
+        numbers(File("f", []), text.encode())

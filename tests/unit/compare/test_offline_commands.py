@@ -386,7 +386,7 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             ["compare", "a", "a", "--json", "--junit", "no/j"],
             "infercanary: --junit no/j: cannot be written (No such",
         ),
-        (["scan", "a", "--column", "x"], "infercanary: a: one number a line, without columns"),
+        (["scan", "a", "--column", "x"], "infercanary: a: numbers without columns"),
         (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),
     ],
 )
