@@ -45,7 +45,7 @@ from infercanary.contract.vocabulary import (
 from infercanary.doctor import rendering
 from infercanary.exporter import budget
 from infercanary.judge.model import Changed
-from infercanary.judge.operator_words import CHANGES as OPERATOR_CHANGES
+from infercanary.judge.operators import Kind as OperatorChange
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import STATES
 from infercanary.probe import failing, measures, scopes
@@ -104,7 +104,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("runs_total", "outcome"): OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): tuple(TAGS),
-    ("shift_operator_seconds", "change"): tuple(OPERATOR_CHANGES),
+    ("shift_operator_seconds", "change"): tuple(get_args(OperatorChange)),
     ("canary_state", "state"): CANARY_STATES,
     ("cold_start_seconds", "step"): ("load", "first_run", "warm_up", "time_to_steady"),
     ("cuda_missing", "reason"): failing.CUDA_MISSING_REASONS,

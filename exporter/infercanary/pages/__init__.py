@@ -1,1 +1,1 @@
-"""Views of a document that need the exporter's libraries: HTML from templates, charts, Markdown, JUnit and CSV."""
+"""Results for people: the sentence, and documents as HTML, Markdown, JUnit and CSV."""

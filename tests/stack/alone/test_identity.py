@@ -22,8 +22,8 @@ from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Result
-from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.verdict import Judge
+from infercanary.pages.sentence import listed, sentence
 
 torch = pytest.importorskip("torch")
 
@@ -117,9 +117,9 @@ def test_weights_exchanged_on_a_volume(service: Service) -> None:
     assert before.model.startswith("file-sha256:") and before.settings == after.settings != ""
     found, words = service.judged()
     assert (found.changed, found.state) == ("model", "regressed"), words
-    assert " since the new model in the same image: model; " in words
+    assert " with the new model: model; " in words
     assert f"model {before.model} → {after.model}" in words
-    assert "the same input gives another output" in words
+    assert "output changed (relative error " in words
 
 
 @pytest.mark.campaign
@@ -130,8 +130,8 @@ def test_settings_edited(service: Service) -> None:
     assert before.model == after.model != ""
     found, words = service.judged()
     assert found.state == "no_baseline"
-    assert words.startswith("no baseline yet: the canary's settings changed at 20")
-    assert words.endswith(" UTC, and runs before are not comparable")
+    assert words.startswith("no baseline yet: the canary's settings changed (20")
+    assert words.endswith(" UTC), and runs before are not comparable")
 
 
 @pytest.mark.campaign

@@ -21,8 +21,8 @@ from harness import OWN_LABEL, PROJECT, run
 
 from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, Start, kept
-from infercanary.judge.sentence import sentence
 from infercanary.judge.verdict import Judge
+from infercanary.pages.sentence import sentence
 
 pytestmark = [pytest.mark.quiet, pytest.mark.campaign]
 

@@ -9,7 +9,7 @@ import msgspec
 from infercanary.exporter.judging.answers import PastVerdict, record
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
-from infercanary.judge.sentence import sentence
+from infercanary.pages.sentence import sentence
 from infercanary.store.sqlite import SqliteStore
 from tests.results import upgraded
 

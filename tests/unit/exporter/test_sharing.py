@@ -37,7 +37,7 @@ from infercanary.exporter.sharing import (
 )
 from infercanary.judge.differences import changes
 from infercanary.judge.result import Causes, Result
-from infercanary.judge.sentence import sentence
+from infercanary.pages.sentence import sentence
 from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 from infercanary.probe.samplers.nvml.slow import INFO

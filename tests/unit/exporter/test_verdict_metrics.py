@@ -12,8 +12,8 @@ from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
 from infercanary.judge.result import STATES, Causes, Change, Looks, Result, State
-from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.verdict import Trial
+from infercanary.pages.sentence import SENTENCE_BYTES, sentence
 from tests.results import upgraded
 
 Points = dict[tuple[str, ...], object]

@@ -21,8 +21,8 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import FILES
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import STATES
-from infercanary.judge.sentence import measure_words, progress, sentence
 from infercanary.judge.verdict import Judge
+from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, progress, sentence
 
 CANARY = "c"
 EPOCH, UPGRADE = 1e6, 10_000.0
@@ -205,7 +205,8 @@ thorough = settings(
 def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     found = Judge().verdict(own, others, CANARY)
-    assert found.state in STATES and sentence(found) and progress(found) is not None
+    assert found.state in STATES and 0 < len(sentence(found).encode()) <= SENTENCE_BYTES
+    assert progress(found) is not None
     assert (found.looks.last == 0) == (found.shift is None)
     is_sound(found)
     assert set(Judge().trials(own)) <= {start.boot for start in own}

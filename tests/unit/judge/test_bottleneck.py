@@ -12,8 +12,6 @@ from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
-from infercanary.judge.result import Causes, Result
-from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 from tests.for_each import for_each
 
@@ -164,32 +162,7 @@ def start(name: str, at: float, seconds: float, queued: float) -> Start:
     return Start.of(generation, each)
 
 
-def test_causes_and_the_sentence_name_it() -> None:
+def test_causes_name_it() -> None:
     pair = Pair([start("old", 0.0, 0.010, 0.0)], [start("new", 1000.0, 0.020, 0.009)])
     causes = Attribution().explain(Shift(math.log(2), 0.01, 20.0), [pair], "c")
     assert causes.bottlenecks == pytest.approx({"scheduling": 0.9, "compute": 0.1}, abs=0.01)
-    assert "; scheduling 90 % of the change; controls flat" in worded(causes)
-    assert "phase" not in worded(causes), "the one phase of a CPU says less"
-
-
-def worded(causes: Causes) -> str:
-    return sentence(Result(state="regressed", shift=1.0, low=0.9, high=1.1, causes=causes))
-
-
-def test_parts_of_a_change_never_add_up_to_more_than_all_of_it() -> None:
-    three = Causes(bottlenecks={"scheduling": 0.336, "compute": 0.336, "memory": 0.328})
-    assert "scheduling 34 % and compute 33 % and memory 33 % of the change" in worded(three)
-    less = Causes(bottlenecks={"compute": 1.012, "io": -0.012})
-    assert "compute 100 % of the change" in worded(less), "the demo's own verdict had 101 %"
-
-
-def test_phases_stand_beside_it_where_they_say_more() -> None:
-    both = Causes(bottlenecks={"scheduling": 0.7, "compute": 0.3}, phases={"launch": 0.7, "compute": 0.3})
-    assert worded(both).endswith(
-        "; scheduling 70 % and compute 30 % of the change (launch and compute phases)"
-    )
-    server = Causes(bottlenecks={"unknown": 0.9, "io": 0.1}, phases={"wait": 0.9})
-    assert worded(server).endswith("; wait phase")
-    assert worded(Causes(bottlenecks={"unknown": 1.0})).endswith("not known which"), "nothing to say"
-    some = Causes(bottlenecks={"io": 0.6, "unknown": 0.4}, phases={"receive": 0.6, "wait": 0.4})
-    assert worded(some).endswith("; io 60 % and unknown 40 % of the change (receive and wait phases)")

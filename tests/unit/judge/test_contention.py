@@ -15,7 +15,6 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
 from infercanary.judge.result import Result
-from infercanary.judge.sentence import sentence
 from infercanary.judge.verdict import Judge
 
 judge = Judge().verdict
@@ -63,7 +62,6 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline() -> None:
     found = judged(steady(90, 12))
     assert found.state == "regressed" and found.is_unwaited
     assert found.shift == pytest.approx(1.0, abs=0.15)
-    assert "without what each run waited for CPUs that others had" in sentence(found)
     assert "scheduling" not in found.causes.bottlenecks, "what each run waited is in neither"
 
 
@@ -126,9 +124,8 @@ def test_a_contended_start_teaches_no_restart_variance(threads: str, earlier: in
     for runs in (12, 48):
         new = start("new", earlier + 1, steady(44 * 1.62, runs, 1.0, 7), threads)
         found = judge([*old, new], [], "c")
-        assert found.state == "regressed" and found.shift == pytest.approx(0.62, abs=0.02), sentence(found)
+        assert found.state == "regressed" and found.shift == pytest.approx(0.62, abs=0.02), found.causes
         assert found.contended == 1 and found.restart.sd < 0.02
-        assert "1 contended start excluded" in sentence(found)
         same = start("new", earlier + 1, steady(44, runs, 1.0, 7), threads)
         assert judge([*old, same], [], "c").state in ("equivalent", "inconclusive")
 

@@ -9,7 +9,6 @@ import pytest
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.judge.drift import Drift, blocks, detect
 from infercanary.judge.model import Generation, Sample, ServiceKey, Start, merge
-from infercanary.judge.operator_words import part
 from infercanary.judge.operators import Operators
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import NO_RESTART
@@ -202,5 +201,7 @@ def test_a_drifts_operators_are_those_that_grew_since_the_first_day() -> None:
 
     operators = found(*before, *after)
     assert operators is not None and operators.state == "explained"
-    assert part(operators) == "conv2d 18 → 24 ms (100 % of the change)"
+    (grown,) = operators.shifts
+    assert (grown.operator, grown.change) == ("aten::conv2d", "grew")
+    assert (grown.before, grown.after) == pytest.approx((0.018, 0.024))
     assert found(*before) is None and found(*after) is None

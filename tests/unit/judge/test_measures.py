@@ -25,7 +25,6 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.resolution import Floats
 from infercanary.judge.restarts import Prior
-from infercanary.judge.sentence import measure_words
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.spread import spread
 from infercanary.judge.verdict import Judge
@@ -81,9 +80,6 @@ def test_more_memory_at_equal_latency() -> None:
     assert (found.before, found.after) == (pytest.approx(512 * MIB), pytest.approx(1.3 * 512 * MIB))
     assert judge(starts, [], "c").state not in CHANGED
     assert only(compare_measures(starts[:-1], starts[-1:])).state == "regressed"
-    assert measure_words(HOST_MEMORY, found).startswith("host memory regressed +30.0 % [+2")
-    unbounded = msgspec.structs.replace(found, state="inconclusive", low=-1.0, high=math.inf)
-    assert measure_words(HOST_MEMORY, unbounded) == "host memory inconclusive"
 
 
 def test_less_memory_is_better() -> None:
@@ -326,8 +322,6 @@ def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(
             assert found.before == pytest.approx(0.01, rel=0.3) and found.after == pytest.approx(
                 0.02, rel=0.3
             )
-            words = measure_words(SPREAD.name, found)
-            assert words.startswith("run-to-run spread regressed ×") and words.count(",") == 1
     assert judge(starts, [], "c").state not in CHANGED
 
 
@@ -346,7 +340,7 @@ def test_the_sentence_on_the_latency_names_the_spread() -> None:
     starts = shaken(2.0)
     found = NOTHING.judged("c", [*starts[:-2], *(start.first(48) for start in starts[-2:])], [], LIVE)
     assert found.judgements["c"].state not in CHANGED
-    assert "; run-to-run spread regressed ×" in found.sentences["c"]
+    assert "; run-to-run spread regressed +" in found.sentences["c"]
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:

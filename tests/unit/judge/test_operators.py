@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
-from infercanary.judge.operator_words import line, part, summary
 from infercanary.judge.operators import MOST, Operators, compare_operators, old_names
 
 REPEATS = 5
@@ -217,17 +216,3 @@ def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed() -> None:
     found = compared(full, late).shifts
     assert len(found) == MOST and {each.change for each in found} == {"grew"}
     assert [each.operator for each in compared(full, surely).shifts if each.change == "new"] == ["late"]
-
-
-def test_words_name_the_operator_its_share_and_what_else_changed() -> None:
-    grew, outside = compared(ONE, OTHER), compared(ONE, profile(CONV, outside=0.009))
-    assert part(grew).startswith("conv2d 9.") and " → 31" in part(grew) and "ms" in part(grew)
-    assert part(grew).endswith("% of the change)")
-    assert part(outside).endswith("% of the change is outside of them")
-    new = [row(f"aten::op{i}", 0.002 - i * 1e-4) for i in range(5)]
-    added = compared(profile(CONV), profile(CONV, *new))
-    assert part(added).startswith("op0 new (") and part(added).endswith(", 3 more new")
-    unlike = compared(ONE, OTHER, (0.02, 0.01))
-    assert part(unlike) in summary(unlike) and "does not explain it" in part(unlike)
-    [linear] = compared(profile(LINEAR, BIG), profile(LINEAR, slower(BIG, 0.012))).shifts
-    assert line(linear).endswith("; 8x1024 float"), "the layer that changed, of several"

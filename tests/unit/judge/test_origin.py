@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from infercanary.judge.model import Generation
 from infercanary.judge.origin import NOWHERE, Origin, changed, link
-from infercanary.judge.result import Causes, Change, Result, State
-from infercanary.judge.sentence import SENTENCE_BYTES, listed, sentence
 
-OF_THE_IMAGE = Causes(cause="image")
 OLD, NEW = "1a2b3c4d5e6f" + "0" * 28, "9f8e7d6c5b4a" + "1" * 28
 
 
@@ -92,37 +89,6 @@ def test_what_is_the_same_is_not_said() -> None:
     )
 
 
-def judgement(
-    before: Origin = NOWHERE,
-    after: Origin = NOWHERE,
-    state: State = "regressed",
-    causes: Causes = OF_THE_IMAGE,
-) -> Result:
-    return Result(
-        state=state,
-        shift=0.12,
-        low=0.1,
-        high=0.14,
-        causes=causes,
-        origins=(before, after),
-    )
-
-
-def test_a_regression_names_its_commits() -> None:
-    source = "https://github.com/acme/search"
-    sides = of(OLD, source), of(NEW, source)
-    assert sentence(judgement(*sides)) == (
-        "regressed +12.0 % [+10.0, +14.0]: image; revision 1a2b3c4d5e6f → 9f8e7d6c5b4a "
-        "https://github.com/acme/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a"
-    )
-    assert "revision" not in sentence(judgement(*sides, state="equivalent"))
-    assert "revision" not in sentence(judgement(*sides, causes=Causes(cause="host"))), "no commit made it"
-    assert sentence(judgement(*sides)).startswith(sentence(judgement()))
-    long = Causes(cause="image", phases={f"phase_{i:040}": 0.3 for i in range(5)})
-    words = sentence(judgement(*sides, causes=long))
-    assert "https" not in words and words.endswith("revision 1a2b3c4d5e6f → 9f8e7d6c5b4a")
-
-
 def test_labels_never_decide_which_image_it_is() -> None:
     def key(origin: Origin) -> str:
         start = Generation(
@@ -140,19 +106,3 @@ def test_whatever_the_labels_hold_it_is_short_and_printable(revision: str, sourc
     assert words.isprintable() and len(words) < 200
     address = link(found, found)
     assert address == "" or (address.startswith(("http://", "https://")) and len(address) <= 200)
-    assert len(sentence(judgement(after=found)).encode()) <= SENTENCE_BYTES + 600
-
-
-@pytest.mark.parametrize(
-    ("count", "end"), [(4, "c3 a → b"), (5, "1 more component"), (6, "2 more components")]
-)
-def test_changes_that_are_not_named_are_counted(count: int, end: str) -> None:
-    assert listed([Change(f"c{i}", "a", "b") for i in range(count)]).split(", ")[3:][-1] == end
-
-
-def test_of_two_long_lists_what_differs_is_shown() -> None:
-    operators = "Cast (4 nodes), Concat (12 nodes), Gather (20 nodes), Unique"
-    other = operators.replace("Unique", "NonZero, Unique")
-    assert listed([Change("onnx_on_cpu", operators, other)]).endswith(" …, Unique → …, NonZero, Unique")
-    assert listed([Change("c", "a, b", "a, d")]) == "c a, b → a, d", "short ones are shown whole"
-    assert listed([Change("c", None, operators)]) == "c none → Cast (4 nodes), Concat (12 nodes), Gath…"

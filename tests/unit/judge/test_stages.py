@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Iterable
 
 import pytest
@@ -11,8 +10,7 @@ from msgspec.structs import replace
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.origin import Origin
-from infercanary.judge.result import Result
-from infercanary.judge.sentence import interval, progress, sentence
+from infercanary.judge.result import Change, Result
 from infercanary.judge.shift import Shift
 from infercanary.judge.verdict import Judge
 
@@ -148,33 +146,23 @@ def ended(start: Start, *times: float) -> Start:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ((), (9.0, 10.0), "the new image's server was ended twice for memory"),
-        ((1.0,), (8.0, 9.0, 10.0), "the new image's server was ended 3 times for memory, the old one's once"),
-        ((1.0, 2.0), (9.0, 10.0), ""),
-        ((1.0,), (), ""),
-    ],
+    ("old", "new"), [((), (9.0, 10.0)), ((1.0,), (8.0, 9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())]
 )
-def test_servers_that_the_kernel_ended_for_memory(
-    old: tuple[float, ...], new: tuple[float, ...], words: str
-) -> None:
+def test_servers_that_the_kernel_ended_for_memory(old: tuple[float, ...], new: tuple[float, ...]) -> None:
     first, second, third, fourth = history("old", "new")
     # The first start of the new image ended, and is not live any more; the next one notes the same end once more.
     again = start("a", "new", 2 * HOUR)
     starts = [ended(first, *old), second, ended(third, *new), fourth, ended(again, *new[:1])]
     found = judgement_of(starts)
     assert found.causes.memory_kills == (len(old), len(new))
-    assert (words in sentence(found)) if words else ("memory" not in sentence(found))
     settling = judgement_of([*starts[:2], ended(start("a", "new", HOUR, runs=1), *new)])
-    assert settling.state == "settling"
-    assert words in sentence(settling)
+    assert settling.state == "settling" and settling.causes.memory_kills == (len(old), len(new))
 
 
 @pytest.mark.parametrize("images", [(), ("old",), ("old", "old", "old")])
 def test_without_an_upgrade_there_is_no_baseline(images: tuple[str, ...]) -> None:
     found = judgement_of(history(*images))
-    assert found.state == "no_baseline" and "no upgrade yet" in sentence(found)
+    assert found.state == "no_baseline" and found.upgraded_at is None
 
 
 def test_the_same_latency_is_equivalent() -> None:
@@ -196,10 +184,7 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
     assert list(found.causes.phases) == ["compute"]
     assert found.baseline == pytest.approx(0.020, rel=0.01)
     assert found.current == pytest.approx(0.020 * factor, rel=0.01)
-    text = sentence(found)
-    assert text.startswith(f"{state} {100 * (factor - 1):+.0f}"[:-1])
-    assert ": image; torch 2.7.0 → 2.13.0, intra-op threads none → 1" in text
-    assert "compute phase; controls flat" in text
+    assert found.causes.has_controls
 
 
 @pytest.mark.parametrize(
@@ -228,7 +213,6 @@ def test_a_verdict_says_where_both_images_came_from() -> None:
         Start(replace(s.generation, origin=origins[s.generation.image_id]), s.samples) for s in starts
     ]
     found, plain = judgement_of(labelled), judgement_of(starts)
-    assert sentence(found).endswith(f" {source}/compare/1a2b3c4d5e6f...9f8e7d6c5b4a")
     assert tuple(found.origins) == (origins["old"], origins["new"])
     unlabelled = replace(found, origins=plain.origins)
     assert unlabelled == plain, "they decide nothing"
@@ -240,7 +224,6 @@ def test_what_the_controls_share_is_the_hosts() -> None:
     assert found.causes.cause == "host"
     assert found.causes.controls == {"cpu_spin": pytest.approx(0.15, abs=0.01)}
     assert found.causes.image is not None and abs(found.causes.image.shift) < 0.01
-    assert ": host; " in sentence(found)
 
 
 @pytest.mark.parametrize(("python", "cause"), [("3.12.1", "image"), ("3.11.7", "host")])
@@ -264,7 +247,6 @@ def test_a_shift_of_both_is_split() -> None:
     assert found.causes.host is not None and found.causes.image is not None
     assert found.causes.host.shift == pytest.approx(0.10, abs=0.02)
     assert found.causes.image.shift == pytest.approx(0.15, abs=0.02)
-    assert re.search(r"host \+10\.\d % \[\+.*\], image \+15\.\d % \[\+", sentence(found)), sentence(found)
 
 
 def test_who_may_have_added_nothing_is_not_blamed() -> None:
@@ -275,7 +257,7 @@ def test_who_may_have_added_nothing_is_not_blamed() -> None:
     assert found.state == "regressed"
     assert found.causes.image is not None and found.causes.image.shift > 0.08 and found.causes.image.low < 0
     assert found.causes.cause == "unknown"
-    assert re.search(r": mostly host; image \+\d+\.\d % \[-.*, \+.*\] not excluded", sentence(found))
+    assert found.causes.host is not None and found.causes.host.low > 0
 
 
 def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
@@ -330,7 +312,7 @@ def test_controls_that_did_not_run_are_not_flat() -> None:
     starts = [changed(one, controls={}) for one in history(*FOUR, "new", seconds=0.023)]
     sibling = start("x", "x", starts[-1].generation.started_at - 4000, 0.05, runs=700, service="other")
     found = judgement_of(starts, [sibling])
-    assert found.causes.cause == "image" and "controls" not in sentence(found)
+    assert found.causes.cause == "image" and not found.causes.has_controls
 
 
 @pytest.mark.parametrize(
@@ -344,7 +326,7 @@ def test_times_that_are_all_the_same_are_judged(seconds: float, names: str, stat
     same = {"controls": {"cpu_spin": 0.001}}
     found = judgement_of(old_and_new(starts, {**same, "median": 0.02}, {**same, "median": seconds}))
     assert found.state == state and (found.low is not None and found.low > -1e-9) == (seconds > 0.02)
-    assert ("all values are 20 ms" in sentence(found)) == (seconds == 0.02)
+    assert found.only == (0.02 if seconds == 0.02 else None)
     assert state != "regressed" or found.causes.cause == "image"
 
 
@@ -355,10 +337,7 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     assert state(3) == state(4) == "settling"
     assert state(5) == state(24) == "regressed"
     few = judgement_of(history("old", "old", "new", runs=4))
-    assert few.looks.next == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
-    assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=3))), (
-        "it has no progress in it"
-    )
+    assert (few.looks.next, few.runs) == (5, 4), "of each replica"
 
 
 def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -> list[Start]:
@@ -377,7 +356,7 @@ def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
     [*_, good, bad] = stopped()
     assert judgement_of([good, bad]).state == "no_baseline"
     assert judgement_of([good, bad]).candidate_image == "resnet:latest (good)"
-    assert sentence(judgement_of([good, bad])) == "nothing to judge: resnet:latest (bad) was stopped"
+    assert judgement_of([good, bad]).rolled_back_image == "resnet:latest (bad)"
     assert judgement_of([good]).rolled_back_image == ""
     runs = [judgement_of(each).runs for each in ([good], [good, bad])]
     assert runs[0] == runs[1] > 0, "what was rolled back is no part of the next baseline"
@@ -448,7 +427,6 @@ def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
     found = judgement_of(starts)
     assert found.rollback and found.state == "improved"
     assert found.own is not None and found.own.shift == pytest.approx(0, abs=0.01)
-    assert "an image that ran before, against its own history" in sentence(found)
 
 
 def false_alarms(starts: list[Start]) -> tuple[int, int]:
@@ -517,10 +495,7 @@ def test_answers_starts_and_devices_are_judged_too(component: str) -> None:
     found = judgement_of(starts)
     assert found.causes.cpu_fallback and found.causes.output_changed
     assert found.causes.cold_start == {"load": (2.0, 9.0)}
-    text = sentence(found)
-    assert text.startswith("regressed ×10") or text.startswith("regressed +900")
-    for part in ("runs on the CPU now", "another output", "load 2.0 s → 9.0 s", "device cuda:0 → cpu"):
-        assert part in text
+    assert found.state == "regressed" and Change(component, "cuda:0", "cpu") in found.causes.changes
 
 
 def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
@@ -529,9 +504,8 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     new = start("a", "new", HOUR, 0.2, environment={"torch_device": "cpu"}, runs=1)
     found = judgement_of([old, new])
     assert found.state == "no_baseline" and found.causes.cpu_fallback
-    assert "it runs on the CPU now" in sentence(found)
     settling = judgement_of([start("a", "old", 0, environment={"torch_device": "cuda:0"}), new])
-    assert settling.state == "settling" and "it runs on the CPU now" in sentence(settling)
+    assert settling.state == "settling" and settling.causes.cpu_fallback
     # Of two replicas one; and one that was judged already, and comes back without its GPU.
     gpu, cpu = {"torch_device": "cuda:0"}, {"torch_device": "cpu"}
     two = [start(name, "old", i, environment=gpu) for i, name in enumerate("ab")]
@@ -556,7 +530,6 @@ def test_tags_that_appeared_are_named(tag: str, reason: str, shown: str) -> None
     starts = history(*FOUR, "new", seconds=0.026, tags=(tag,))
     found = judgement_of([changed(one, clock_reason=reason) for one in starts])
     assert found.causes.tags == {shown: (0.0, 1.0)}
-    assert f"{shown} in 0 → 100 % of runs" in sentence(found)
 
 
 def beside_of(starts: list[Start], factor: float) -> list[Start]:
@@ -575,15 +548,15 @@ def test_a_gpu_that_others_use_now_is_no_fault_of_the_image(beside: float | None
     """On an H200 a canary took 2.04 times as long beside a process that computes, and `gpu_fma` 1.11 times."""
     starts = history(*FOUR, "new", seconds=0.041, control=0.000444, tags=("gpu_busy",))
     found = judgement_of(starts, beside_of(starts, beside) if beside is not None else [])
-    assert (found.state, found.causes.cause) == ("regressed", cause), sentence(found)
+    assert (found.state, found.causes.cause) == ("regressed", cause), found.causes
     assert (found.causes.image is None) == (cause == "unknown")
-    assert "gpu_busy in 0 → 100 % of runs" in sentence(found)
+    assert found.causes.tags == {"gpu_busy": (0.0, 1.0)}
 
 
 def test_waiting_for_a_cpu_explains_no_more_beside_others_on_the_gpu() -> None:
     starts = history(*FOUR, "new", seconds=0.041, tags=("gpu_busy",))
     found = judgement_of(old_and_new(starts, {"waited": 0.0}, {"waited": 0.001}))
-    assert (found.state, found.causes.cause) == ("regressed", "unknown"), sentence(found)
+    assert (found.state, found.causes.cause) == ("regressed", "unknown"), found.causes
 
 
 def busy_before(starts: list[Start]) -> list[Start]:
@@ -595,8 +568,8 @@ def test_the_image_is_not_credited_for_a_neighbour_that_left_the_gpu() -> None:
     faster = history(*FOUR, "new", seconds=0.010)
     assert judgement_of(faster).causes.cause == "image"
     found = judgement_of(busy_before(faster))
-    assert (found.state, found.causes.cause) == ("improved", "unknown"), sentence(found)
-    assert "gpu_busy in 100 → 0 % of runs" in sentence(found)
+    assert (found.state, found.causes.cause) == ("improved", "unknown"), found.causes
+    assert found.causes.tags == {"gpu_busy": (1.0, 0.0)}
     slower = busy_before(history(*FOUR, "new", seconds=0.026))
     assert judgement_of(slower).causes.cause == "image", "a neighbour that left makes nothing slower"
 
@@ -696,11 +669,3 @@ def test_waiting_for_cpus_that_others_had_is_the_hosts(
     starts = history(*FOUR, "new", seconds=seconds)
     found = judgement_of(old_and_new(starts, {**known, "waited": before}, {**known, "waited": after}))
     assert (found.state, found.causes.cause) == ("improved" if seconds < 0.02 else "regressed", cause)
-
-
-def test_an_interval_has_one_unit() -> None:
-    """Percentages beside factors, ``×11.1 [+752.3, ×14.4]``, read as if one end were far from the other."""
-    assert interval(10.1, 7.523, 13.4) == "×11.1 [×8.52, ×14.4]"
-    assert interval(5.09, -0.988, 3159.0) == "×6.09 [×0.012, ×3,160]"
-    assert interval(-0.9, -1.0, math.inf) == "×0.1 [×0, ×∞]"
-    assert interval(0.124, 0.109, 9.9) == "+12.4 % [+10.9, +990.0]"

@@ -10,6 +10,7 @@ from infercanary.pages.html import STYLE, render_page
 from infercanary.pages.junit import render_junit
 from infercanary.pages.markdown import render_markdown
 from infercanary.pages.table_csv import render_csv
+from infercanary.render.document import Document
 from tests.documents import document
 
 FOLDER = Path(__file__).parents[2] / "golden" / "pages"
@@ -17,7 +18,13 @@ SAMPLE = document("resnet18")
 RENDERED = {
     "report.html": render_page("old → new", [SAMPLE], ["a note"], ["made by hand"]).replace(STYLE, ""),
     "comment.md": render_markdown([SAMPLE], ["a note"], ("A", "B")),
-    "junit.xml": render_junit([SAMPLE]),
+    "junit.xml": render_junit(
+        [
+            SAMPLE,
+            Document(verdict="inconclusive", sentence="inconclusive: 3 runs", exit_code=3),
+            Document(name="<b>", verdict="equivalent", sentence="equivalent within 3 %"),
+        ]
+    ),
     "runs.csv": "".join(
         render_csv(["canary", "median", "note"], [["resnet18", 0.16, None], ["=b", 2, "a,b"]])
     ),

@@ -105,7 +105,7 @@ def test_distributions_show_their_medians() -> None:
 @pytest.mark.parametrize("kind", ["points", "distributions"])
 @pytest.mark.parametrize("values", [[1e308, 1.79e308], [5e-324], [1e-322, 1e-321], [-2.0, -3.0]])
 def test_any_number_can_be_drawn(kind: Kind, values: Sequence[float]) -> None:
-    drawing = figure(Chart("a", kind, [Series("a", values * 20)]))
+    drawing = figure(Chart("a", kind, [Series("a", [*values] * 20)]))
     assert "<path" in drawing and "nan" not in re.sub("<span.*|<p.*|<svg.*", "", drawing)
 
 

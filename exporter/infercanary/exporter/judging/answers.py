@@ -11,8 +11,8 @@ import structlog
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
-from infercanary.judge.sentence import measure_words
 from infercanary.judge.shift import CHANGED
+from infercanary.pages.sentence import measure_words
 from infercanary.store.base import Store
 
 log = structlog.get_logger(__name__)

@@ -17,10 +17,10 @@ from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.result import Result
-from infercanary.judge.sentence import measure_words, sentence
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge, Trials
+from infercanary.pages.sentence import measure_words, sentence
 
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
 
@@ -78,14 +78,13 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
         measures = Measures(policy).judge(starts, siblings)
-        words, spread = sentence(known, policy), measures.get(SPREAD.name)
-        if spread is not None and spread.state in CHANGED:
-            words = f"{words}; {measure_words(SPREAD.name, spread)}"
+        spread = measures.get(SPREAD.name)
+        also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
         tried = judge.trials(starts, self.trials.get(canary, {}), _TRIALS)
         return msgspec.structs.replace(
             self,
             judgements={**self.judgements, canary: known},
-            sentences={**self.sentences, canary: words},
+            sentences={**self.sentences, canary: sentence(known, policy, also=also)},
             drifts=drifts,
             trials={**self.trials, canary: tried},
             measures={

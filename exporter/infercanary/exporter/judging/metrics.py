@@ -14,14 +14,13 @@ from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.contract.vocabulary import CAUSES
 from infercanary.exporter.judging.findings import Findings
-from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import MOST
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES, Result
-from infercanary.judge.sentence import SENTENCE_BYTES, distinct, listed, measure_words
 from infercanary.judge.shift import CHANGED
+from infercanary.pages.sentence import SENTENCE_BYTES, distinct, listed, measure_words, operators_words
 
 LATENCY = "latency"
 _NAMED = 3  # containers of a service: an alert is read on a phone
@@ -42,7 +41,7 @@ VERDICT = Metric(
 VERDICT_INFO = Metric(
     "infercanary_verdict_info",
     "gauge",
-    "Always 1; the judge's sentence on the last upgrade, cut to 400 bytes. Of other measures, only if they "
+    "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Of other measures, only if they "
     "changed.",
     ("canary", "measure", "sentence"),
     reading="Query it in an alert's annotation. As a label of the alert, each new wording would be a new alert.",
@@ -447,5 +446,4 @@ def label_text(text: str, most_bytes: int = SENTENCE_BYTES) -> str:
 
 def _changes(drift: Drift) -> str:
     """Differences from the first day."""
-    operators = operator_words.part(drift.operators) if drift.operators is not None else ""
-    return "; ".join(filter(None, (listed(drift.changes), operators)))
+    return "; ".join(filter(None, (listed(drift.changes), operators_words(drift.operators))))

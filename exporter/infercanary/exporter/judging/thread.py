@@ -46,9 +46,9 @@ from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import taught_by
-from infercanary.judge.sentence import measure_words
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import select
+from infercanary.pages.sentence import measure_words
 from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
 from infercanary.store.kinds import open_store
 

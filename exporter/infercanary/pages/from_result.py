@@ -1,0 +1,139 @@
+"""Documents of the judge's results: facts, tables and charts that every surface shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from infercanary.contract.measures import measure_of
+from infercanary.judge import origin
+from infercanary.judge.measures import MeasureVerdict
+from infercanary.judge.operators import Operators
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.result import Causes, Result
+from infercanary.judge.shift import CHANGED
+from infercanary.pages.sentence import (
+    Phrase,
+    alarms,
+    conditions,
+    explanations,
+    listed,
+    measure_change,
+    milliseconds,
+    part_interval,
+    progress,
+)
+from infercanary.render.document import Chart, Document, Fact, Series, Table
+from infercanary.render.units import quantity, when
+
+OPERATOR_CHANGES = {"grew": "slower", "shrank": "faster", "new": "new", "gone": "gone"}
+"""Kind of an operator's change → its word in a table."""
+_CHANGES = 20  # components in a fact
+
+
+def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
+    """Return what is known of why the latency moved.
+
+    Args:
+        causes: Of a result.
+        is_change: Whether the latency changed; if not, shares of the change are left out.
+    """
+    parts = {"due to the host": causes.host, "due to the image": causes.image, "due to the load": causes.load}
+    phrases = [
+        *alarms(causes),
+        *(Phrase(0, label, part_interval(part)) for label, part in parts.items() if is_change),
+        Phrase(0, "changed", listed(causes.changes, _CHANGES)),
+        *explanations(causes),
+    ]
+    hidden = () if is_change else ("bottleneck", "phase", "operators")
+    return _facts(phrase for phrase in phrases if phrase.label not in hidden)
+
+
+def condition_facts(result: Result, policy: Policy = LIVE) -> list[Fact]:
+    """Return the conditions of a verdict: restart variance, concurrent baseline, excluded starts, adjustments."""
+    return _facts(conditions(result, policy))
+
+
+def operators_table(operators: Operators | None) -> Table | None:
+    """Return the operators that changed, the largest part first; None without any."""
+    if operators is None or not operators.shifts:
+        return None
+    rows = [
+        (
+            shift.operator,
+            OPERATOR_CHANGES[shift.change],
+            milliseconds(shift.before),
+            milliseconds(shift.after),
+            f"{100 * shift.share:.0f} %",
+            "; ".join(filter(None, (shift.detail, shift.shapes))),
+        )
+        for shift in operators.shifts
+    ]
+    return Table("operators", ("operator", "change", "before", "after", "of the change", "detail"), rows)
+
+
+def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
+    """Return the verdicts beside latency, those that changed first; None without any."""
+    rows = []
+    for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
+        measure, sides = measure_of(name), (verdict.before, verdict.after)
+        unit = (measure and measure.unit) or "ratio"
+        before, after = ("" if side is None else quantity(side, unit) for side in sides)
+        words = measure.words if measure else name
+        rows.append((words, verdict.state, before, after, measure_change(verdict) or "too few values"))
+    return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
+
+
+def verdict_document(
+    result: Result, sentence: str, measures: Mapping[str, MeasureVerdict], *, name: str = ""
+) -> Document:
+    """Return the document of a live verdict.
+
+    Args:
+        result: On a service's last upgrade.
+        sentence: The same in words.
+        measures: Measure → verdict.
+        name: Name of the canary.
+    """
+    is_change = result.state in CHANGED
+    tables = measures_table(measures), operators_table(result.causes.operators if is_change else None)
+    return Document(
+        name=name,
+        verdict=result.state,
+        sentence=sentence,
+        facts=[
+            *_upgrade(result),
+            Fact("progress", progress(result)),
+            *causes_facts(result.causes, is_change=is_change),
+            *condition_facts(result),
+        ],
+        tables=[table for table in tables if table is not None],
+        charts=_charts(*result.medians),
+    )
+
+
+def _facts(phrases: Iterable[Phrase]) -> list[Fact]:
+    return [Fact(phrase.label.rstrip(":"), phrase.value) for phrase in phrases if phrase.value]
+
+
+def _upgrade(result: Result) -> list[Fact]:
+    """Return medians and images of both sides, and the link to the commits between them."""
+    facts = [Fact("old median", result.baseline, "s"), Fact("new median", result.current, "s")]
+    if result.upgraded_at is None:
+        return facts
+    old, new = (f"({of.words})" if of.words else "" for of in result.origins)
+    link = origin.link(*result.origins)
+    return [
+        *facts,
+        Fact("old image", f"{result.baseline_image} {old}".rstrip()),
+        Fact("new image", f"{result.candidate_image} {new}".rstrip()),
+        Fact("commits", link and (origin.changed(*result.origins) or "source"), link=link),
+        Fact("upgraded", when(result.upgraded_at)),
+    ]
+
+
+def _charts(before: Sequence[float], after: Sequence[float]) -> list[Chart]:
+    if not before or not after:
+        return []
+    old = Series("old image", [*before, *[None] * len(after)], "old")
+    new = Series("new image", [*[None] * len(before), *after])
+    return [Chart("medians of runs", "points", [old, new], marks=[len(before)])]
