@@ -167,7 +167,7 @@ def explanations(causes: Causes) -> list[Phrase]:
     parts = {"siblings": causes.siblings, "SM clock explains": causes.clock}
     return [
         bottleneck,
-        Phrase(5, "phase", " and ".join(phases), "{0.value} phase"),
+        Phrase(5, "phase", " and ".join(phases), "{0.value} phase" + "s" * (len(phases) > 1)),
         Phrase(5, "operators", operators_words(causes.operators), "{0.value}"),
         Phrase(5, "other processes in its container used", f"{cores} cores" if cores else ""),
         Phrase(7, "controls", controls or ("flat" if causes.has_controls else "")),
@@ -231,7 +231,8 @@ def _fitted(leads: Sequence[str], phrases: Sequence[Phrase]) -> str:
 
     def joined(lead: str, places: set[int]) -> str:
         parts = "; ".join(phrases[i].text for i in sorted(places))
-        return printable(f"{lead}: {parts}" if parts else lead, replacement=REPLACEMENT)
+        text = f"{lead}{'; ' if ':' in lead else ': '}{parts}" if parts else lead
+        return printable(text, replacement=REPLACEMENT)
 
     def fits(lead: str, places: set[int]) -> bool:
         return len(joined(lead, places).encode()) <= SENTENCE_BYTES
@@ -288,7 +289,7 @@ def _cause(causes: Causes, subject: str) -> str:
     words = {
         "image": subject,
         "both": f"host {part_interval(host)}, {subject} {part_interval(image)}",
-        "load": "load: more or fewer requests than before",
+        "load": "load, with more or fewer requests than before",
         "unknown": unknown,
     }
     return words.get(causes.cause, causes.cause)

@@ -340,7 +340,7 @@ def test_the_sentence_on_the_latency_names_the_spread() -> None:
     starts = shaken(2.0)
     found = NOTHING.judged("c", [*starts[:-2], *(start.first(48) for start in starts[-2:])], [], LIVE)
     assert found.judgements["c"].state not in CHANGED
-    assert "; run-to-run spread regressed +" in found.sentences["c"]
+    assert "run-to-run spread regressed +" in found.sentences["c"]
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:

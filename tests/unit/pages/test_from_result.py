@@ -1,0 +1,110 @@
+"""Documents of results: what the sentence leaves out is a fact, and numbers stay numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from infercanary.contract.measures import HOST_MEMORY
+from infercanary.judge.measures import MeasureVerdict
+from infercanary.judge.operators import Operators, OperatorShift
+from infercanary.judge.origin import Origin
+from infercanary.judge.result import Causes, Change, Doubts, Looks, Part
+from infercanary.pages.from_result import (
+    causes_facts,
+    condition_facts,
+    measures_table,
+    operators_table,
+    verdict_document,
+)
+from infercanary.pages.sentence import sentence
+from infercanary.render.document import Fact
+from tests.results import upgraded
+
+CONV = OperatorShift("aten::conv2d", 0.0098, 0.0312, 0.84, "grew", "cuda:0 → cpu", "8x3")
+CAUSES = Causes(
+    cause="image", host=Part(0.1, 0.08, 0.12), image=Part(0.05, 0.01, 0.09), bottlenecks={"compute": 1.01, "io": -0.01},
+    phases={"compute": 0.6, "launch": 0.4}, controls={"cpu_spin": 0.12}, siblings=Part(0.2, 0.1, 0.3),
+    changes=tuple(Change(f"c{i}", "a", "b") for i in range(6)), tags={"gpu_busy": (0.0, 1.0)}, memory_kills=(0, 2),
+    operators=Operators("explained", (CONV,), 0.9), cold_start={"load": (2.0, 9.0)}, output_error=0.25,
+)  # fmt: skip
+ORIGINS = Origin("a" * 40, "https://github.com/o/r", "1"), Origin("b" * 40, "https://github.com/o/r", "2")
+OF_THE_CHANGE = {"due to the host", "due to the image", "bottleneck", "phase", "operators"}
+
+
+def values(facts: list[Fact]) -> dict[str, object]:
+    return {fact.label: fact.value for fact in facts}
+
+
+@pytest.mark.parametrize("is_change", [True, False])
+def test_causes_are_facts(is_change: bool) -> None:
+    facts = values(causes_facts(CAUSES, is_change=is_change))
+    assert OF_THE_CHANGE & {*facts} == (OF_THE_CHANGE if is_change else set())
+    assert facts.get("bottleneck") == ("compute 100 % of the change" if is_change else None)
+    assert facts["changed"] == ", ".join(f"c{i} a → b" for i in range(6)), "the sentence has four"
+    expected = {
+        "killed for memory": "0 → 2 times",
+        "controls": "cpu_spin +12.0 %",
+        "cold start, load": "2.0 → 9.0 s",
+    }
+    assert facts.items() >= expected.items()
+    assert causes_facts(Causes()) == []
+
+
+def test_what_a_sentence_leaves_out_is_a_fact() -> None:
+    result = upgraded(
+        causes=CAUSES, rollback=True, contended=2, hosts=3, is_unwaited=True, concurrent=2,
+        doubts=Doubts(is_by_reference=True, redrawn=3),
+    )  # fmt: skip
+    words = sentence(result)
+    facts = values([*condition_facts(result), *causes_facts(result.causes)])
+    left_out = {label for label, value in facts.items() if str(value) not in words}
+    assert (
+        left_out >= {"excluded", "compared on", "gpu_busy", "siblings"} and "output changed" not in left_out
+    )
+    assert (facts["compared on"], facts["excluded"]) == ("3 hosts", "2 contended starts")
+
+
+def test_the_document_of_a_verdict() -> None:
+    result = upgraded(
+        causes=CAUSES, origins=ORIGINS, baseline=0.02, current=0.022, medians=((0.02, 0.021), (0.022,)),
+        looks=Looks(5, 8),
+    )  # fmt: skip
+    document = verdict_document(result, "words", {HOST_MEMORY: MeasureVerdict("equivalent")}, name="c")
+    facts = {fact.label: fact for fact in document.facts}
+    assert (document.name, document.verdict, document.sentence) == ("c", "regressed", "words")
+    assert (facts["old median"].value, facts["new median"].value, facts["new median"].unit) == (
+        0.02,
+        0.022,
+        "s",
+    )
+    assert (facts["old image"].value, facts["new image"].value) == (
+        "search:1 (1, aaaaaaaaaaaa)",
+        "search:2 (2, bbbbbbbbbbbb)",
+    )
+    assert facts["commits"].link.endswith("/compare/aaaaaaaaaaaa...bbbbbbbbbbbb")
+    (chart,) = document.charts
+    assert [series.values for series in chart.series] == [
+        [0.02, 0.021, None],
+        [None, None, 0.022],
+    ] and chart.marks == [2]
+    assert [table.title for table in document.tables] == ["measures", "operators"]
+    few = verdict_document(upgraded("settling", None, looks=Looks(0, 5), runs=3), "words", {})
+    assert values([*few.facts])["progress"] == "collecting: 3 of 5 runs" and not few.charts and not few.tables
+
+
+def test_tables() -> None:
+    table = operators_table(CAUSES.operators)
+    assert table is not None
+    assert table.rows == [("aten::conv2d", "slower", "9.8 ms", "31.2 ms", "84 %", "cuda:0 → cpu; 8x3")]
+    assert operators_table(Operators("unexplained")) is operators_table(None) is measures_table({}) is None
+    verdicts = {
+        "throughput@8x1": MeasureVerdict("equivalent", -0.01, -0.02, 0.0, 200.0, 198.0),
+        "spread": MeasureVerdict("settling"),
+        HOST_MEMORY: MeasureVerdict("regressed", 0.31, 0.28, 0.34, 1e9, 1.31e9),
+    }
+    measures = measures_table(verdicts)
+    assert measures is not None and measures.rows == [
+        ("host memory", "regressed", "1 GB", "1.31 GB", "+31.0 % [+28.0, +34.0]"),
+        ("throughput at batch 8", "equivalent", "200 samples/s", "198 samples/s", "-1.0 % [-2.0, +0.0]"),
+        ("run-to-run spread", "settling", "", "", "too few values"),
+    ]
