@@ -17,8 +17,7 @@ from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
-from infercanary.compare.comparison import ComparisonResult, compare_runs, with_claim, with_measures
-from infercanary.compare.measured import Gate
+from infercanary.compare.comparison import ComparisonResult, Gate, compare_runs, with_claim, with_measures
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, finite, short
 from infercanary.contract.vocabulary import COLD_START

@@ -20,6 +20,7 @@ from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.policy import FILES
 from infercanary.judge.result import Change
 from infercanary.judge.statistics import Points
+from infercanary.render.units import count, percent
 
 LEAST = changepoints.FEWEST
 """Runs below which a series is too short."""
@@ -94,26 +95,39 @@ def scan_runs(
     """
     points = series.every
     block, blocks = blocked(points)
-    found: list[LevelChange] = []
-    if enough := points.size >= LEAST:
-        found = [
-            _found(change, block, series, components or {}, canary) for change in scan(cast("Points", blocks))
-        ]
-    levels = _levels(points, [change.index for change in found]) if enough else []
-    shift = levels[-1].median / levels[0].median - 1 if levels else 0.0
-    state = _state(found, shift) if enough else "inconclusive"
+    changes: list[LevelChange] = []
+    levels: list[Level] = []
+    shift = 0.0
+    state: State = "inconclusive"
+    if points.size >= LEAST:
+        found = scan(cast("Points", blocks))
+        changes = [_level_change(change, block, series, components or {}, canary) for change in found]
+        edges = [0, *(change.index for change in changes), points.size]
+        levels = [Level(i, j - i, float(np.median(points[i:j]))) for i, j in pairwise(edges)]
+        shift = levels[-1].median / levels[0].median - 1
+        is_back = abs(math.log1p(shift)) < FILES.decide.log_effect
+        state = "steady" if not changes else "changed" if is_back else "slower" if shift > 0 else "faster"
+    words = f"{count(len(changes), 'change')} of level in {count(points.size, 'run')}"
+    last = (
+        "the first level again"
+        if state == "changed"
+        else f"the last level is {percent(shift)} from the first"
+    )
     return ScanResult(
         canary=shown(canary) or None,
         verdict=state,
         exit_code=OF_VERDICT[state],
-        sentence=_sentence(state, found, shift, points.size),
-        shift=shift if enough else None,
+        sentence={
+            "inconclusive": f"inconclusive: a scan needs {LEAST} runs, and there are {points.size}",
+            "steady": f"steady: no change of level in {count(points.size, 'run')}",
+        }.get(state, f"{state}: {words}, {last}"),
+        shift=shift if levels else None,
         runs=points.size,
         starts=len(series.points),
         block=block,
         unit="s" if series.starts or series.in_seconds else None,
         files=files,
-        changes=found,
+        changes=changes,
         levels=levels,
         left_out=series.left_out,
     )
@@ -132,66 +146,32 @@ def blocked(points: Floats, most: int = MOST) -> tuple[int, Floats]:
     block = max(1, -(-points.size // most))
     if block == 1:
         return 1, points
-    whole = points[: points.size // block * block].reshape(-1, block)
-    return block, np.median(whole, axis=1)
+    return block, np.median(points[: points.size // block * block].reshape(-1, block), axis=1)
 
 
-def _state(found: Sequence[LevelChange], shift: float) -> State:
-    if not found:
-        return "steady"
-    log = math.log1p(shift)
-    if abs(log) < FILES.decide.log_effect:
-        return "changed"
-    return "slower" if log > 0 else "faster"
-
-
-def _sentence(state: State, found: Sequence[LevelChange], shift: float, runs: int) -> str:
-    if state == "inconclusive":
-        return f"inconclusive: {runs} runs are too few; a scan needs {LEAST}"
-    if state == "steady":
-        return f"steady: no change of level in {runs:,} runs"
-    count = f"{len(found)} change{'s' if len(found) > 1 else ''} of level in {runs:,} runs"
-    if state == "changed":
-        return f"changed, and back to within {100 * FILES.decide.smallest_effect:g} % of the first level: {count}"
-    return f"{state}: {count}, the last level is {100 * shift:+.1f} % from the first"
-
-
-def _found(
+def _level_change(
     change: ChangePoint,
     block: int,
     series: RecordedRuns,
     components: Mapping[str, Mapping[str, str]],
     canary: str,
 ) -> LevelChange:
+    """Return a change with what began there: a boot, or another environment."""
     index = int(change.index) * block
-    at: float | None = None
-    start = ""
+    reach = 3 * block  # a change is found within a few points of where it is
+    at, boot = None, ""
     changes: tuple[Change, ...] = ()
     offset, before = 0, ""
-    for runs, environments in zip(series.starts, series.environments, strict=True):
-        if offset and _near(offset, index, block):
-            start = shown(runs.generation.boot_id)
-        if 0 <= index - offset < len(runs.samples):
-            at = runs.samples[index - offset].started_at
-        for first, environment in environments:
-            if before not in ("", environment) and _near(offset + first, index, block):
-                changes = differences.changes(
-                    components.get(before, {}), components.get(environment, {}), canary
-                )
-            before = environment
-        offset += len(runs.samples)
+    for start, environments in zip(series.starts, series.environments, strict=True):
+        if offset and abs(offset - index) <= reach:
+            boot = shown(start.generation.boot_id)
+        if 0 <= index - offset < len(start.samples):
+            at = start.samples[index - offset].started_at
+        for first, after in environments:
+            if before not in ("", after) and abs(offset + first - index) <= reach:
+                changes = differences.changes(components.get(before, {}), components.get(after, {}), canary)
+            before = after
+        offset += len(start.samples)
     return LevelChange(
-        index=index, at=at, shift=change.shift, low=change.low, high=change.high, start=start, changes=changes
+        index=index, at=at, shift=change.shift, low=change.low, high=change.high, start=boot, changes=changes
     )
-
-
-def _near(one: int, other: int, block: int) -> bool:
-    """Return whether two places are close: a change is found within a few points of where it is."""
-    return abs(one - other) <= 3 * block
-
-
-def _levels(points: Floats, indices: Sequence[int]) -> list[Level]:
-    edges = [0, *indices, points.size]
-    return [
-        Level(first, last - first, float(np.median(points[first:last]))) for first, last in pairwise(edges)
-    ]

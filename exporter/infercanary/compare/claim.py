@@ -12,7 +12,7 @@ import msgspec
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.judge.policy import Policy
-from infercanary.judge.sentence import interval, percent
+from infercanary.render.units import interval, percent
 
 SLACK = 0.5
 """Share of a claimed shift by which the interval may reach above the claim. At 1 a claim of 40 % would hold for any
@@ -66,7 +66,7 @@ def parse(text: str) -> float | None:
     return shift
 
 
-def check(shift: float, seen: tuple[float, float, float] | None, policy: Policy) -> Claim:
+def check(shift: float, seen: tuple[float | None, float | None, float | None], policy: Policy) -> Claim:
     """Hold a claim against an interval.
 
     It holds where the interval reaches the claimed shift or less, and lies wholly below half of the claim above it:
@@ -75,7 +75,7 @@ def check(shift: float, seen: tuple[float, float, float] | None, policy: Policy)
 
     Args:
         shift: What is claimed, as a ratio.
-        seen: The estimate and its interval, as ratios; None where they are not known.
+        seen: The estimate and its interval, as ratios; None if not known.
         policy: How far above the claim the interval may reach (:data:`SLACK`, and for a claim that it is no slower
             ``smallest_effect``).
 
@@ -86,17 +86,14 @@ def check(shift: float, seen: tuple[float, float, float] | None, policy: Policy)
     if shift >= 0:
         reach = max(reach, shift + policy.decide.smallest_effect)
     claimed = percent(shift)
+    estimate, low, high = seen
     state: ClaimState = "unknown"
-    if seen is None:
+    if estimate is None or low is None or high is None:
         return Claim(shift, reach, state, f"not known whether {claimed} holds")
-    _, low, high = seen
-    words = interval(*seen)
+    words = interval(estimate, low, high)
+    text = f"not known whether {claimed} holds: {words} reaches it, and also {percent(reach)}"
     if low > shift:
-        state = "refuted"
-        text = f"{claimed} is refuted: all of {words} is slower"
+        state, text = "refuted", f"{claimed} is refuted: all of {words} is slower"
     elif high < reach:
-        state = "held"
-        text = f"{claimed} holds: {words} reaches it, and lies below {percent(reach)}"
-    else:
-        text = f"not known whether {claimed} holds: {words} reaches it, and also {percent(reach)}"
+        state, text = "held", f"{claimed} holds: {words} reaches it, and lies below {percent(reach)}"
     return Claim(shift, reach, state, text)

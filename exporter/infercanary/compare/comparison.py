@@ -1,4 +1,4 @@
-"""Compares two recordings of one canary: the verdict, its observed, and the causes. Pure.
+"""Compares two recordings of one canary: the verdict, its evidence, and the causes. Pure.
 
 The exporter's judge looks several times while runs come in; here all runs are there, and it looks once.
 """
@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
-from infercanary.command.exit_codes import OF_VERDICT
+from infercanary.command.exit_codes import OF_VERDICT, ExitCode
 from infercanary.command.settings import UsageError
-from infercanary.compare import claim, failures, measured, parts
-from infercanary.compare.claim import OF_CLAIM, Claim
-from infercanary.compare.measured import Gate, MeasureShift
-from infercanary.compare.outlook import Observed, outlook
-from infercanary.compare.parts import PartShift
+from infercanary.compare import failures
+from infercanary.compare.actions import settling_actions
+from infercanary.compare.claim import OF_CLAIM, Claim, check
+from infercanary.compare.parts import PartShift, part_shifts
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
-from infercanary.compare.units import count, finite, short
+from infercanary.contract.measures import measure_of
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified
@@ -28,11 +27,16 @@ from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
-from infercanary.judge.result import Causes, Result
+from infercanary.judge.result import Causes, Result, State
 from infercanary.judge.samples import compare_starts
-from infercanary.judge.sentence import interval, sentence
-from infercanary.judge.shift import Comparison, Verdict
-from infercanary.judge.statistics import Points
+from infercanary.judge.shift import Verdict
+from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, sentence
+from infercanary.render.units import count, interval, short
+
+Gate = Literal["all", "latency"]
+GATES: tuple[Gate, ...] = get_args(Gate)
+
+_COUNTED = len("; 99 more measures regressed")
 
 
 class SideSummary(msgspec.Struct, frozen=True):
@@ -50,8 +54,20 @@ class SideSummary(msgspec.Struct, frozen=True):
     """None of numbers that do not say how runs ended."""
 
 
+class MeasureShift(MeasureVerdict, frozen=True, rename={"state": "verdict"}):
+    """The verdict on one measure that both sides have."""
+
+    state: State
+    words: str = ""
+    unit: str = ""
+    """Base unit; empty for a ratio."""
+
+
 class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on one canary. Shifts are ratios (0.05 is 5 % slower); None if there are too few runs."""
+    """The result on one canary. Shifts are ratios (0.05 is 5 % slower); None if there are too few runs.
+
+    In JSON a number that is not finite is null.
+    """
 
     canary: str | None
     verdict: Verdict
@@ -64,7 +80,7 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     smallest_effect: float
     """The policy's, as a ratio: a smaller shift is no change."""
     restart_sd: float
-    """How much starts of one image differ (SD), as a ratio."""
+    """Restart SD, as a ratio."""
     restart_sd_from: Literal["given", "none", "estimated", "assumed", "measured"]
     """`none`: two files of numbers, between which no restart is thought to lie."""
     restarts_seen: int
@@ -108,8 +124,8 @@ def compare_runs(
         baseline: Its runs before.
         candidate: Its runs after.
         files: Names of the files of both sides, for the result.
-        restart_sd: How much starts of one image differ, as a ratio (SD); None to estimate it from the starts, or for
-            two files of numbers, which are one series before and after.
+        restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts, or for two files of
+            numbers, which are one series before and after.
         policy: The numbers that decide.
         gate: Whether the exit code counts measures that regressed.
         subject: What the two sides differ in, as the sentence names it.
@@ -120,85 +136,76 @@ def compare_runs(
     Raises:
         UsageError: Both sides have a start in common: it would be equivalent to itself.
     """
-    boots = [{start.generation.boot_id for start in side.starts} for side in (baseline, candidate)]
-    if boots[0] & boots[1]:
+    old, new = judged(baseline, policy), judged(candidate, policy)
+    starts = identified(
+        [*old.starts, *new.starts]
+    )  # weights that differ in their last bits alone are one model
+    pair = Pair(starts[: len(old.starts)], starts[len(old.starts) :])
+    if {start.boot for start in baseline.starts} & {start.boot for start in candidate.starts}:
         raise UsageError(
             "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
             "--candidate-id"
         )
-    notes = _notes(baseline, candidate, policy, subject)
-    old, new = judged(baseline, policy), judged(candidate, policy)
-    # Weights that are the same but for their last bits are one model.
-    starts = identified([*old.starts, *new.starts])
-    old, new = old._replace(starts=starts[: len(old.starts)]), new._replace(starts=starts[len(old.starts) :])
-    replica = cast("tuple[list[Points], list[Points]]", (old.points, new.points))
-    # As in the judge's own `compare`: two files of numbers are one series before and after, starts are named as such.
-    is_series = restart_sd is None and all(
-        len(side.points) == 1 and not side.starts for side in (baseline, candidate)
-    )
+    is_series = restart_sd is None and not starts and len(baseline.points) == len(candidate.points) == 1
     seen, shift, restarts = compare_starts(
-        *replica, restart_sd=0.0 if is_series else restart_sd, policy=policy
+        old.points, new.points, restart_sd=0.0 if is_series else restart_sd, policy=policy
     )
-    source: Literal["given", "none", "estimated", "assumed"]
-    if restart_sd is not None:
-        source = "given"
-    elif is_series:
-        source = "none"
-    else:
+    source: Literal["given", "none", "estimated", "assumed"] = "none" if is_series else "given"
+    if restart_sd is None and not is_series:
         source = "estimated" if restarts.df > policy.pool.restart_df else "assumed"
-    known = math.isfinite(shift.se)
-    journal = bool(old.starts and new.starts)
-    pair = Pair(old.starts, new.starts)
-    causes = Attribution(policy).explain(shift, [pair], canary) if journal and known else None
-    observed = Observed(
-        shift=shift if seen.verdict != "inconclusive" else shift_of_starts(*replica, pool=policy.pool),
-        restarts=restarts,
-        runs=(old.runs, new.runs),
-        starts=(len(old.points), len(new.points)),
-        policy=policy,
+    is_known, has_both = math.isfinite(shift.se), bool(pair.before and pair.after)
+    causes = Attribution(policy).explain(shift, [pair], canary) if has_both and is_known else None
+    before, after = _side(files[0], baseline, old), _side(files[1], candidate, new)
+    actions: list[str] = []
+    if seen.verdict == "inconclusive":
+        scatter = shift_of_starts(old.points, new.points, pool=policy.pool)
+        sides = (before.runs, after.runs), (before.starts, after.starts)
+        actions = settling_actions(scatter, restarts, *sides, policy)
+    judge_result = Result(
+        state=seen.verdict,
+        shift=seen.shift,
+        low=seen.low,
+        high=seen.high,
+        only=shift.resolution.only,
+        restart=restarts,
+        causes=causes or Causes(),
+        baseline=before.median,
+        current=after.median,
     )
-    # Numbers that say nothing of failures are all of runs that ended well.
-    before = baseline.attempts or Attempts(baseline.runs, 0)
-    failing = failures.rose(before, candidate.attempts)
-    failed = failures.shares(before, candidate.attempts)
-    if failed and not failing:
-        notes.append(f"candidate: {failed}: no clear rise")
-    # The runs that ended well say nothing about those that failed, however fast they were.
-    verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
-    text = (
-        _sentence(seen, shift.resolution.only, causes, subject)
-        if known
-        else _too_few(observed, baseline, candidate)
-    )
-    following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
-    verdicts = Measures(policy).compare(old.starts, new.starts)
-    shown_shift, low, high = map(finite, (seen.shift, seen.low, seen.high) if known else (None,) * 3)
     result = ComparisonResult(
         canary=shown(canary) or None,
-        verdict=verdict,
-        exit_code=OF_VERDICT[verdict],
-        sentence=_with_failures(text, failed) if failing else text,
-        shift=shown_shift,
-        low=low,
-        high=high,
+        verdict=seen.verdict,
+        exit_code=OF_VERDICT[seen.verdict],
+        sentence=_sentence(judge_result, policy, subject, has_both)
+        if is_known
+        else f"inconclusive: too few runs: a start needs {policy.pool.fewest_runs}; {before.runs} of the baseline and "
+        f"{after.runs} of the candidate count",
+        shift=seen.shift if is_known else None,
+        low=seen.low if is_known else None,
+        high=seen.high if is_known else None,
         level=policy.decide.confidence,
         smallest_effect=policy.decide.smallest_effect,
         restart_sd=restarts.sd,
         restart_sd_from=source,
         restarts_seen=round(restarts.df - policy.pool.restart_df) if source == "estimated" else 0,
-        runs=old.runs + new.runs,
-        starts=len(old.points) + len(new.points),
-        unit="s" if baseline.starts or candidate.starts or (old.in_seconds and new.in_seconds) else None,
-        baseline=_side(files[0], baseline, old),
-        candidate=_side(files[1], candidate, new),
-        phases=parts.phases(old, new, policy) if journal else {},
-        controls=parts.pieces(old, new, "controls", policy) if journal else {},
+        runs=before.runs + after.runs,
+        starts=before.starts + after.starts,
+        unit="s" if starts or (old.in_seconds and new.in_seconds) else None,
+        baseline=before,
+        candidate=after,
+        phases=part_shifts(pair, "phases", policy) if has_both else {},
+        controls=part_shifts(pair, "controls", policy) if has_both else {},
         causes=causes,
-        failures_rose=failing,
-        next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
-        notes=notes,
+        next=actions,
+        notes=[
+            f"{name}: {len(side.environments)} environments ({', '.join(side.environments[:4])}); if they are not one "
+            f"image, pick with --{name}-id"
+            for name, side in (("baseline", before), ("candidate", after))
+            if len(side.environments) > 1
+        ],
     )
-    return with_measures(result, verdicts, gate)
+    result = _with_failures(result, candidate)
+    return with_measures(result, Measures(policy).compare(pair.before, pair.after), gate)
 
 
 def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
@@ -211,9 +218,8 @@ def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
     Returns:
         A part of ``series``; without starts where none counts.
     """
-    kept = [i for i, points in enumerate(series.points) if points.size >= policy.pool.fewest_runs][
-        -policy.pool.history :
-    ]
+    kept = [i for i, points in enumerate(series.points) if points.size >= policy.pool.fewest_runs]
+    kept = kept[-policy.pool.history :]
     return series._replace(
         points=[series.points[i] for i in kept],
         starts=[series.starts[i] for i in kept if series.starts],
@@ -224,23 +230,34 @@ def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
 def with_measures(
     result: ComparisonResult, verdicts: Mapping[str, MeasureVerdict], gate: Gate = "all"
 ) -> ComparisonResult:
-    """Return a result with the verdicts on what is judged beside the latency, in place of any that it has.
+    """Return a result on the latency with the verdicts on what is judged beside it, in place of any that it has.
 
     Args:
         result: On the latency of one canary: its verdict and its sentence.
         verdicts: Measure → verdict.
-        gate: Whether the exit code counts measures that regressed.
-
-    Returns:
-        The result, whose sentence and exit code have those that regressed.
+        gate: Whether the exit code counts measures that regressed. A measure without a verdict changes nothing: energy
+            and sweeps are often too few, and a pipeline would never pass.
     """
-    worse = measured.regressed(verdicts)
+    shifts = {}
+    for name, verdict in verdicts.items():
+        measure = measure_of(name)
+        words, unit = (measure.words, measure.unit) if measure else (name, "")
+        shifts[name] = MeasureShift(**msgspec.structs.asdict(verdict), words=words, unit=unit)
+    worse = [name for name, verdict in verdicts.items() if verdict.state == "regressed"]
+    text = result.sentence
+    for place, name in enumerate(worse):
+        longer = f"{text}; {measure_words(name, verdicts[name])}"
+        if len(longer.encode()) > SENTENCE_BYTES - _COUNTED:
+            text += f"; {count(len(worse) - place, 'more measure')} regressed"
+            break
+        text = longer
+    is_worse = bool(worse) and gate == "all"
     return msgspec.structs.replace(
         result,
-        measures=measured.shifts(verdicts),
+        measures=shifts,
         regressed=worse,
-        sentence=measured.with_regressed(result.sentence, verdicts),
-        exit_code=measured.exit_code(OF_VERDICT[result.verdict], worse, gate),
+        sentence=text,
+        exit_code=ExitCode.REGRESSED if is_worse else OF_VERDICT[result.verdict],
     )
 
 
@@ -254,112 +271,57 @@ def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy =
 
     Returns:
         The same result where nothing is claimed. A claim about a canary whose runs fail more often, or whose change is
-        not confirmed yet, is not known to hold.
+        unconfirmed, is not known to hold.
     """
     if claimed is None:
         return result
-    known = None
-    if result.shift is not None and not result.failures_rose and result.verdict != "unconfirmed":
-        low, high = (math.inf if end is None else end for end in (result.low, result.high))
-        known = (result.shift, low, high)
-    found = claim.check(claimed, known, policy)
-    more = ["--expect: more starts on both sides narrow the interval"] if found.state == "unknown" else []
-    return msgspec.structs.replace(
-        result, claim=found, exit_code=OF_CLAIM[found.state], next=[*result.next, *more]
+    is_known = not result.failures_rose and result.verdict != "unconfirmed"
+    claim = check(claimed, (result.shift, result.low, result.high) if is_known else (None,) * 3, policy)
+    return msgspec.structs.replace(result, claim=claim, exit_code=OF_CLAIM[claim.state])
+
+
+def _with_failures(result: ComparisonResult, candidate: RecordedRuns) -> ComparisonResult:
+    """Return a result that does not pass where clearly more runs fail than before, or none ran at all."""
+    rose, shares = failures.rise(
+        # Numbers that say nothing of failures are all of runs that ended well.
+        result.baseline.attempts or Attempts(result.baseline.runs, 0),
+        candidate.attempts,
     )
-
-
-def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy, subject: str) -> list[str]:
-    notes = []
-    for what, side in (("baseline", baseline), ("candidate", candidate)):
-        few = [points.size for points in side.points if points.size < policy.pool.fewest_runs]
-        if few and len(few) < len(side.points):
-            notes.append(
-                f"{what}: {count(len(few), 'start')} with fewer than {policy.pool.fewest_runs} runs left out"
-            )
-        if (kept := len(side.points) - len(few)) > policy.pool.history:
-            notes.append(f"{what}: the latest {policy.pool.history} of {kept} starts are judged")
-        ids = _ids(side)
-        if len(ids) > 1:
-            notes.append(
-                f"{what}: {len(ids)} environments ({', '.join(ids[:4])}); where they are not one image, "
-                f"pick with --{what}-id"
-            )
-    settings = [sorted({start.settings for start in side.starts} - {""}) for side in (baseline, candidate)]
-    if all(settings) and settings[0] != settings[1]:
-        before, after = map(" and ".join, settings)
-        notes.append(
-            f"the canary's settings differ ({before} → {after}): both sides do not measure the same, and the {subject} "
-            "alone is not to blame"
-        )
-    return notes
+    changes: dict[str, Any] = {"failures_rose": rose}
+    if rose and result.verdict == "regressed":
+        changes["sentence"] = f"{result.sentence}; {shares}"
+    elif rose:  # the runs that ended well say nothing about those that failed, however fast they were
+        others = result.sentence.removeprefix("inconclusive: ")
+        changes |= {"verdict": "inconclusive", "sentence": f"inconclusive: {shares}; the others: {others}"}
+    if (rose and result.verdict != "regressed") or not candidate.points:
+        last = f"; the last one: {candidate.failure}" if candidate.failure else ""
+        changes["next"] = [
+            f"find out why runs of the candidate fail or are missing, in the log of its probe{last}"
+        ]
+    return msgspec.structs.replace(result, **changes)
 
 
 def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
-    every = kept.every
+    ids = dict.fromkeys(shown(id_, 16) for start in kept.environments for _, id_ in start)
+    rest = {"in starts that are too short or too old": whole.runs - kept.runs}
     return SideSummary(
         files=files,
         runs=kept.runs,
         starts=len(kept.points),
-        median=float(np.median(every)) if every.size else None,
-        environments=_ids(kept),
-        left_out=whole.left_out,
+        median=float(np.median(kept.every)) if kept.runs else None,
+        environments=[*ids],
+        left_out={**whole.left_out, **rest} if kept.runs < whole.runs else whole.left_out,
         attempts=whole.attempts,
     )
 
 
-def _ids(series: RecordedRuns) -> list[str]:
-    return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
-
-
-def _sentence(seen: Comparison, only: float | None, causes: Causes | None, subject: str) -> str:
-    """Return the exporter's sentence if causes are known, else the verdict and its interval."""
-    if causes is not None:
-        result = Result(
-            state=seen.verdict,
-            shift=seen.shift,
-            low=seen.low,
-            high=seen.high,
-            causes=causes,
-            only=only,
-        )
-        edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
-        return sentence(result, subject=f"{subject} or settings" if edited else subject)
-    if only is not None:
-        return f"{seen.verdict}: all values are {short(only, 12)}"
-    return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
-
-
-def _too_few(observed: Observed, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
-    sides = {"baseline": baseline, "candidate": candidate}
-    if none := [what for what, side in sides.items() if not side.points]:
-        words = (f"no runs{' that count' * bool(sides[what].left_out)} in the {what}" for what in none)
-        return f"inconclusive: {' and '.join(words)}"
-    longest = {what: max(points.size for points in side.points) for what, side in sides.items()}
-    fewest = observed.policy.pool.fewest_runs
-    few = " and ".join(f"the {what} has {size}" for what, size in longest.items() if size < fewest)
-    return f"inconclusive: too few runs: a start needs {fewest}, and {few}"
-
-
-def _with_failures(text: str, failed: str) -> str:
-    """Return the sentence on the runs that ended well, with the failures."""
-    if text.startswith("regressed"):
-        return f"{text}; {failed}"
-    return f"inconclusive: {failed}; the others: {text.removeprefix('inconclusive: ')}"
-
-
-def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
-    """Return next actions for what more runs would not answer."""
-    if failing or (candidate.failure and not candidate.points):
-        last = f"; of the last one it says: {candidate.failure}" if candidate.failure else ""
-        if not candidate.starts and candidate.left_out.keys() == {"failed"}:
-            return [f"find out why its runs fail; the last one: {candidate.failure}"]
-        return [
-            f"find out why its runs fail: see the log of the candidate's probe, and `detail` in its journal{last}"
-        ]
-    if not candidate.points and not candidate.left_out:
-        return [
-            "find out why it never ran or never opened: see the log of the candidate's probe; if it was removed "
-            "on purpose, name another with --canary"
-        ]
-    return []
+def _sentence(result: Result, policy: Policy, subject: str, are_journals: bool) -> str:
+    """Return the exporter's sentence on journals; of numbers, whose causes are not known, its beginning."""
+    if are_journals:
+        is_edited = any(change.component.partition(":")[0] == SETTINGS for change in result.causes.changes)
+        return sentence(result, policy, f"{subject} or settings" if is_edited else subject)
+    if result.only is not None:
+        return f"{result.state}: all values are {short(result.only, 12)}"
+    old, new = (short(median or 0.0, 4) for median in (result.baseline, result.current))
+    shift, low, high = (number or 0.0 for number in (result.shift, result.low, result.high))
+    return f"{result.state} {interval(shift, low, high)} ({old} → {new})"

@@ -13,7 +13,6 @@ from typing import Literal
 import msgspec
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.units import measured, short, size
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, THROUGHPUT, measure_of
 from infercanary.judge.model import Sample
 
@@ -54,58 +53,37 @@ def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficie
     values: dict[str, list[float]] = {}
     latencies, batches = [], []
     for sample in samples:
-        seconds = sample.median or math.nan
-        latencies.append(seconds)
-        for name, value in sample.measures.items():
-            if _LEAST < value < _MOST:
-                values.setdefault(name, []).append(value)
+        latencies.append(sample.median or math.nan)
+        for name, number in sample.measures.items():
+            if _LEAST < number < _MOST:
+                values.setdefault(name, []).append(number)
                 if name == THROUGHPUT:  # the batch over the mean of the repeats
-                    batches.append(value * seconds)
-    known = {name: median(each) for name, each in values.items()}
-    rates = {name: rate for name, rate in known.items() if _is_throughput(name)}
-    best = max(rates, key=rates.__getitem__, default="")
-    rate = rates[best] if best else 1 / median(latencies)
-    measure = measure_of(best)
+                    batches.append(number * latencies[-1])
+    medians = {name: median(numbers) for name, numbers in values.items()}
+    loads = {
+        name: measure.words.removeprefix("throughput at ")
+        for name in medians
+        if (measure := measure_of(name)) and measure.unit == "samples/s"
+    }
+    best = max(loads, key=medians.__getitem__, default="")
+    rate = medians[best] if best else 1 / median(latencies)
     batch = max(1, round(median(batches))) if batches else 1
-    energy = known.get(ENERGY)
     return Efficiency(
         throughput=rate,
         throughput_from="latency" if not best else "runs" if best == THROUGHPUT else "sweep",
-        best_load=measure.words.removeprefix("throughput at ") if measure and best != THROUGHPUT else "",
-        host_memory=known.get(HOST_MEMORY),
-        device_memory=known.get(DEVICE_MEMORY),
-        energy_per_1000=None if energy is None else 1000 * energy / batch,
-        cost_per_1000=None if price is None else price / 3600 / rate * 1000,
+        best_load="" if best == THROUGHPUT else loads.get(best, ""),
+        host_memory=medians.get(HOST_MEMORY),
+        device_memory=medians.get(DEVICE_MEMORY),
+        energy_per_1000=1000 * medians[ENERGY] / batch if ENERGY in medians else None,
+        cost_per_1000=price / 3600 / rate * 1000 if price else None,
     )
 
 
-def in_words(of: Efficiency) -> str:
-    """Return what is known, as one line; empty where it is the latency alone.
-
-    Args:
-        of: One row's.
-    """
-    rate = measured(of.throughput, "samples/s")
-    throughput = {
-        "sweep": f"{rate} at {of.best_load} (sweep)",
-        "runs": f"{rate} by its own requests",
-        "latency": f"{rate} by its latency, as if a request were one inference" if of.cost_per_1000 else "",
-    }[of.throughput_from]
-    cost = f"{short(of.cost_per_1000, 3)} for 1,000 inferences at " if of.cost_per_1000 else ""
-    parts = [
-        cost + throughput,
-        f"{measured(of.energy_per_1000, 'joules')} for 1,000 inferences" if of.energy_per_1000 else "",
-        f"{size(of.host_memory)} of host memory" if of.host_memory else "",
-        f"{size(of.device_memory)} of device memory" if of.device_memory else "",
-    ]
-    return "; ".join(filter(None, parts))
-
-
-def prices(given: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
+def prices(texts: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
     """Read ``--price``.
 
     Args:
-        given: ``2.5`` for every host, or ``HOST=2.5`` for one.
+        texts: ``2.5`` for every host, or ``HOST=2.5`` for one.
         hosts: Names of all hosts.
 
     Returns:
@@ -114,27 +92,16 @@ def prices(given: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
     Raises:
         UsageError: It is no price, or of no host.
     """
-    every, own = {}, {}
-    known = list(hosts)
-    for each in given:
-        host, named, number = each.rpartition("=")
+    found: dict[str, float] = {}
+    for text in sorted(texts, key=lambda text: "=" in text):  # a host's own price counts
+        host, _, number = text.rpartition("=")
         try:
             price = float(number)
         except ValueError:
             price = math.nan
-        if not 0 < price < _MOST_PRICE:
+        if not 0 < price < _MOST_PRICE or host not in ("", *hosts):
             raise UsageError(
-                f"--price {each}: give what an hour costs, a number above 0, such as 2.5 or gpu-1=2.5"
+                f"--price {text}: give what an hour costs, such as 2.5, or gpu-1=2.5; hosts: {', '.join(hosts)}"
             )
-        if named and host not in known:
-            raise UsageError(f"--price {each}: no host `{host}`; there are: {', '.join(known)}")
-        if named:
-            own[host] = price
-        else:
-            every = dict.fromkeys(known, price)
-    return every | own
-
-
-def _is_throughput(name: str) -> bool:
-    measure = measure_of(name)
-    return measure is not None and measure.unit == "samples/s"
+        found |= dict.fromkeys([host] if host else hosts, price)
+    return found

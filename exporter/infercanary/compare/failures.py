@@ -14,36 +14,23 @@ _LEAST = 3
 _LEAST_SHARE = 0.05
 
 
-def rose(before: Attempts | None, after: Attempts | None) -> bool | None:
-    """Return whether clearly more runs fail ``after`` than ``before``.
+def rise(before: Attempts, after: Attempts | None) -> tuple[bool | None, str]:
+    """Return whether clearly more runs fail ``after`` than ``before``, and how many do.
 
     Args:
-        before: Of the baseline; None where it is not recorded.
+        before: Of the baseline.
         after: Of the candidate; None where it is not recorded.
 
     Returns:
-        None where the input does not record failed runs: files of numbers, or a side without runs.
+        None where the input does not record failed runs: files of numbers, or a side without runs. The words are
+        such as ``40 of 50 runs failed, 0 of 200 before``.
     """
-    if before is None or after is None or not (before.begun and after.begun):
-        return None
+    if after is None or not (before.begun and after.begun):
+        return None, ""
+    words = f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"
     if after.failed < _LEAST or after.failed <= _LEAST_SHARE * after.begun:
-        return False
+        return False, words
     from scipy.stats import fisher_exact  # takes a second, and is rarely needed
 
-    table = [[each.failed, each.begun - each.failed] for each in (after, before)]
-    return bool(fisher_exact(table, alternative="greater")[1] < _LEVEL)
-
-
-def shares(before: Attempts | None, after: Attempts | None) -> str:
-    """Say how many runs failed, such as ``40 of 50 runs failed, 0 of 200 before``.
-
-    Args:
-        before: Of the baseline; None where it is not recorded.
-        after: Of the candidate; None where it is not recorded.
-
-    Returns:
-        Words; empty where none of the candidate's failed, or it is not known.
-    """
-    if before is None or after is None or not after.failed:
-        return ""
-    return f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"
+    table = [[side.failed, side.begun - side.failed] for side in (after, before)]
+    return bool(fisher_exact(table, alternative="greater")[1] < _LEVEL), words

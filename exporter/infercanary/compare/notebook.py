@@ -1,4 +1,4 @@
-"""The judge's answer on two results of a notebook: its sentence, and the report's pictures."""
+"""The judge's answer on two results of a notebook: its sentence, and a page with charts."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infercanary.command.settings import UsageError
-from infercanary.compare import page
 from infercanary.compare.comparison import ComparisonResult, compare_runs, judged
+from infercanary.compare.document import comparison_document
 from infercanary.compare.read import pick, read
-from infercanary.judge.policy import FILES
+from infercanary.pages.html import render_page
+from infercanary.render.document import Document
 
 
 @dataclass(frozen=True)
 class ComparedResults:
-    """A verdict. As text it is the sentence, in a notebook the report of ``infercanary compare``.
-
-    Args:
-        result: All of it.
-        document: The report, a whole HTML page.
-    """
+    """A verdict. As text it is the sentence, in a notebook a page as of ``infercanary compare --html``."""
 
     result: ComparisonResult
-    document: str
+    document: Document
 
     @property
     def verdict(self) -> str:
@@ -41,10 +37,11 @@ class ComparedResults:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        # In a frame of its own: its style is a page's, and must not reach the notebook.
+        # In a frame: its style is a page's, and must not reach the notebook.
+        page = html.escape(render_page(f"{self.document.name}: before and after", [self.document]))
         return (
-            f'<iframe title="InferCanary: {html.escape(self.verdict)}" sandbox style="width: 100%; height: 40rem; '
-            f'border: 0" srcdoc="{html.escape(self.document)}"></iframe>'
+            f'<iframe title="InferCanary: {self.verdict}" sandbox style="width: 100%; height: 40rem; border: 0" '
+            f'srcdoc="{page}"></iframe>'
         )
 
 
@@ -57,20 +54,17 @@ def answer(
         old: Of the baseline.
         new: Of the candidate.
         canaries: The name of each side's canary.
-        restart_sd: How much starts differ, as a ratio; None to estimate it.
+        restart_sd: Restart SD, as a ratio; None to estimate it.
         subject: What the two differ in, as the sentence names it.
-
-    Returns:
-        The answer.
 
     Raises:
         UsageError: The names differ, or both have the same starts.
     """
-    if canaries[0] != canaries[1]:
+    name, other = canaries
+    if name != other:
         raise UsageError(
-            f"compare: `{canaries[0]}` and `{canaries[1]}` are two canaries; time both with one name (name=…)"
+            f"compare: `{name}` and `{other}` are two canaries; time both with one name (name=…)"
         )
-    sides = [pick(read([str(path)]), canaries[0])[canaries[0]] for path in (old, new)]
-    result = compare_runs(canaries[0], *sides, restart_sd=restart_sd, subject=subject)
-    article = page.comparison(result, *map(judged, sides))
-    return ComparedResults(result, page.page(f"{canaries[0]}: before and after", [article], (), FILES))
+    baseline, candidate = (pick(read([str(path)]), name)[name] for path in (old, new))
+    result = compare_runs(name, baseline, candidate, restart_sd=restart_sd, subject=subject)
+    return ComparedResults(result, comparison_document(result, judged(baseline), judged(candidate)))

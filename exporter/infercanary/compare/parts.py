@@ -3,93 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from statistics import median
 from typing import Literal
 
-import msgspec
-import numpy as np
-
-from infercanary.compare.recording import RecordedRuns, shown
-from infercanary.judge.model import Start
+from infercanary.compare.recording import shown
+from infercanary.judge.model import Pair
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import shift_of_starts
-from infercanary.judge.shift import Shift
+from infercanary.judge.result import Part
 
 
-class PartShift(msgspec.Struct, frozen=True):
-    """The shift of a phase or a control, as ratios."""
+class PartShift(Part, frozen=True):
+    """The shift of a phase or a control, as ratios. Its interval leaves out the variance of restarts."""
 
-    shift: float
-    low: float
-    high: float
-    moved: bool
+    moved: bool = False
     """By the smallest effect or more, with an interval that excludes zero."""
     share: float | None = None
     """Of a phase: its share of the whole change."""
 
 
-def phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, PartShift]:
-    """Return the shift of each phase, with its share of the change if the whole changed.
-
-    Args:
-        old: The starts that count of the baseline.
-        new: Those of the candidate.
-        policy: The numbers that decide.
-
-    Returns:
-        Phase → shift, of those that both sides have.
-    """
-    each = pieces(old, new, "phases", policy)
-    whole = float(np.median(new.every) - np.median(old.every)) if each else 0.0
-    if not whole or abs(whole) < policy.decide.clear_zone * float(np.median(old.every)):
-        return each
-    return {
-        name: msgspec.structs.replace(
-            piece, share=(_level(new.starts, name) - _level(old.starts, name)) / whole
-        )
-        for name, piece in each.items()
-    }
-
-
-def pieces(
-    old: RecordedRuns, new: RecordedRuns, field: Literal["phases", "controls"], policy: Policy
-) -> dict[str, PartShift]:
-    """Return the shift of each that both sides have. Its interval leaves the variance of restarts out.
-
-    Args:
-        old: The starts that count of the baseline.
-        new: Those of the candidate.
-        field: Of a sample.
-        policy: The numbers that decide.
-
-    Returns:
-        Name → shift.
-    """
-    found = {}
-    for name in dict.fromkeys(
-        name for start in old.starts for s in start.samples for name in getattr(s, field)
-    ):
-        before, after = ([_values(start, field, name) for start in side.starts] for side in (old, new))
-        shift = shift_of_starts(before, after, pool=policy.pool)
+def part_shifts(pair: Pair, field: Literal["phases", "controls"], policy: Policy) -> dict[str, PartShift]:
+    """Return the shift of each phase or control that both sides have; with its share of the change of latency, if the
+    latency changed."""
+    decide = policy.decide
+    sides = (pair.before, pair.after)
+    before, after = (median(s.median for start in side for s in start.samples if s.median) for side in sides)
+    is_changed = field == "phases" and abs(after - before) >= decide.clear_zone * before > 0
+    parts = {}
+    samples = (sample for start in pair.before for sample in start.samples)
+    for name in dict.fromkeys(name for sample in samples for name in getattr(sample, field)):
+        values = [
+            [
+                [x for s in start.samples if 0 < (x := getattr(s, field).get(name, 0.0)) < math.inf]
+                for start in side
+            ]
+            for side in sides
+        ]
+        shift = shift_of_starts(values[0], values[1], pool=policy.pool)
         if math.isfinite(shift.se):
-            found[shown(name)] = _piece(shift, policy)
-    return found
-
-
-def _values(start: Start, field: str, name: str) -> list[float]:
-    return [x for sample in start.samples if 0 < (x := getattr(sample, field).get(name, 0.0)) < math.inf]
-
-
-def _piece(shift: Shift, policy: Policy) -> PartShift:
-    low, high = shift.interval(policy.decide.confidence)
-    moved = abs(shift.log) >= policy.decide.log_effect and (low > 0 or high < 0)
-    return PartShift(_ratio(shift.log), _ratio(low), _ratio(high), moved)
-
-
-def _level(starts: Sequence[Start], name: str) -> float:
-    values = [x for start in starts for sample in start.samples if (x := sample.phases.get(name)) is not None]
-    return float(np.median(values)) if values else 0.0
-
-
-def _ratio(log: float) -> float:
-    return math.expm1(min(log, 700.0))
+            part = Part.of(shift, decide.confidence)
+            levels = [median(x for start in side for x in start) for side in values]
+            parts[shown(name)] = PartShift(
+                part.shift,
+                part.low,
+                part.high,
+                moved=abs(shift.log) >= decide.log_effect and not part.low <= 0 <= part.high,
+                share=(levels[1] - levels[0]) / (after - before) if is_changed else None,
+            )
+    return parts

@@ -6,33 +6,33 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 
 import click
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.picture import plain
 from infercanary.contract.text import printable
+from infercanary.render.text import plain
 
-_LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _ODD = re.compile(r"\r(?!\n)|[^\r\n -~]+")  # all but ASCII and line ends; those of CSV are CR LF
-_COLOURS: Mapping[str, str] = {
-    "regressed": "red", "slower": "red", "improved": "green", "faster": "green", "equivalent": "green",
-    "steady": "green", "inconclusive": "yellow", "unconfirmed": "yellow", "changed": "yellow",
-}  # fmt: skip
+_COLOURS = {
+    "red": ("regressed", "slower"),
+    "green": ("improved", "faster", "equivalent", "steady"),
+    "yellow": ("inconclusive", "unconfirmed", "changed"),
+}
 
 
 def width() -> int:
     """Return the number of columns for text, from 80 to 120."""
-    return min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
+    return min(120, max(80, shutil.get_terminal_size().columns))
 
 
-def say(text: str, verdict: str = "") -> None:
-    """Print ``text``; on a terminal, the first ``verdict`` in it is coloured, unless NO_COLOR is set.
+def say(text: str, *, is_coloured: bool = False) -> None:
+    """Print ``text``.
 
     Args:
         text: With its line ends; none is added. Names of files and labels in it may have any characters.
-        verdict: The word to colour; empty for none.
+        is_coloured: Whether verdicts at the beginning of a line, or behind the name there, have a colour on a terminal;
+            NO_COLOR switches colours off.
 
     Raises:
         UsageError: Standard output does not take it. Python's own exit code for that, 1, means "regressed".
@@ -44,13 +44,13 @@ def say(text: str, verdict: str = "") -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         text = plain(text)
-    if (
-        verdict in _COLOURS
-        and sys.stdout.isatty()
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") != "dumb"
-    ):
-        text = text.replace(verdict, click.style(verdict, fg=_COLOURS[verdict], bold=True), 1)
+    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if is_coloured and has_colours:
+        for colour, verdicts in _COLOURS.items():
+            coloured = click.style(r"\2", fg=colour, bold=True)
+            text = re.sub(
+                rf"^(\S[^:\n]*: )?({'|'.join(verdicts)})\b", rf"\1{coloured}", text, flags=re.MULTILINE
+            )
     try:
         click.echo(text, nl=False)
     except BrokenPipeError:  # the reader has read enough; the exit code is still the answer

@@ -67,5 +67,5 @@ def test_a_claimed_gain_holds_only_where_there_is_one_and_a_weaker_claim_where_a
 
 
 def test_nothing_is_known_without_an_interval():
-    assert check(-0.4, None, FILES).state == "unknown"
+    assert check(-0.4, (None, None, None), FILES).state == "unknown"
     assert OF_CLAIM == {"held": 0, "refuted": 1, "unknown": 3}

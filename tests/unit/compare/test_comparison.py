@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_starts import CHANGES, compared
 
 from infercanary.command.settings import UsageError
-from infercanary.compare import failures
-from infercanary.compare.comparison import compare_runs
-from infercanary.compare.outlook import Observed, more_runs, more_starts, outlook
+from infercanary.compare.actions import settling_actions
+from infercanary.compare.comparison import Gate, compare_runs, with_measures
+from infercanary.compare.failures import rise
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts, RecordedRuns
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.policy import FILES
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import learn
+from infercanary.pages.sentence import SENTENCE_BYTES
 
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
@@ -86,8 +90,10 @@ def test_restarts_that_differ_much_are_no_regression(numbers):
 
 def test_too_few_runs_are_inconclusive(numbers):
     result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FILES.pool.fewest_runs - 1))
-    assert result.sentence == "inconclusive: too few runs: a start needs 8, and the candidate has 7"
-    assert result.next == ["the candidate needs 8 runs of one start at least, better 16"]
+    assert result.sentence == (
+        "inconclusive: too few runs: a start needs 8; 100 of the baseline and 0 of the candidate count"
+    )
+    assert result.next == ["give each side 16 runs or more of one start"]
     assert (result.shift, result.low, result.high) == (None, None, None)
 
 
@@ -106,14 +112,15 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         result = compare_runs("", old, new, restart_sd=0.0)
         assert (result.verdict, result.exit_code, result.failures_rose) == (verdict, code, after is failing)
         assert result.sentence.startswith(words) and (shares in result.sentence) == (after is failing)
-        assert bool(result.next) == (verdict == "inconclusive") and not result.notes
-    none = compare_runs("", old, RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100)))
-    assert none.sentence == (
-        "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: no runs that count in the candidate"
+        assert bool(result.next) == (verdict == "inconclusive")
+    failure = {"left_out": {"raised": 100}, "attempts": Attempts(100, 100), "failure": "out of memory"}
+    none = compare_runs("", old, RecordedRuns([], **failure))
+    assert none.sentence.startswith(
+        "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: too few"
     )
+    assert "the last one: out of memory" in none.next[0]
     alike = compare_runs("", old._replace(attempts=failing), new._replace(attempts=failing), restart_sd=0.0)
     assert (alike.verdict, alike.failures_rose) == ("regressed", False) and "failed" not in alike.sentence
-    assert alike.notes == ["candidate: 40 of 100 runs failed, 40 of 100 before: no clear rise"]
     assert compare_runs("", series(numbers, 0.02), series(numbers, 0.02)).failures_rose is None
 
 
@@ -123,11 +130,11 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         ((200, 0), (50, 40), True), ((200, 0), (50, 5), True), ((200, 0), (50, 4), False),
         ((40, 0), (40, 10), True), ((40, 0), (40, 9), False), ((10_000, 0), (100_000, 4_000), False),
         ((100_000, 4_000), (100_000, 5_100), True), ((50, 40), (50, 40), False), ((50, 40), (200, 0), False),
-        ((8, 0), (40, 32), True), ((10_000, 0), (20, 2), False), ((0, 0), (40, 40), None), (None, (40, 40), None),
+        ((8, 0), (40, 32), True), ((10_000, 0), (20, 2), False), ((0, 0), (40, 40), None), ((40, 40), None, None),
     ],
 )  # fmt: skip
 def test_which_rise_of_failures_is_clear(before, after, rose):
-    assert failures.rose(before and Attempts(*before), Attempts(*after)) is rose
+    assert rise(Attempts(*before), after and Attempts(*after))[0] is rose
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(3, 60), st.integers(0, 60))
@@ -140,7 +147,7 @@ def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, faile
         for k in range(failed_after, min(both, after) + 1)
     )
     clear = 1000 * ways < math.comb(every, after) and failed_after >= 3 and 20 * failed_after > after
-    assert failures.rose(Attempts(begun, failed), Attempts(after, failed_after)) is clear
+    assert rise(Attempts(begun, failed), Attempts(after, failed_after))[0] is clear
 
 
 def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
@@ -148,17 +155,16 @@ def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
     short = RecordedRuns([np.array(numbers()), np.array([0.02, 0.02])])
     result = compare_runs("", many, short)
     assert (result.baseline.starts, result.candidate.starts) == (FILES.pool.history, 1)
-    assert result.notes == [
-        f"baseline: the latest {FILES.pool.history} of {FILES.pool.history + 3} starts are judged",
-        "candidate: 1 start with fewer than 8 runs left out",
-    ]
+    rest = "in starts that are too short or too old"
+    assert (result.baseline.left_out, result.candidate.left_out) == ({rest: 30}, {rest: 2})
 
 
 def test_a_journal_says_which_phase_and_whether_the_host(journal):
     old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
     image = read([journal("image", [0.024, 0.0241], torch="2.13.0")]).canaries["resnet18"]
     result = compare_runs("resnet18", old, image, files=(["old"], ["image"]))
-    assert result.sentence.endswith(": image; torch 2.7.0 → 2.13.0; compute phase; controls flat")
+    assert ": image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in result.sentence
+    assert "(20.1 → 24 ms)" in result.sentence
     assert result.sentence.startswith(("regressed +19.9", "regressed +20."))
     assert result.phases["compute"].moved and result.phases["compute"].share == pytest.approx(1, abs=0.01)
     assert not result.phases["h2d"].moved and result.phases["h2d"].share == pytest.approx(0, abs=0.01)
@@ -179,7 +185,7 @@ def test_a_journal_says_that_the_answers_changed(journal):
         new = read([journal(name, [0.015, 0.0151], outputs=outputs)]).canaries["resnet18"]
         result = compare_runs("resnet18", old, new)
         assert result.verdict == "improved" and result.causes is not None
-        assert ("the same input gives another output (relative error 0.63)" in result.sentence) is said
+        assert ("output changed (relative error 0.63)" in result.sentence) is said
         assert (result.causes.output_error is None) == (not now)
 
 
@@ -225,9 +231,8 @@ def test_what_both_sides_measured_is_said(journal, before, after, words):
     )
     result = compare_runs("resnet18", old, new)
     assert result.verdict == "regressed" and f": {words}" in result.sentence
-    notes = [note for note in result.notes if "settings differ (s1 → s2)" in note]
-    assert len(notes) == ("settings" in before and before != after)
-    assert ("settings" in result.sentence) == bool(notes)
+    is_edited = "settings" in before and before != after
+    assert ("settings" in result.sentence) == is_edited
 
 
 def test_weights_of_one_drawing_are_no_other_model(journal):
@@ -242,46 +247,58 @@ def test_weights_of_one_drawing_are_no_other_model(journal):
         assert ("model weights-a" in result.sentence) is said
 
 
-def observed(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):
-    return Observed(Shift(log, se, df), Restarts(sd, sd_df), runs, starts)
+@pytest.mark.parametrize(
+    ("log", "se", "restarts", "starts", "words"),
+    [
+        (0.0, 0.03, (0.0, 30.0), (1, 1), "about "),
+        (0.0, 0.001, (0.01, 4.0), (1, 1), "more starts a side would settle it; more runs alone would not"),
+        (0.05, 0.001, (0.01, 4.0), (1, 1), "more start"),
+        (math.log(1.0298), 0.001, (0.01, 4.0), (1, 1), "will hardly settle it"),
+        (0.0, 0.001, (0.2, 4.0), (1, 1), "will hardly settle it"),
+        (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more of one start"),
+    ],
+)
+def test_what_would_settle_it(log, se, restarts, starts, words):
+    actions = settling_actions(Shift(log, se, 30.0), Restarts(*restarts), (50, 50), starts, FILES)
+    assert len(actions) == 1 and words in actions[0]
 
 
-def test_more_runs_settle_what_runs_leave_open(numbers):
-    open_ = observed(0.0, 0.03, sd=0.0)
-    more = more_runs(open_)
-    assert more is not None
-    (line,) = outlook(open_, assumed=False)
-    assert line.startswith("about ") and line.endswith(
-        " more runs a side would settle it, if the shift stays as it is"
-    )
-    # And so many do: the same noise, ten times as long.
+def test_an_assumed_restart_variance_is_asked_for_and_coarse_values_are_named(numbers):
+    assumed = Restarts(0.01, FILES.pool.restart_df)
+    assert "--restart-sd" in settling_actions(Shift(0.0, 0.01, 30.0), assumed, (50, 50), (1, 1), FILES)[1]
+    coarse = compare_runs("", RecordedRuns([np.full(40, 4.0)]), RecordedRuns([np.full(40, 5.0)]))
+    assert coarse.verdict == "inconclusive" and "too coarse" in coarse.next[0]
+
+
+def test_as_many_more_runs_as_it_says_settle_it():
     rng = np.random.default_rng(1)
     old, new = (RecordedRuns([np.exp(rng.normal(0, 0.08, 30))]) for _ in range(2))
     result = compare_runs("", old, new, restart_sd=0.0)
-    assert result.verdict == "inconclusive"
-    number = int("".join(filter(str.isdigit, result.next[0])))
-    assert 30 < number < 3000
+    more = int("".join(filter(str.isdigit, result.next[0])))
+    old, new = (RecordedRuns([np.exp(rng.normal(0, 0.08, 30 + 2 * more))]) for _ in range(2))
+    assert result.verdict == "inconclusive" and 30 < more < 3000
+    assert compare_runs("", old, new, restart_sd=0.0).verdict != "inconclusive"
 
 
-@pytest.mark.parametrize("log", [0.0, 0.05])
-def test_only_more_starts_settle_what_restarts_leave_open(log):
-    open_ = observed(log, 0.001)
-    assert more_runs(open_) is None
-    starts = more_starts(open_)
-    assert starts is not None and 1 <= starts <= 4
-    lines = outlook(open_, assumed=True)
-    assert lines[0].startswith(f"{starts} more start")
-    assert "more runs alone would not, since starts that differ by 1 % leave ±" in lines[0]
-    assert lines[1].startswith("how much starts differ is assumed here: give it with --restart-sd (0 if")
-    # The fewer restarts were seen, the more are needed.
-    assert starts >= (more_starts(observed(log, 0.001, sd_df=1e9)) or math.inf)
+@pytest.mark.parametrize("words", [*CHANGES])
+@pytest.mark.parametrize("starts", [1, 3])
+def test_the_measures_that_changed_are_called_and_no_other(words: str, starts: int) -> None:
+    for seed in range(8):
+        result = compared(CHANGES[words], starts, (seed, starts))
+        assert [*result.regressed] == [*CHANGES[words]]
+        assert result.verdict != "regressed" and (result.exit_code == 1) == bool(CHANGES[words])
 
 
-def test_what_nothing_settles():
-    (line,) = outlook(observed(math.log(1.0298), 0.001, sd=0.01), assumed=False)
-    assert line.endswith("the shift is at the edge of what counts as one (3 %)")
-    (line,) = outlook(observed(0.0, 0.001, sd=0.2), assumed=False)
-    assert line.startswith("more of the same will hardly settle it: starts of one image differ by 20 %")
-    assert outlook(observed(0.0, math.inf, starts=(0, 0)), assumed=True) == [
-        "the baseline and the candidate need 8 runs of one start at least, better 16"
-    ]
+@pytest.mark.parametrize(
+    ("verdict", "worse", "gate", "code"),
+    [("equivalent", 1, "all", 1), ("inconclusive", 1, "all", 1), ("regressed", 0, "all", 1),
+     ("inconclusive", 0, "all", 3), ("equivalent", 9, "latency", 0), ("inconclusive", 1, "latency", 3)],
+)  # fmt: skip
+def test_the_gate_and_the_sentence_of_measures(verdict: str, worse: int, gate: Gate, code: int) -> None:
+    plain = msgspec.structs.replace(compared({}, 1, (1,)), verdict=verdict, sentence=verdict)
+    lower = MeasureVerdict("regressed", -0.2, -0.3, -0.1, 2.0, 1.6)
+    result = with_measures(plain, {f"throughput@{2**i}x1": lower for i in range(worse)}, gate)
+    assert (result.exit_code, len(result.regressed), len(result.measures)) == (code, worse, worse)
+    assert len(result.sentence.encode()) <= SENTENCE_BYTES
+    assert ("throughput at batch 1 regressed -20.0 %" in result.sentence) == bool(worse)
+    assert ("more measures regressed" in result.sentence) == (worse > 5)

@@ -11,13 +11,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from infercanary.compare.text import pieces
 from jsonschema import ValidationError, validate
 
 from infercanary.command import cli as cli
 from infercanary.compare import terminal
 from infercanary.compare.parts import PartShift
 from infercanary.compare.read import read
-from infercanary.compare.text import pieces
 from infercanary.judge import compare
 from infercanary.judge.policy import FILES
 from infercanary.judge.samples import compare_starts

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import click
+import numpy as np
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
-from infercanary.compare import junit, options, page, text, units
-from infercanary.compare.comparison import compare_runs, judged, with_claim
+from infercanary.compare import options
+from infercanary.compare.comparison import Gate, compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
-from infercanary.compare.measured import Gate
+from infercanary.compare.document import comparison_document
+from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.rows import Choice
-from infercanary.compare.terminal import width
-from infercanary.judge.policy import FILES, Policy
+from infercanary.judge.policy import FILES
+from infercanary.render.units import short
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
-_SMALL_SD = 0.1
-"""Percent: below it, starts differ by less than any that were measured here (docs/ab.md has 1 to 2 %), so a ratio was
-meant, as in Python's ``restart_sd=0.01``."""
+_MOST_APART = 20.0
+"""Ratio of two files of numbers beyond which they are more likely in other units, such as ms and s, than so much apart:
+a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md)."""
 
 
 @click.command(
     name="compare",
-    context_settings={"obj": {"--level": "--confidence=…"}},  # former option → what to give instead
     epilog=exit_codes.epilog(
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
@@ -63,14 +65,12 @@ meant, as in Python's ``restart_sd=0.01``."""
 @click.option(
     "--same-unit",
     is_flag=True,
-    help=f"Both files of numbers are in one unit, although one is more than {units.MOST_APART:g} times the other.",
+    help=f"Both files of numbers are in one unit, although one is more than {_MOST_APART:g} times the other.",
 )
 @options.policy(FILES, "the interval")
 @options.expect
 @options.gate
-@options.form("`github` is Markdown for a change request.")
-@options.report
-@options.junit_file
+@options.output("github")
 def command(
     baseline: str,
     candidate: str,
@@ -79,15 +79,15 @@ def command(
     baseline_id: tuple[str, ...],
     candidate_id: tuple[str, ...],
     canary: str,
-    choice: Choice,
+    column: str,
+    where: Sequence[tuple[str, str]],
     restart_sd: float | None,
     same_unit: bool,
-    policy: Policy,
+    smallest_effect: float | None,
+    confidence: float | None,
     claimed: float | None,
     gate: Gate,
-    form: str,
-    report: str,
-    junit_path: str,
+    **output: Any,
 ) -> int:
     """Compare two files: is CANDIDATE slower than BASELINE, by how much, and why? Does it take more memory or energy?
 
@@ -105,51 +105,37 @@ def command(
     each side, or --restart-sd. Two files of numbers count as one series without a restart between them, unless
     --restart-sd is given. Several files of numbers on a side count as one start each.
     """
+    policy = options.adjusted(FILES, smallest_effect, confidence)
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
         raise UsageError("compare: standard input (`-`) can be one file only; save the other")
     ids = (baseline_id, candidate_id)
     old, new = (
-        read(paths, choice=choice, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
+        read(paths, choice=Choice(column, where), ids=picked, apart=every)
+        for paths, picked in zip(sides, ids, strict=True)
     )
     both = _common(old, new, canary)
-    if not (old.journal or same_unit):
-        for before, after in both.values():
-            if not (before.in_seconds and after.in_seconds):
-                units.check_same(before.every, after.every, new.places[0])
-    results = {
-        name: with_claim(
-            compare_runs(
-                name,
-                before,
-                after,
-                files=(old.places, new.places),
-                restart_sd=None if restart_sd is None else restart_sd / 100,
-                policy=policy,
-                gate=gate,
-            ),
-            claimed,
-            policy,
+    documents = []
+    for name, (before, after) in both.items():
+        if not (old.journal or same_unit or (before.in_seconds and after.in_seconds)):
+            _check_units(before, after, new.places[0])
+        result = compare_runs(
+            name,
+            before,
+            after,
+            files=(old.places, new.places),
+            restart_sd=None if restart_sd is None else restart_sd / 100,
+            policy=policy,
+            gate=gate,
         )
-        for name, (before, after) in both.items()
-    }
-    pictured = {
-        name: (judged(before, policy), judged(after, policy)) for name, (before, after) in both.items()
-    }
-    notes = [*old.notes, *new.notes, *_alone(old, new, canary)]
-    if restart_sd and restart_sd < _SMALL_SD:
-        notes.append(f"--restart-sd {restart_sd:g} is {restart_sd:g} %: it is a percentage, so 1 % is 1")
-    code = exit_codes.worst([each.exit_code for each in results.values()])
-    if report:
-        title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
-        articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
-        page.write(report, page.page(title, articles, notes, policy))
-    if junit_path:
-        junit.write(junit_path, results.values())
-    texts = (text.comparison(each, *pictured[name], width()) for name, each in results.items())
-    options.show(form, [*results.values()], texts, notes)
-    return code
+        result = with_claim(result, claimed, policy)
+        documents.append(comparison_document(result, judged(before, policy), judged(after, policy)))
+    notes = [*old.notes, *new.notes]
+    if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
+        notes.append(f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}")
+    title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
+    return Output(**output).show(documents, notes, title=title)
 
 
 def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[RecordedRuns, RecordedRuns]]:
@@ -158,35 +144,34 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     Raises:
         UsageError: The files are of different kinds, or have no canary in common.
     """
-    if old.journal != new.journal:
-        journal, numbers = (old, new) if old.journal else (new, old)
-        raise UsageError(
-            f"{journal.places[0]}: a journal, but {numbers.places[0]} holds numbers; give two of one kind"
-        )
     before = pick(old, canary)
     after = pick(new, canary) if not canary or canary in new.canaries else {}
     if not old.journal and after.keys() == {""} and not after[""].runs:
         after = dict.fromkeys(before, after[""])  # all runs failed, of each column
-    if not old.journal and before.keys() != after.keys():
-        raise UsageError(
-            f"{new.places[0]}: holds {_columns(after)}, and {old.places[0]} {_columns(before)}; give two files of "
-            "one kind, or name a column with --column"
+    are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
+    if old.journal != new.journal or not (are_common or canary):
+        there, here = (
+            "numbers"
+            if "" in side.canaries
+            else f"{'canaries' if side.journal else 'columns'} {listed(side.canaries)}"
+            for side in (old, new)
         )
-    if not canary and not before.keys() & after.keys():
         raise UsageError(
-            f"{new.places[0]}: no canary of {old.places[0]} is here; there: {listed(before)}; here: {listed(after)}"
+            f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of one kind, with a canary in "
+            "common, or name one --column"
         )
     # A canary that never ran or never opened must not go unnoticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}
 
 
-def _columns(series: Mapping[str, RecordedRuns]) -> str:
-    return "one series of numbers" if "" in series else listed(series)
-
-
-def _alone(old: Recording, new: Recording, canary: str) -> list[str]:
-    alone = [name for name in new.canaries if name not in old.canaries]
-    if canary or not alone:
-        return []
-    return [f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}"]
+def _check_units(before: RecordedRuns, after: RecordedRuns, place: str) -> None:
+    """Refuse two files of numbers that may be in other units."""
+    if not (before.runs and after.runs):
+        return
+    old, new = (float(np.median(side.every)) for side in (before, after))
+    if not 1 / _MOST_APART <= new / old <= _MOST_APART:
+        raise UsageError(
+            f"{place}: its median is {short(new, 4)}, the baseline's {short(old, 4)}: are both in one unit, such as "
+            "ms? Convert one, or give --same-unit if they are"
+        )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
-from infercanary.compare import options, page, text
+from infercanary.compare import options
 from infercanary.compare.changes import scan_runs
+from infercanary.compare.document import scan_document
+from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
 from infercanary.compare.rows import Choice
-from infercanary.compare.terminal import width
 from infercanary.judge.policy import FILES
 
 
@@ -29,9 +33,8 @@ from infercanary.judge.policy import FILES
 @click.argument("file", metavar="FILE")
 @options.canary
 @options.choice
-@options.as_json
-@options.report
-def command(file: str, canary: str, choice: Choice, as_json: bool, report: str) -> int:
+@options.output()
+def command(file: str, canary: str, column: str, where: Sequence[tuple[str, str]], **output: Any) -> int:
     """Find where the level of one series changed: when, by how much, and what began there.
 
     \b
@@ -42,19 +45,11 @@ def command(file: str, canary: str, choice: Choice, as_json: bool, report: str) 
     header, or single runs as load generators and benchmarks write them. The format is detected; it may be packed with
     gzip; `-` is standard input. An index counts the runs that count, from 0 on.
     """
-    recording = read([file], choice=choice)
-    series = pick(recording, canary)
-    results = {
-        name: scan_runs(name, each, files=recording.places, components=recording.components)
-        for name, each in series.items()
-    }
-    code = exit_codes.worst([each.exit_code for each in results.values()])
-    if report:
-        articles = [page.scan(each, series[name]) for name, each in results.items()]
-        page.write(
-            report,
-            page.page(" + ".join(recording.places), articles, recording.notes),
+    recording = read([file], choice=Choice(column, where))
+    documents = [
+        scan_document(
+            scan_runs(name, series, files=recording.places, components=recording.components), series
         )
-    texts = (text.scan(each, series[name], width()) for name, each in results.items())
-    options.show("json" if as_json else "text", [*results.values()], texts, recording.notes)
-    return code
+        for name, series in pick(recording, canary).items()
+    ]
+    return Output(**output).show(documents, recording.notes, title=" + ".join(recording.places))

@@ -1,0 +1,211 @@
+"""Documents of results of files: a comparison, a scan, and rows of stores side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from infercanary.compare.changes import LevelChange, ScanResult
+from infercanary.compare.comparison import ComparisonResult, SideSummary
+from infercanary.compare.overview import COLUMNS, OverviewRow
+from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.judge.shift import CHANGED
+from infercanary.pages.from_result import causes_facts, measures_table, operators_table
+from infercanary.pages.sentence import listed
+from infercanary.render.document import Chart, Document, Fact, Series, Table
+from infercanary.render.units import count, interval, quantity, short, value, when
+
+_UNITS = {"seconds": "s", "ratio": "ratio", "bytes": "bytes", "joules": "joules"}
+"""End of a column's name → unit of a fact."""
+
+
+def comparison_document(
+    result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns
+) -> Document:
+    """Return the document on one canary.
+
+    Args:
+        result: The verdict on it.
+        baseline: Its runs that count before.
+        candidate: The same after.
+    """
+    is_change = result.verdict in CHANGED
+    causes = result.causes
+    parts = [
+        (name, _percent(part.share), interval(part.shift, part.low, part.high))
+        for name, part in (result.phases | result.controls).items()
+    ]
+    tables = (
+        *_table("phases and controls", ("part", "of the change", "shift"), parts),
+        measures_table(result.measures),
+        operators_table(causes.operators if causes and is_change else None),
+    )
+    return Document(
+        name=result.canary or "",
+        verdict=result.verdict,
+        sentence=result.sentence,
+        exit_code=result.exit_code,
+        actions=result.next,
+        facts=[
+            Fact("expected", result.claim.sentence if result.claim else None),
+            Fact("baseline", _side(result.baseline, result.unit)),
+            Fact("candidate", _side(result.candidate, result.unit)),
+            Fact(
+                "confidence",
+                f"{100 * result.level:g} %; a change is {100 * result.smallest_effect:g} % or more",
+            ),
+            Fact("restart SD", _restarts(result)),
+            *(causes_facts(causes, is_change=is_change) if causes else ()),
+        ],
+        tables=[table for table in tables if table],
+        charts=_charts(baseline, candidate, result.unit or ""),
+        notes=result.notes,
+        data=plain(result),
+    )
+
+
+def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
+    """Return the document on one series.
+
+    Args:
+        result: What a scan found.
+        series: The runs that were scanned.
+    """
+    changes = [
+        (
+            f"{change.index:,}",
+            "" if change.at is None else when(change.at),
+            interval(change.shift, change.low, change.high),
+            _began(change),
+        )
+        for change in result.changes
+    ]
+    block = f", scanned as medians of {result.block} each" if result.block > 1 else ""
+    chart = Chart(
+        "runs in order of time",
+        "points",
+        [Series("runs", series.every.tolist())],
+        result.unit or "",
+        marks=[change.index for change in result.changes],
+        levels=[(level.index, level.runs, level.median) for level in result.levels],
+    )
+    return Document(
+        name=result.canary or "",
+        verdict=result.verdict,
+        sentence=result.sentence,
+        exit_code=result.exit_code,
+        facts=[
+            Fact("levels", " → ".join(value(level.median, result.unit) for level in result.levels)),
+            Fact("runs", f"{count(result.runs, 'run')} of {count(result.starts, 'start')}{block}"),
+            Fact("left out", _left_out(result.left_out)),
+        ],
+        tables=_table("changes", ("index", "time", "shift", "what began there"), changes),
+        charts=[chart] if series.runs else (),
+        notes=result.notes,
+        data=plain(result),
+    )
+
+
+def overview_document(rows: Sequence[OverviewRow]) -> Document:
+    """Return a table for each canary; a column without any value is left out.
+
+    Args:
+        rows: Those of a canary one after the other.
+    """
+    tables: list[Table] = []
+    for canary, group in groupby(rows, key=lambda row: row.canary):
+        cells = []
+        for row in group:
+            names = (
+                row.host,
+                row.service,
+                row.image,
+                row.origin,
+                row.engine,
+                row.device,
+                row.model,
+                row.settings,
+            )
+            cells.append([*_numbers(row), " · ".join(shown(name, 80) for name in names if name)])
+        titles = [title for _, title in COLUMNS.values() if title]
+        tables += _table(canary, [*titles, "of"], cells)
+    return Document(tables=tables)
+
+
+def plain(result: object) -> Any:
+    """Return ``result`` as plain values for JSON: a number that is not finite is None."""
+    return msgspec.json.decode(msgspec.json.encode(result))
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Table]:
+    """Return a table without columns that are empty; none without rows."""
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    cells = [[row[i] for i in kept] for row in rows]
+    return [Table(title, [columns[i] for i in kept], cells)] if rows else []
+
+
+def _numbers(row: OverviewRow) -> Iterator[str]:
+    """Numbers of a row as text, in the units that its CSV names."""
+    for column, (field, title) in COLUMNS.items():
+        number = attrgetter(field)(row)
+        if title and (number is None or isinstance(number, str)):
+            yield number or ""
+        elif title:
+            yield quantity(number, _UNITS.get(column.rpartition("_")[2], ""))
+
+
+def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[Chart]:
+    old, new = baseline.every.tolist(), candidate.every.tolist()
+    if not (old and new):
+        return []
+    sides = [Series("baseline", old, "old"), Series("candidate", new)]
+    in_time = [
+        Series("baseline", [*old, *[None] * len(new)], "old"),
+        Series("candidate", [*[None] * len(old), *new]),
+    ]
+    return [
+        Chart("run medians, on one scale", "distributions", sides, unit),
+        Chart("runs in order of time", "points", in_time, unit, marks=[len(old)]),
+    ]
+
+
+def _side(side: SideSummary, unit: str | None) -> str:
+    files = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
+    median = f", median {value(side.median, unit)}" if side.median is not None else ""
+    environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
+    left_out = f"; left out {_left_out(side.left_out)}" if side.left_out else ""
+    return (
+        f"{files}{count(side.runs, 'run')} of {count(side.starts, 'start')}{median}{environments}{left_out}"
+    )
+
+
+def _left_out(reasons: Mapping[str, int]) -> str:
+    """Numbers of runs that do not count, by reason."""
+    return ", ".join(f"{runs:,} {reason}" for reason, runs in sorted(reasons.items(), key=lambda r: -r[1]))
+
+
+def _restarts(result: ComparisonResult) -> str:
+    """Restart SD, and where it is from."""
+    restarts = count(result.restarts_seen, "restart")
+    source = {
+        "given": "as given",
+        "none": "without a restart: two files of numbers count as one series; else give --restart-sd",
+        "assumed": "restart variance assumed: no restart observed yet",
+        "measured": f"measured on {count(result.restarts_seen, 'start')}",
+        "estimated": f"estimated from {restarts} and the prior",
+    }[result.restart_sd_from]
+    return f"{short(100 * result.restart_sd)} %, {source}"
+
+
+def _began(change: LevelChange) -> str:
+    """What began where a level changed: a boot, other components."""
+    boot = f"boot {change.start} begins" if change.start else ""
+    return "; ".join(filter(None, (boot, listed(change.changes, 6))))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"

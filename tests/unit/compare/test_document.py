@@ -1,0 +1,129 @@
+"""Documents of results. After a change of the text that is meant:
+
+UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/compare -k golden; git diff tests/golden
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from jsonschema import validate
+from measured_starts import compared
+
+from infercanary.compare.changes import scan_runs
+from infercanary.compare.comparison import compare_runs, with_measures
+from infercanary.compare.document import comparison_document, overview_document, scan_document
+from infercanary.compare.efficiency import Efficiency
+from infercanary.compare.overview import OverviewRow
+from infercanary.compare.read import read
+from infercanary.compare.recording import RecordedRuns
+from infercanary.judge.measures import MeasureVerdict
+from infercanary.render.document import Document
+from infercanary.render.json import render_json
+from infercanary.render.text import render_text, render_texts
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "comparison.txt"
+SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
+
+
+def facts(document: Document) -> dict[str, str]:
+    return {fact.label: str(fact.value) for fact in document.facts if fact.value}
+
+
+def test_golden_text(journal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    memory = {"host_memory": 3e9}
+    for name, levels, torch, more in (
+        ("old", [0.02, 0.0201], "2.7.0", {"measures": memory}),
+        ("new", [0.024, 0.0241], "2.13.0", {"measures": {"host_memory": 3.9e9}}),
+        ("few", [0.0202], "2.7.0", {"tags": ("warming",)}),
+    ):
+        journal(name, levels, torch=torch, **more)
+    documents = []
+    for name in ("new", "few"):
+        old, new = (read([file]).canaries["resnet18"] for file in ("old", name))
+        documents.append(
+            comparison_document(compare_runs("resnet18", old, new, files=(["old"], [name])), old, new)
+        )
+    series = RecordedRuns([np.array([20.0, 20.1, 20.2, 20.1] * 12 + [24.0, 24.1, 24.2, 24.1] * 12)])
+    documents.append(scan_document(scan_runs("", series), series))
+    text = render_texts(documents, ["a note"])
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_a_bottleneck_is_named_only_for_a_change(journal: Callable[..., str]) -> None:
+    """ "unknown 228 %, scheduling -35 % of the change" stood under a shift of -3.2 % [-31.5, +36.8]."""
+    old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
+    for name, levels, is_named in (("shaky", [0.016, 0.027], False), ("new", [0.026, 0.0261], True)):
+        new = read([journal(name, levels, phases={"queue": 0.010})]).canaries["resnet18"]
+        result = compare_runs("resnet18", old, new)
+        assert ("bottleneck" in facts(comparison_document(result, old, new))) is is_named
+
+
+@pytest.mark.parametrize(
+    ("restart_sd", "count", "words"),
+    [(0.0, 1, "as given"), (0.02, 1, "2 %, as given"), (None, 1, "two files of numbers"), (None, 3, "from 4 restarts")],
+)  # fmt: skip
+def test_a_document_says_where_the_restart_sd_is_from(
+    numbers: Callable[..., list[float]], restart_sd: float | None, count: int, words: str
+) -> None:
+    old, new = (RecordedRuns([np.array(numbers(seed=10 * i + j)) for j in range(count)]) for i in range(2))
+    document = comparison_document(compare_runs("", old, new, restart_sd=restart_sd), old, new)
+    assert words in facts(document)["restart SD"]
+
+
+def test_json_is_as_the_schema_says_whatever_is_not_finite() -> None:
+    verdict = MeasureVerdict("inconclusive", 0.1, -1.0, math.inf, 0.5, 0.55)
+    result = with_measures(
+        compared({}, 1, (1,)), {"energy": verdict, "newer": MeasureVerdict("inconclusive")}
+    )
+    nothing = RecordedRuns(())
+    answer = json.loads(
+        render_json([comparison_document(result, nothing, nothing)]), parse_constant=pytest.fail
+    )
+    validate(answer, json.loads((SCHEMAS / "compare.v1.json").read_text()))
+    assert answer["measures"]["energy"] == {
+        "verdict": "inconclusive", "words": "energy", "unit": "joules", "before": 0.5, "after": 0.55, "shift": 0.1,
+        "low": -1.0, "high": None,
+    }  # fmt: skip
+    assert answer["measures"]["newer"]["words"] == "newer"
+    for broken in (
+        {**answer, "verdict": "slower"},
+        {**answer, "runs": "many"},
+        {**answer, "schema_version": 2},
+    ):
+        with pytest.raises(Exception, match=r"is not|was expected"):
+            validate(broken, json.loads((SCHEMAS / "compare.v1.json").read_text()))
+
+
+def test_rows_of_stores_are_a_table_for_each_canary_without_empty_columns() -> None:
+    sweep = Efficiency(throughput=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.347)
+    row = OverviewRow(
+        canary="resnet18", host="gpu-1", service="search", image="search:1", origin="1.5", engine="torch 2.13.0",
+        device="H100", starts=3, runs=300, median=0.004, deviation=0.012, p90=0.0041, load=2.0, first_run=None,
+        slower=0.0, efficiency=sweep, model="file:1",
+    )  # fmt: skip
+    slow = msgspec.structs.replace(row, median=0.05, slower=11.5, image="search:2", deviation=None)
+    document = overview_document([row, slow, msgspec.structs.replace(row, canary="other")])
+    assert [table.title for table in document.tables] == ["resnet18", "other"]
+    table = document.tables[0]
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert not cells.keys() & {"first run", "energy of 1,000"}
+    assert (cells["median"], cells["SD"], cells["load"], cells["cost of 1,000"]) == (
+        "4 ms",
+        "1.2 %",
+        "2 s",
+        "0.347",
+    )
+    assert (cells["samples/s"], cells["by"], cells["at"]) == ("2,000", "sweep", "batch 8")
+    assert cells["of"] == "gpu-1 · search · search:1 · 1.5 · torch 2.13.0 · H100 · file:1"
+    assert table.rows[1][1] == "" and "search:2" in render_text(document, 200)
