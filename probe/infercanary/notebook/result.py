@@ -21,7 +21,7 @@ from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import labelled_tags
 from infercanary.render.document import Chart, Document, Fact, Series
 from infercanary.render.text import render_text
-from infercanary.render.units import count, quantity, value
+from infercanary.render.units import count, quantities, value
 
 if TYPE_CHECKING:
     from infercanary.compare.notebook import ComparedResults
@@ -178,27 +178,17 @@ class TimingResult:
     def document(self) -> Document:
         """The result as every renderer shows it."""
         medians = self.medians
-        of_runs = (
-            f"{count(len(self.runs), 'run')} of {sum(len(run.latencies) for run in self.runs)} repeats in all"
-        )
-        within = f" [{', '.join(value(end, 's') for end in self.interval)}]" if self.interval else ""
+        repeats = sum(len(run.latencies) for run in self.runs)
+        latency = f"median {value(self.median, 's')}" if medians else "no median"
+        environment = (f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment)
         return Document(
             name=self.canary,
-            sentence=f"median {value(self.median, 's')}{within}, {of_runs}"
-            if medians
-            else f"no median: {of_runs}",
+            sentence=f"{latency}, {count(len(self.runs), 'run')} of {count(repeats, 'repeat')} in all",
             facts=[
-                Fact(
-                    "phases",
-                    ", ".join(f"{name} {value(number, 's')}" for name, number in self.phases.items()),
-                ),
-                Fact(
-                    "tags", ", ".join(f"{tag} {quantity(share, 'ratio')}" for tag, share in self.tags.items())
-                ),
-                Fact(
-                    "environment",
-                    ", ".join(f"{n} {self.environment[n]}" for n in _SHOWN if n in self.environment),
-                ),
+                Fact("interval", " to ".join(value(end, "s") for end in self.interval or ())),
+                Fact("phases", quantities(self.phases, "s")),
+                Fact("tags", quantities(self.tags, "ratio")),
+                Fact("environment", ", ".join(environment)),
             ],
             charts=[Chart("medians of runs", "points", [Series("runs", medians)])],
         )

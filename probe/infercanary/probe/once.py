@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,7 @@ from infercanary.contract.profile import NO_CUPTI, Profile, shares
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.vocabulary import COMPONENTS, TAGS, labelled_tags
 from infercanary.probe import controls, failing, record
-from infercanary.probe.duty import DUTY_CAP, INTERVAL
+from infercanary.probe.duty import INTERVAL
 from infercanary.probe.loop import Probe
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
@@ -32,7 +32,7 @@ from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
 from infercanary.probe.targets.wire.timing_headers import SERVER
 from infercanary.render.document import Document, Fact, Table
 from infercanary.render.text import render_texts
-from infercanary.render.units import count, quantity, short, value, when
+from infercanary.render.units import count, quantities, quantity, short, value, when
 
 log = logging.getLogger("infercanary.probe")
 
@@ -83,7 +83,7 @@ def once(probe: Probe) -> int:
         UsageError: A canary cannot be opened by the user's mistake; the others were run and printed before.
     """
     mistake = _open(probe)
-    configured = values(decode(probe.report("")).families).get(INTERVAL.name, {}).get((), 0.0)
+    configured = _known(decode(probe.report("")))[INTERVAL.name].get((), 0.0)
     log.info("running every canary once")
     report = probe.once()
     if report is None:  # stopped meanwhile
@@ -92,7 +92,7 @@ def once(probe: Probe) -> int:
     if mistake is not None:
         raise mistake
     runs = last_runs(report)
-    good = all(name in runs and runs[name].outcome == "ok" for name in _states(values(report.families)))
+    good = all(name in runs and runs[name].outcome == "ok" for name in _states(_known(report)))
     # Nothing of a canary that failed can be compared.
     return ExitCode.FINE if good else ExitCode.INCONCLUSIVE
 
@@ -145,20 +145,20 @@ def report_documents(report: Report, interval_seconds: float) -> list[Document]:
         report: After one run of every canary.
         interval_seconds: Between runs, as configured.
     """
-    known = values(report.families)
+    known = _known(report)
     runs = last_runs(report)
-    seconds: dict[str, list[Fact]] = {}
-    for (device, name), number in known.get(controls.SECONDS.name, {}).items():
-        seconds.setdefault(device, []).append(Fact(name, number, "s"))
     at = min((run.started_at for run in runs.values()), default=report.started_at)
-    warnings = list(_warnings(runs, known, interval_seconds))
+    warnings = list(_warnings(known, interval_seconds))
+    seconds = [
+        (name, device, value(number, "s")) for (device, name), number in known[controls.SECONDS.name].items()
+    ]
     return [
         Document(name="InferCanary", sentence=f"one run, {when(at)}"),
         *(
             Document(name=f"canary {name}", sentence=state, facts=list(_facts(name, state, report, known)))
             for name, state in _states(known).items()
         ),
-        *(Document(name=f"controls on {device}", facts=facts) for device, facts in seconds.items()),
+        Document(name="controls", tables=[Table("", ("work", "device", "time"), seconds)]),
         Document(name="environment", facts=list(_environment(report.environment, known))),
         Document(name="samplers", facts=list(_samplers(known))),
         Document(name="warnings", sentence="" if warnings else "none", facts=warnings),
@@ -214,8 +214,8 @@ def last_runs(report: Report) -> dict[str, Run]:
     return {run.canary: run for run in report.runs if not run.boot_id}
 
 
-def phases_text(phases: Mapping[str, float], wall: float) -> str:
-    """Return phases with their shares of the wall time; launching is beside them: the device works meanwhile."""
+def _phases(phases: Mapping[str, float], wall: float) -> str:
+    """Phases with their shares of the wall time; launching is beside them: the device works meanwhile."""
     parts = {name.replace("_", " "): seconds for name, seconds in phases.items() if name != "launch"}
     if parts and (rest := wall - sum(parts.values())) > _REST * wall:
         parts["rest"] = rest
@@ -225,11 +225,14 @@ def phases_text(phases: Mapping[str, float], wall: float) -> str:
     )
 
 
+def _known(report: Report) -> Values:
+    """Metric → its points; none for a metric that the report lacks."""
+    return defaultdict(dict, values(report.families))
+
+
 def _states(known: Values) -> dict[str, str]:
     """Canary → its state, in the order of the settings."""
-    points = known.get(record.STATE.name, {})
-    states = {name: "unknown" for name, _ in points}
-    return states | {name: state for (name, state), on in points.items() if on}
+    return {name: state for (name, state), on in known[record.STATE.name].items() if on}
 
 
 def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fact]:
@@ -237,16 +240,15 @@ def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fac
     if run is None:
         why = "it was not open in time (open_timeout_seconds)" if state == "failing" else "it was not run"
         yield Fact("no run", why)
-    elif run.outcome != "ok":
+        return
+    if run.outcome != "ok":
         yield Fact(run.outcome.replace("_", " "), run.detail or "unknown; the log says why")
-    if run is not None and run.latencies:
+    if run.latencies:
         wall = median(run.latencies)
-        iqr = known.get(record.IQR.name, {}).get((name,))
-        texts = [f"median {value(wall, 's')}", f"min {value(min(run.latencies), 's')}"]
-        texts += [f"IQR {value(iqr, 's')}"] if iqr is not None else []
-        yield Fact("latency", ", ".join([*texts, count(len(run.latencies), "repeat")]))
-        yield Fact("phases", phases_text(run.phases, wall))
-        if (launch := run.phases.get("launch")) is not None:
+        times = {"median": wall, "min": min(run.latencies), "IQR": known[record.IQR.name].get((name,), 0.0)}
+        yield Fact("latency", f"{quantities(times, 's')}, {count(len(run.latencies), 'repeat')}")
+        yield Fact("phases", _phases(run.phases, wall))
+        if (launch := run.phases.get("launch", 0)) > 0:
             slow = (
                 "; longer than compute: the host sets the pace"
                 if launch > run.phases.get("compute", launch)
@@ -254,20 +256,17 @@ def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fac
             )
             yield Fact("launch", f"{value(launch, 's')} of the host's time, beside the phases{slow}")
     for label, metric, unit, factor in _PARTS:
-        parts = {labels[1:]: x for labels, x in known.get(metric.name, {}).items() if labels[0] == name and x}
-        texts = [" ".join([*labels, quantity(factor * x, unit)]) for labels, x in parts.items()]
-        yield Fact(label, ", ".join(texts).replace("_", " "))
-    if run is None:
-        return
+        points = known[metric.name].items()
+        parts = {
+            " ".join(labels).replace("_", " "): factor * x for (of, *labels), x in points if of == name and x
+        }
+        yield Fact(label, quantities(parts, unit).strip())
     if run.profile is not None:
-        operators = shares(run.profile, _OPERATORS)
-        yield Fact(
-            "operators", ", ".join(f"{name} {quantity(part, 'ratio')}" for name, part in operators.items())
-        )
-    for name, number in run.measures.items():
-        if (measure := measure_of(name)) is not None:
-            yield Fact(measure.words, number, measure.unit or "ratio")
-    if report.outputs.get(run.canary) == ():
+        yield Fact("operators", quantities(shares(run.profile, _OPERATORS), "ratio"))
+    for measure, number in run.measures.items():
+        if (about := measure_of(measure)) is not None:
+            yield Fact(about.words, number, about.unit or "ratio")
+    if report.outputs.get(name) == ():
         yield Fact("output", _UNCHECKED)
     for tag, label in zip(run.tags, labelled_tags(run.tags, run.clock_reason), strict=True):
         yield Fact("tag", f"{label}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}")
@@ -277,19 +276,17 @@ def _environment(environment: Mapping[str, str], known: Values) -> Iterator[Fact
     titles = {name: component.title for name, component in COMPONENTS.items() if component.is_first}
     for name, title in titles.items():
         yield Fact(title, environment.get(name))
-    for labels in known.get(GPU_INFO.name, {}):
-        gpu = dict(zip(GPU_INFO.labels, labels, strict=False))
-        text = f"{gpu['name']}, driver {gpu['driver_version']} (CUDA {gpu['cuda_version']} at most)"
-        yield Fact(f"GPU {gpu['gpu']}", text)
-    yield Fact("granted CPUs", known.get(GRANTED.name, {}).get((), "unknown"))
+    for index, gpu, *_ in known[GPU_INFO.name]:
+        yield Fact(f"GPU {index}", gpu)
+    yield Fact("granted CPUs", known[GRANTED.name].get((), "unknown"))
     yield Fact(
         "others", "; ".join(f"{name} {text}" for name, text in environment.items() if name not in titles)
     )
 
 
 def _samplers(known: Values) -> Iterator[Fact]:
-    succeeded = {name: good for (name,), good in known.get(SUCCESS.name, {}).items()}
-    state = next((name for (name,), on in known.get(NVML_STATE.name, {}).items() if on), "ok")
+    succeeded = {name: good for (name,), good in known[SUCCESS.name].items()}
+    state = next((name for (name,), on in known[NVML_STATE.name].items() if on), "ok")
     failed = {name: "no values; the log says why" for name, good in succeeded.items() if not good}
     if state != "ok" and "nvml" in succeeded:
         failed["nvml"] = f"{state}: {_NVML_STATES.get(state, '')}"
@@ -297,34 +294,20 @@ def _samplers(known: Values) -> Iterator[Fact]:
     yield from (Fact(name, why) for name, why in failed.items())
 
 
-def _warnings(runs: Mapping[str, Run], known: Values, interval_seconds: float) -> Iterator[Fact]:
-    def number(metric: Metric, otherwise: float) -> float:
-        return known.get(metric.name, {}).get((), otherwise)
-
-    for (name, reason), on in known.get(failing.CUDA_MISSING.name, {}).items():
+def _warnings(known: Values, interval_seconds: float) -> Iterator[Fact]:
+    for (name, reason), on in known[failing.CUDA_MISSING.name].items():
         if on:
-            ran = (
-                ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""
-            )
-            yield Fact(
-                name, f"it was to run on CUDA, but its engine {_CUDA_MISSING.get(reason, reason)}{ran}"
-            )
-    for name, run in runs.items():
-        if run.outcome == "not_finite":
-            yield Fact(name, "its output holds NaN or infinity; check weights, dtype and inputs")
-    yield from (Fact(name, matmul.ADVICE) for (name,), on in known.get(matmul.UNUSED.name, {}).items() if on)
-    if (ratio := number(OVERSUBSCRIPTION, 0)) > 1:
+            yield Fact(name, f"it was to run on CUDA, but its engine {_CUDA_MISSING.get(reason, reason)}")
+    yield from (Fact(name, matmul.ADVICE) for (name,), on in known[matmul.UNUSED.name].items() if on)
+    if (ratio := known[OVERSUBSCRIPTION.name].get((), 0)) > 1:
         yield Fact(
             "threads",
             f"{short(ratio, 3)} computing threads for each granted CPU: they wait for one another; lower "
             "OMP_NUM_THREADS (ONNX Runtime: intra_op_threads), or grant more CPUs",
         )
-    if (needed := number(INTERVAL, interval_seconds)) > interval_seconds:
-        cap = number(DUTY_CAP, 0)
-        duty = math.ceil(1000 * cap * needed / interval_seconds) / 1000
-        remedy = f"set duty_cap to {duty:g}, " if duty <= 1 else ""
+    if (needed := known[INTERVAL.name].get((), 0)) > interval_seconds:
         yield Fact(
             "interval",
-            f"the duty cap of {quantity(cap, 'ratio')} allows a run every {short(needed, 3)} s, not every "
-            f"{short(interval_seconds, 3)} s as configured; {remedy}accept the longer interval, or use smaller inputs",
+            f"the duty cap allows a run every {short(needed, 3)} s, not every {short(interval_seconds, 3)} s as "
+            "configured; raise duty_cap, accept the longer interval, or use smaller inputs",
         )

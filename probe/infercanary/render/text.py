@@ -12,8 +12,7 @@ from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Chart, Document, Table
 from infercanary.render.units import finite, value
 
-_LABEL, _MOST_LABEL = 13, 24  # columns, besides the indentation
-_MOST_CELL = 28
+_LABEL, _MOST_LABEL, _MOST_CELL = 13, 24, 28  # columns, besides the indentation
 _MEDIAN = 14  # columns of a median beside its mark, and of the indentation
 _TEXT = 2000  # characters of one text
 _LEAST = 0.05  # a scale spans at least this share of its end, so that noise does not look like a change
@@ -42,7 +41,7 @@ def render_text(document: Document, width: int = 80) -> str:
     blocks = [
         wrapped(head, width) if head else [],
         _rows(facts, width),
-        *(_table(table, width) for table in document.tables),
+        *(_table(table, width) for table in document.tables if table.rows),
         *(_chart(chart, width - _LABEL - _MEDIAN) for chart in document.charts),
         _rows(advice, width),
     ]
@@ -118,7 +117,8 @@ def _chart(chart: Chart, width: int) -> Iterator[str]:
             yield f"{'▲':>{_LABEL + 3 + place(median(side), width)}} {value(median(side), chart.unit)}"
     if marks := {mark // step for mark in chart.marks}:
         yield " " * (_LABEL + 2) + "".join("▲" if column in marks else " " for column in range(width))
-    yield f"{'':{_LABEL + 2}}from {value(low, chart.unit)} to {value(high, chart.unit)}"
+    title = shortened(chart.title, _MOST_LABEL)
+    yield " " * (_LABEL + 2) + f"{title} from {value(low, chart.unit)} to {value(high, chart.unit)}"
 
 
 def _finite(values: Sequence[float | None]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime, timezone
 
 _FACTORS = 10.0  # from this ratio on a shift is written as a factor
@@ -38,6 +39,11 @@ def quantity(number: float, unit: str) -> str:
         return size(number)
     factor, name = {"ratio": (100, "%"), "joules": (1, "J")}.get(unit, (1, unit))
     return f"{short(factor * number, 3)} {name}"
+
+
+def quantities(numbers: Mapping[str, float], unit: str) -> str:
+    """Return named quantities without those that are 0 in one line, such as ``load 1.8 s, first run 143 ms``."""
+    return ", ".join(f"{name} {quantity(number, unit)}" for name, number in numbers.items() if number)
 
 
 def size(number: float) -> str:

@@ -65,7 +65,7 @@ def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path: Path) -> None:
     assert re.search(
         r"^  cold start +load [\d.]+ m?s, first run [\d.]+ [µm]?s, warm up [\d.]+ [µm]?s", out, re.MULTILINE
     )
-    assert re.search(r"^controls on cpu\n\n  cpu_spin\S* +[\d.]+ [µm]s$", out, re.MULTILINE)
+    assert re.search(r"^controls\n\n  work .*\n  cpu_spin\S* +cpu +[\d.]+ [µm]s$", out, re.MULTILINE)
     assert re.search(
         rf"^environment\n(\n|  .*\n)+  torch +{re.escape(torch.__version__)}\n  CUDA ", out, re.MULTILINE
     )
@@ -121,7 +121,6 @@ def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -
     assert "  no run       it was not open in time" in blocks["canary never: failing"]
     assert "  output       not checked: " in blocks["canary silent: steady"]
     assert "  output  " not in blocks["canary good: steady"]
-    assert re.search(r"^  nan +its output holds NaN or infinity", out, re.MULTILINE)
 
 
 def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from infercanary.contract.profile import NO_CUPTI, Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
 from infercanary.probe import controls, failing, record
-from infercanary.probe.duty import DUTY_CAP, INTERVAL
+from infercanary.probe.duty import INTERVAL
 from infercanary.probe.once import last_runs, profile_document, report_documents
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
@@ -81,7 +81,6 @@ HEALTHY = report(
         GRANTED.family(2),
         OVERSUBSCRIPTION.family(1),
         INTERVAL.family(10),
-        DUTY_CAP.family(0.01),
         failing.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
     [
@@ -89,7 +88,13 @@ HEALTHY = report(
             "resnet18",
             (0.02091, *(0.0214,) * 11),
             phases={"compute": 0.0214},
-            measures={"throughput": 46.7289, "host_memory": 412e6, "device_memory": 3.5e9, "newer": 1.0},
+            measures={
+                "throughput": 46.7289,
+                "host_memory": 412e6,
+                "device_memory": 3.5e9,
+                "device_use": 0.934,
+                "newer": 1.0,
+            },
         )
     ],
     {
@@ -120,7 +125,6 @@ ALL_WRONG = report(
         GRANTED.family(1.5),
         OVERSUBSCRIPTION.family(64 / 1.5),
         INTERVAL.family(6875.4),
-        DUTY_CAP.family(0.01),
         failing.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
     ],
     [
@@ -146,7 +150,6 @@ CUDA = report(
         GRANTED.family(16),
         OVERSUBSCRIPTION.family(0.5),
         INTERVAL.family(10),
-        DUTY_CAP.family(0.01),
     ],
     [
         run(
@@ -189,13 +192,15 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             bottleneck compute 93 %, io 0.2 %, scheduling 6.8 %
             throughput 46.7 samples/s
             host memory 412 MB
-            controls on cpu
-            memory_copy 1.231 ms
+            use of the device 93.4 %
+            controls
+            memory_copy cpu 1.231 ms
             torch 2.13.0+cpu
             CUDA none (CPU-only build)
             mode eager
             intra-op threads 2
             granted CPUs 2
+            os Debian GNU/Linux 12 (bookworm)\\n
             working threads, cgroup
             nvml no_driver: no NVIDIA driver here
             warnings: none
@@ -212,14 +217,13 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             tag cgroup_throttled: the CPU quota held it back; raise the quota
             tag of_a_later_version: unknown
             others env_LD_PRELOAD /very/long
+            working threads\\n
             cgroup no values; the log says why
             nvml lost: a GPU fell off the bus
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
-            It ran on the CPU instead (cpu_fallback)
             closed it was to run on CUDA, but its engine sees no device
-            nan its output holds NaN or infinity; check weights
             threads 42.7 computing threads for each granted CPU
-            allows a run every 6,880 s, not every 10 s as configured; accept the longer interval
+            allows a run every 6,880 s, not every 10 s as configured; raise duty_cap
             """,
         ),
         (
@@ -229,10 +233,9 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             launch 345 µs of the host's time, beside the phases; longer than compute: the host sets the pace
             launch 4 µs of the host's time, beside the phases\n
             tag gpu_clock_limited (sw_thermal): the GPU's clock was held down
-            controls on cuda
-            gpu_fma 210 µs
+            gpu_fma cuda 210 µs
             cuDNN 91002
-            GPU 0 NVIDIA H100 80GB HBM3, driver 550.54.15 (CUDA 12.4 at most)
+            GPU 0 NVIDIA H100 80GB HBM3
             """,
         ),
     ],
@@ -260,13 +263,14 @@ def test_every_tag_and_every_state_has_its_words() -> None:
 
 def test_what_is_not_known_is_said_to_be_unknown() -> None:
     assert "granted CPUs  unknown" in shown(report([], []))
-    states = record.STATE.family({("c", each): 0 for each in CANARY_STATES})
-    assert re.search(r"canary c: unknown\n\n  no run +it was not run\n", shown(report([states], [])))
+    assert re.search(
+        r"canary c: steady\n\n  no run +it was not run\n", shown(report(canary("c", "steady"), []))
+    )
 
 
-def test_a_longer_interval_names_the_cap_that_the_configured_one_needs() -> None:
-    made = report([INTERVAL.family(28.35), DUTY_CAP.family(0.01)], [])
-    assert "every 28.4 s, not every 10 s as configured; set duty_cap to 0.029," in shown(made)
+def test_a_longer_interval_is_a_warning() -> None:
+    made = report([INTERVAL.family(28.35)], [])
+    assert "every 28.4 s, not every 10 s as configured; raise duty_cap," in shown(made)
     assert "warnings: none" in shown(made, 28.35)
 
 

@@ -42,7 +42,8 @@ REGRESSED = Document(
                 ("aten::conv2d", "9.8 ms", "84.1 %", "1x3x224x224 float, " * 4),
                 ("aten::" + "long_" * 20, "12.04 ms", "5 %", ""),
             ],
-        )
+        ),
+        Table("empty", ("a", "b"), []),
     ],
     charts=[
         Chart("latency", "distributions", [Series("baseline", OLD, "old"), Series("candidate", NEW)]),
