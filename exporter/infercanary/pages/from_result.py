@@ -14,19 +14,19 @@ from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import (
     Phrase,
     alarms,
+    cold_starts,
     conditions,
     explanations,
     listed,
     measure_change,
     milliseconds,
     part_interval,
+    phrases,
     progress,
 )
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.units import quantity, when
 
-OPERATOR_CHANGES = {"grew": "slower", "shrank": "faster", "new": "new", "gone": "gone"}
-"""Kind of an operator's change → its word in a table."""
 _CHANGES = 20  # components in a fact
 
 
@@ -38,14 +38,15 @@ def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
         is_change: Whether the latency changed; if not, shares of the change are left out.
     """
     parts = {"due to the host": causes.host, "due to the image": causes.image, "due to the load": causes.load}
-    phrases = [
+    hidden = () if is_change else (*parts, "bottleneck", "phase", "operators")
+    facts = [
         *alarms(causes),
-        *(Phrase(0, label, part_interval(part)) for label, part in parts.items() if is_change),
-        Phrase(0, "changed", listed(causes.changes, _CHANGES)),
+        *phrases({label: part_interval(part) for label, part in parts.items()}),
+        Phrase("changed", listed(causes.changes, _CHANGES)),
+        *cold_starts(causes),
         *explanations(causes),
     ]
-    hidden = () if is_change else ("bottleneck", "phase", "operators")
-    return _facts(phrase for phrase in phrases if phrase.label not in hidden)
+    return _facts(phrase for phrase in facts if phrase.label not in hidden)
 
 
 def condition_facts(result: Result, policy: Policy = LIVE) -> list[Fact]:
@@ -60,7 +61,7 @@ def operators_table(operators: Operators | None) -> Table | None:
     rows = [
         (
             shift.operator,
-            OPERATOR_CHANGES[shift.change],
+            shift.change,
             milliseconds(shift.before),
             milliseconds(shift.after),
             f"{100 * shift.share:.0f} %",
@@ -117,17 +118,17 @@ def _facts(phrases: Iterable[Phrase]) -> list[Fact]:
 
 def _upgrade(result: Result) -> list[Fact]:
     """Return medians and images of both sides, and the link to the commits between them."""
-    facts = [Fact("old median", result.baseline, "s"), Fact("new median", result.current, "s")]
-    if result.upgraded_at is None:
-        return facts
-    old, new = (f"({of.words})" if of.words else "" for of in result.origins)
-    link = origin.link(*result.origins)
+    link, names = origin.link(*result.origins), (result.baseline_image, result.candidate_image)
+    old, new = (
+        f"{name} ({of.words})" if of.words else name for name, of in zip(names, result.origins, strict=True)
+    )
     return [
-        *facts,
-        Fact("old image", f"{result.baseline_image} {old}".rstrip()),
-        Fact("new image", f"{result.candidate_image} {new}".rstrip()),
+        Fact("old median", result.baseline, "s"),
+        Fact("new median", result.current, "s"),
+        Fact("old image", old),
+        Fact("new image", new),
         Fact("commits", link and (origin.changed(*result.origins) or "source"), link=link),
-        Fact("upgraded", when(result.upgraded_at)),
+        Fact("upgraded", "" if result.upgraded_at is None else when(result.upgraded_at)),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from typing import NamedTuple
@@ -30,18 +29,13 @@ _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": 
 class Phrase(NamedTuple):
     """A statement: a fact, and a part of the sentence, which has it as a whole or not at all."""
 
-    rank: int
-    """Order of importance. Every phrase of rank 0 is in the sentence: these are short."""
     label: str
     value: str
     """Empty if there is nothing to say."""
     template: str = "{0.label} {0.value}"
-    """Of its part of the sentence."""
-
-    @property
-    def text(self) -> str:
-        """Its part of the sentence."""
-        return self.template.format(self)
+    """Of the part of the sentence."""
+    is_alarm: bool = False
+    """True: short, and in every sentence."""
 
 
 def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also: Sequence[str] = ()) -> str:
@@ -56,22 +50,27 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
         also: Other findings on the same canary, such as :func:`measure_words`.
 
     Returns:
-        One line of at most :data:`SENTENCE_BYTES` bytes without a full stop; the least important phrases are left out.
+        One line of at most :data:`SENTENCE_BYTES` bytes without a full stop. What does not fit is left out, the last
+        phrases first.
     """
-    causes, phrases = result.causes, [Phrase(2, "", text, "{0.value}") for text in also]
-    if result.shift is None:
-        return _fitted(_leads(result), [*alarms(causes), *phrases])
-    changes = [Phrase(8 if is_variable(c) else 3, "", listed([c]), "{0.value}") for c in causes.changes]
-    versions, variables = ([c for c in changes if c.rank == rank][:_COMPONENTS] for rank in (3, 8))
-    phrases = [*alarms(causes), *phrases, *versions]
-    if result.state in CHANGED:
-        subject = _UPGRADED[result.changed] if subject == "image" else subject
-        phrases = [Phrase(1, "", _cause(causes, subject), "{0.value}"), *phrases, *explanations(causes)]
-    phrases += [*conditions(result, policy), *variables]
-    if result.state in CHANGED and causes.cause not in ("host", "load"):
-        commits = origin.changed(*result.origins), origin.link(*result.origins)
-        phrases += [Phrase(13, "", words, "{0.value}") for words in commits]
-    return _fitted(_leads(result), phrases)
+    causes, is_change = result.causes, result.state in CHANGED
+    changes = [Phrase("", listed([change])) for change in sorted(causes.changes, key=is_variable)]
+    first = min(_COMPONENTS, sum(not is_variable(change) for change in causes.changes))
+    subject = _UPGRADED[result.changed] if subject == "image" else subject
+    is_subject = is_change and causes.cause not in ("host", "load")
+    statements = [
+        Phrase("", _cause(causes, subject) if is_change else ""),
+        *alarms(causes),
+        *(Phrase("", text) for text in also),
+        *changes[:first],
+        *(explanations(causes) if is_change else ()),
+        *cold_starts(causes),
+        *conditions(result, policy),
+        Phrase("", origin.changed(*result.origins) if is_subject else ""),
+        *changes[first:],
+        Phrase("", origin.link(*result.origins) if is_subject else ""),
+    ]
+    return _fitted(_leads(result), [phrase for phrase in statements if phrase.value])
 
 
 def progress(result: Result) -> str:
@@ -92,12 +91,9 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
 
 def measure_change(verdict: MeasureVerdict) -> str:
     """Write the shift of a measure with its interval; empty if too few values are known."""
-    shift, low, high = verdict.shift, verdict.low, verdict.high
-    if (
-        shift is None or low is None or high is None or high == math.inf
-    ):  # the noise of few values may have no bound
+    if verdict.shift is None or verdict.low is None or verdict.high is None:
         return ""
-    return interval(shift, low, high)
+    return interval(verdict.shift, verdict.low, verdict.high)
 
 
 def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
@@ -142,106 +138,99 @@ def part_interval(part: Part | None) -> str:
 
 
 def alarms(causes: Causes) -> list[Phrase]:
-    """Return what matters whatever the latency does: memory kills, CPU fallback, another output, a slow cold start."""
+    """Return what matters whatever the latency does: memory kills, CPU fallback, another output."""
     old, new = causes.memory_kills
-    error = f"(relative error {causes.output_error:.2g})" if causes.output_error else ""
-    return [
-        Phrase(0, "killed for memory", f"{old} → {new} times" if new > old else ""),
-        Phrase(0, "CPU fallback:", "it ran on a GPU before" if causes.cpu_fallback else ""),
-        Phrase(0, "output changed", error if causes.output_changed else ""),
-        Phrase(0, "output tokens", _both(causes.output_tokens, "g")),
-        *(
-            Phrase(4, f"cold start, {step.replace('_', ' ')}:", f"{_both(seconds, '.1f')} s")
-            for step, seconds in causes.cold_start.items()
-        ),
-    ]
+    values = {
+        "killed for memory": f"{old} → {new} times" if new > old else "",
+        "CPU fallback:": "it ran on a GPU before" if causes.cpu_fallback else "",
+        "output changed": f"(relative error {causes.output_error:.2g})" if causes.output_changed else "",
+        "output tokens": _both(causes.output_tokens, "g"),
+    }
+    return phrases(values, is_alarm=True)
+
+
+def cold_starts(causes: Causes) -> list[Phrase]:
+    """Return the steps of the cold start that became slower."""
+    steps = causes.cold_start.items()
+    return phrases(
+        {f"cold start, {step.replace('_', ' ')}:": f"{_both(both, '.1f')} s" for step, both in steps}
+    )
 
 
 def explanations(causes: Causes) -> list[Phrase]:
     """Return what explains a change: bottleneck, phases, operators, other processes, controls, siblings, tags."""
-    phases, cores = [*causes.phases], _both(causes.inside, ".2f")
-    bottleneck = _bottleneck(causes.bottlenecks)
-    if bottleneck.value and phases == ["compute"]:
-        phases = []  # the one phase of a CPU says less than its resource
+    bottleneck, phase = _bottleneck(causes.bottlenecks), " and ".join(causes.phases)
+    if bottleneck.value and phase == "compute":
+        phase = ""  # the one phase of a CPU says less than its resource
     controls = ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     parts = {"siblings": causes.siblings, "SM clock explains": causes.clock}
-    return [
-        bottleneck,
-        Phrase(5, "phase", " and ".join(phases), "{0.value} phase" + "s" * (len(phases) > 1)),
-        Phrase(5, "operators", operators_words(causes.operators), "{0.value}"),
-        Phrase(5, "other processes in its container used", f"{cores} cores" if cores else ""),
-        Phrase(7, "controls", controls or ("flat" if causes.has_controls else "")),
-        *(
-            Phrase(9, label, percent(part.shift))
+    values = {
+        "cores used by other processes in its container": _both(causes.inside, ".2f"),
+        "controls": controls or ("flat" if causes.has_controls else ""),
+        **{
+            label: percent(part.shift)
             for label, part in parts.items()
             if part and abs(part.shift) >= LIVE.decide.clear_zone
-        ),
-        *(
-            Phrase(9, tag, f"in {100 * before:.0f} → {100 * after:.0f} % of runs")
-            for tag, (before, after) in causes.tags.items()
-        ),
-    ]
+        },
+        **{tag: f"in {100 * old:.0f} → {100 * new:.0f} % of runs" for tag, (old, new) in causes.tags.items()},
+    }
+    operator = Phrase("operators", operators_words(causes.operators), "{0.value}")
+    return [bottleneck, Phrase("phase", phase, "{0.value} phase"), operator, *phrases(values)]
 
 
 def conditions(result: Result, policy: Policy = LIVE) -> list[Phrase]:
     """Return the conditions of a verdict: weights, concurrent baseline, adjustments, restart variance, hosts."""
-    is_open = result.state in ("inconclusive", "unconfirmed")
+    if result.shift is None:
+        return []
+    is_open, redrawn = result.state in ("inconclusive", "unconfirmed"), result.doubts.redrawn
     is_assumed = is_open and result.restart.df <= policy.pool.restart_df
     restarts = "estimated from other services" if policy.pool.prior else "assumed: no restart observed yet"
-    redrawn, own = result.doubts.redrawn, part_interval(result.own)
-    ran_before = (
-        f"an image that ran before, compared with its own history {own}"
-        if own
-        else "an image that ran before"
-    )
     replicas = (
         f"{count(result.concurrent, 'replica')} on the old {_UPGRADED[result.changed]} over the same period"
     )
     if result.concurrent_shift is not None:
         replicas += f" ({percent(result.concurrent_shift)})"
-    return [
-        Phrase(0, "other weights", f"in each of {redrawn} starts" if redrawn else ""),
-        Phrase(2, "needs", "more restarts or replicas" if is_open and result.looks.needs_starts else ""),
-        Phrase(2, "rollback:", ran_before if result.rollback else ""),
-        Phrase(
-            8,
-            "images",
-            "compared by name: their digests are not comparable" if result.doubts.is_by_reference else "",
-        ),
-        Phrase(8, "compared with", replicas if result.concurrent else ""),
-        Phrase(9, "adjusted", "after subtracting CPU wait" if result.is_unwaited else "", "{0.value}"),
-        Phrase(10, "restart variance", restarts if is_assumed else ""),
-        Phrase(
-            11,
-            "excluded",
-            count(result.contended, "contended start") if result.contended else "",
-            "{0.value} excluded",
-        ),
-        Phrase(12, "compared on", count(result.hosts, "host") if result.hosts else "", "on {0.value}"),
-    ]
+    by_name = "compared by name: their digests are not comparable"
+    values = {
+        "needs": "more restarts or replicas" if is_open and result.looks.needs_starts else "",
+        "compared with its own history": part_interval(result.own),
+        "images": by_name if result.doubts.is_by_reference else "",
+        "compared with": replicas if result.concurrent else "",
+        "adjusted": "after subtracting CPU wait" if result.is_unwaited else "",
+        "restart variance": restarts if is_assumed else "",
+        count(result.contended, "contended start"): "excluded" if result.contended else "",
+        "compared on": count(result.hosts, "host") if result.hosts else "",
+    }
+    weights = {"other weights": f"in each of {redrawn} starts" if redrawn else ""}
+    return [*phrases(weights, is_alarm=True), *phrases(values)]
+
+
+def phrases(values: Mapping[str, str], *, is_alarm: bool = False) -> list[Phrase]:
+    """Return a phrase for each label and value; a value that is empty has none."""
+    return [Phrase(label, value, is_alarm=is_alarm) for label, value in values.items() if value]
 
 
 def _both(pair: tuple[float, float] | None, form: str) -> str:
     return " → ".join(f"{number:{form}}" for number in pair or ())
 
 
-def _fitted(leads: Sequence[str], phrases: Sequence[Phrase]) -> str:
-    """Join the longest lead and phrases, the most important first, as far as they fit."""
-    chosen = {i for i, phrase in enumerate(phrases) if phrase.value and not phrase.rank}
+def _fitted(leads: Sequence[str], statements: Sequence[Phrase]) -> str:
+    """Join the longest lead that fits, all alarms, and the first of the other phrases."""
+    chosen = [phrase for phrase in statements if phrase.is_alarm]
 
-    def joined(lead: str, places: set[int]) -> str:
-        parts = "; ".join(phrases[i].text for i in sorted(places))
+    def joined(lead: str, *chosen: Phrase) -> str:
+        parts = "; ".join(p.template.format(p).strip() for p in statements if p in chosen)
         text = f"{lead}{'; ' if ':' in lead else ': '}{parts}" if parts else lead
         return printable(text, replacement=REPLACEMENT)
 
-    def fits(lead: str, places: set[int]) -> bool:
-        return len(joined(lead, places).encode()) <= SENTENCE_BYTES
+    def fits(text: str) -> bool:
+        return len(text.encode()) <= SENTENCE_BYTES
 
-    lead = next(lead for lead in leads if lead is leads[-1] or fits(lead, chosen))
-    for i, phrase in sorted(enumerate(phrases), key=lambda item: item[1].rank):
-        if phrase.value and fits(lead, chosen | {i}):
-            chosen.add(i)
-    return joined(lead, chosen)
+    lead = next((lead for lead in leads if fits(joined(lead, *chosen))), leads[-1])
+    for phrase in statements:
+        if fits(joined(lead, *chosen, phrase)):
+            chosen.append(phrase)
+    return joined(lead, *chosen)
 
 
 def _leads(result: Result) -> Sequence[str]:
@@ -252,14 +241,12 @@ def _leads(result: Result) -> Sequence[str]:
     if result.shift is None or result.low is None or result.high is None:
         return (f"{result.state}: too few runs of {new} yet",)
     if result.only is not None:
-        return (f"{result.state}: all values are {milliseconds(result.only)}", result.state)
-    size = f"{result.state} {interval(result.shift, result.low, result.high)}"
-    lead = size
+        return f"{result.state}: all values are {milliseconds(result.only)}", result.state
+    size = lead = f"{result.state} {interval(result.shift, result.low, result.high)}"
     if result.baseline is not None and result.current is not None:
         lead += f" ({milliseconds(result.baseline, result.current)})"
-    if result.changed != "image":
-        lead += f" with {new}"
-    return lead, size, result.state
+    lead += f" with {new}" if result.changed != "image" else ""
+    return lead + (" after a rollback" if result.rollback else ""), size, result.state
 
 
 def _no_baseline(result: Result) -> str:
@@ -302,21 +289,19 @@ def _bottleneck(shares: Mapping[Limit, float]) -> Phrase:
     words = ", ".join(f"{limit} {100 * min(share, 1):.0f} %" for limit, share in shares.items() if share > 0)
     template = next(iter(shares)) if known >= LIVE.attribute.whole_share else "{0.value}"
     return Phrase(
-        4, "bottleneck", f"{words} of the change" if known >= LIVE.attribute.phase_share else "", template
+        "bottleneck", f"{words} of the change" if known >= LIVE.attribute.phase_share else "", template
     )
 
 
-def operators_words(operators: Operators | None, most: int = 1) -> str:
-    """Name the largest operators of a change: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
+def operators_words(operators: Operators | None) -> str:
+    """Name the largest operator of a change: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
     if operators is None:
         return ""
-    if operators.state != "explained":
+    if operators.state != "explained" or not operators.shifts:
         return (
             "no operator explains it" if operators.state == "outside" else "the profile does not explain it"
         )
-    named = []
-    for shift in operators.shifts[:most]:
-        name, times = shortened(short_name(shift.operator), _VALUE), milliseconds(shift.before, shift.after)
-        detail = f", {shortened(shift.detail, 80)}" if shift.detail else ""
-        named.append(f"{name} {times} ({100 * shift.share:.0f} % of the change{detail})")
-    return ", ".join(named)
+    shift = operators.shifts[0]
+    name, times = shortened(short_name(shift.operator), _VALUE), milliseconds(shift.before, shift.after)
+    detail = f", {shortened(shift.detail, 80)}" if shift.detail else ""
+    return f"{name} {times} ({100 * shift.share:.0f} % of the change{detail})"

@@ -86,7 +86,7 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
         await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="improved", **of_latency))
         _, page = await up.get("/")
         assert 'class="verdict improved"' in page
-        assert "an image that ran before" in page
+        assert " after a rollback: " in page
         assert '<li class="regressed">' in page and "image; torch 2.7.0 → 2.13.0" in page
 
 

@@ -209,7 +209,7 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     judging.turn()
     found = judging.findings[S]
     assert (found.judgements["c"].state, found.judgements["c"].changed) == ("regressed", "model")
-    assert "since the new model in the same image" in found.sentences["c"]
+    assert " with the new model: " in found.sentences["c"]
     assert [answer.upgraded_at for answer in found.answers["c"]] == [2000.0]
     assert judging._store is not None
     judging._store.close()
@@ -221,7 +221,7 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     judging.turn()
     found = judging.findings[S]
     assert found.judgements["c"].state == "no_baseline"
-    assert "settings changed at 1970-01-01 00:50 UTC" in found.sentences["c"]
+    assert "settings changed (1970-01-01 00:50:00 UTC)" in found.sentences["c"]
     judging._store.close()  # type: ignore[union-attr]
 
 
@@ -284,7 +284,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
     ended = msgspec.structs.replace(generation("b2", "sha256:2"), memory_kills=(700.0,))
     judging.submit(ended, [], ())
     judging.turn()
-    assert "the new image's server was ended once for memory" in judging.findings[S].sentences["c"]
+    assert "killed for memory 0 → 1 times" in judging.findings[S].sentences["c"]
     judging.stop()
     assert judging._store is not None
     judging._store.close()
@@ -292,7 +292,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
     after = Judging(path)
     after.submit(generation("b2", "sha256:2"), [], runs(61))
     after.turn()
-    assert "the new image's server was ended once for memory" in after.findings[S].sentences["c"]
+    assert "killed for memory 0 → 1 times" in after.findings[S].sentences["c"]
     assert after._store is not None
     after._store.close()
 

@@ -161,7 +161,7 @@ def test_a_rollback_is_not_judged_by_what_it_takes_back() -> None:
     back = generation("c", V1, 5 * HOUR)
     findings = judged(*BEFORE, *(start(each, SLOW, 560) for each in running), start(back))
     given = Memory(findings, [*running, back]).says(image=V1)
-    assert given.verdict == "improved" and "an image that ran before" in given.sentence
+    assert given.verdict == "improved" and "after a rollback" in given.sentence
     assert Memory(findings, [*running, back]).says(image=V2).verdict == "unknown"
 
 

@@ -253,7 +253,7 @@ def test_the_least_important_is_left_out_first_and_as_a_whole() -> None:
         (HOST_MEMORY, 0.28, 0.34, "host memory regressed +31.0 % [+28.0, +34.0]"),
         (SPREAD.name, 0.28, 0.34, "run-to-run spread regressed +31.0 % [+28.0, +34.0]"),
         ("of a newer probe", 0.28, 0.34, "of a newer probe regressed +31.0 % [+28.0, +34.0]"),
-        (HOST_MEMORY, -1.0, math.inf, "host memory regressed"),
+        (HOST_MEMORY, -1.0, math.inf, "host memory regressed ×1.31 [×0, ×∞]"),
         (HOST_MEMORY, None, None, "host memory regressed"),
     ],
 )
