@@ -28,7 +28,6 @@ import infercanary.probe
 from infercanary.ab.answer import CanaryAnswer
 from infercanary.ab.estimate import CONFIRMATIONS
 from infercanary.client import accept, fetch
-from infercanary.compare import options
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult
 from infercanary.compare.overview import OverviewRow
@@ -54,6 +53,7 @@ from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.targets import REASONS
 from infercanary.probe.targets.matmul import PRECISIONS
+from infercanary.render.json import VERSION
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -360,7 +360,7 @@ def files() -> dict[Path, str]:
     book = made.get(RUNBOOKS, RUNBOOKS.read_text(encoding="utf-8"))
     made[RUNBOOKS_PAGE] = web_page(book)
     made |= {
-        SCHEMAS / f"{name}.v{options.VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
+        SCHEMAS / f"{name}.v{VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
         for name, schema in printed().items()
     }
     made[SCHEMAS / f"doctor.v{rendering.VERSION}.json"] = (
@@ -389,7 +389,7 @@ def printed() -> dict[str, dict[str, Any]]:
 def schema_of_answer(
     command: str, results: Sequence[type[msgspec.Struct]], more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Make the schema of :func:`~infercanary.compare.options.answer`: the worst canary, and all under ``canaries``.
+    """Make the schema of :func:`~infercanary.render.json.render_json`: the worst canary, and all under ``canaries``.
 
     Args:
         command: Whose answer it is.
@@ -406,13 +406,13 @@ def schema_of_answer(
     canary = {"type": "object", "properties": fields}
     whole = {
         **fields,
-        "schema_version": {"const": options.VERSION},
+        "schema_version": {"const": VERSION},
         "canaries": {"type": "array", "items": {"$ref": "#/$defs/canary"}},
         **more,
     }
     return {
         "$schema": DIALECT,
-        "title": f"infercanary {command} --json, version {options.VERSION}",
+        "title": f"infercanary {command} --json, version {VERSION}",
         "type": "object",
         "properties": _with_null(whole),
         "required": ["schema_version", "verdict", "notes", "canaries"],
@@ -433,7 +433,7 @@ def schema_of_rows(command: str, row: type[msgspec.Struct]) -> dict[str, Any]:
     _, definitions = msgspec.json.schema_components([row], ref_template="#/$defs/{name}")
     return {
         "$schema": DIALECT,
-        "title": f"infercanary {command} --json, version {options.VERSION}",
+        "title": f"infercanary {command} --json, version {VERSION}",
         "type": "array",
         "items": {"$ref": f"#/$defs/{row.__name__}"},
         "$defs": _with_null(definitions),

@@ -14,12 +14,12 @@ import structlog
 from docs.chromium import tab
 from grafana.situations.history import exporters
 from grafana.situations.worlds import END, SITUATIONS
-from infercanary.compare import page as reports
 from infercanary.compare.comparison import compare_runs
+from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.exporter import runbooks, status
 from infercanary.exporter.app import VERSION
-from infercanary.judge.policy import FILES
+from infercanary.pages.html import render_page
 
 FOLDER = Path(__file__).parent / "img"
 SITUATION = "upgraded"
@@ -50,8 +50,8 @@ def report() -> str:
     rng = np.random.default_rng(20)
     before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
     result = compare_runs("", before, after, files=(["old.csv"], ["new.csv"]))
-    with patch("time.time", lambda: END), patch("sys.argv", ["infercanary", "compare", "old.csv", "new.csv"]):
-        return reports.page("old.csv → new.csv", [reports.comparison(result, before, after)], [], FILES)
+    document = comparison_document(result, before, after)
+    return render_page("old.csv → new.csv", [document], colophon=["infercanary compare old.csv new.csv"])
 
 
 async def draw() -> dict[Path, bytes]:

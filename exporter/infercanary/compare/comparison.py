@@ -31,7 +31,7 @@ from infercanary.judge.result import Causes, Result, State
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Verdict
 from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, sentence
-from infercanary.render.units import count, interval, short
+from infercanary.render.units import count, interval, short, value
 
 Gate = Literal["all", "latency"]
 GATES: tuple[Gate, ...] = get_args(Gate)
@@ -161,6 +161,7 @@ def compare_runs(
         scatter = shift_of_starts(old.points, new.points, pool=policy.pool)
         sides = (before.runs, after.runs), (before.starts, after.starts)
         actions = settling_actions(scatter, restarts, *sides, policy)
+    unit: Literal["s"] | None = "s" if starts or (old.in_seconds and new.in_seconds) else None
     judge_result = Result(
         state=seen.verdict,
         shift=seen.shift,
@@ -176,7 +177,7 @@ def compare_runs(
         canary=shown(canary) or None,
         verdict=seen.verdict,
         exit_code=OF_VERDICT[seen.verdict],
-        sentence=_sentence(judge_result, policy, subject, has_both)
+        sentence=_sentence(judge_result, policy, subject, unit, has_both)
         if is_known
         else f"inconclusive: too few runs: a start needs {policy.pool.fewest_runs}; {before.runs} of the baseline and "
         f"{after.runs} of the candidate count",
@@ -190,7 +191,7 @@ def compare_runs(
         restarts_seen=round(restarts.df - policy.pool.restart_df) if source == "estimated" else 0,
         runs=before.runs + after.runs,
         starts=before.starts + after.starts,
-        unit="s" if starts or (old.in_seconds and new.in_seconds) else None,
+        unit=unit,
         baseline=before,
         candidate=after,
         phases=part_shifts(pair, "phases", policy) if has_both else {},
@@ -293,11 +294,11 @@ def _with_failures(result: ComparisonResult, candidate: RecordedRuns) -> Compari
     elif rose:  # the runs that ended well say nothing about those that failed, however fast they were
         others = result.sentence.removeprefix("inconclusive: ")
         changes |= {"verdict": "inconclusive", "sentence": f"inconclusive: {shares}; the others: {others}"}
+    elif shares:
+        changes["notes"] = [*result.notes, f"candidate: {shares}: no clear rise"]
     if (rose and result.verdict != "regressed") or not candidate.points:
         last = f"; the last one: {candidate.failure}" if candidate.failure else ""
-        changes["next"] = [
-            f"find out why runs of the candidate fail or are missing, in the log of its probe{last}"
-        ]
+        changes["next"] = [f"find out why its runs fail or are missing in the candidate{last}"]
     return msgspec.structs.replace(result, **changes)
 
 
@@ -315,13 +316,13 @@ def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> Side
     )
 
 
-def _sentence(result: Result, policy: Policy, subject: str, are_journals: bool) -> str:
+def _sentence(result: Result, policy: Policy, subject: str, unit: str | None, are_journals: bool) -> str:
     """Return the exporter's sentence on journals; of numbers, whose causes are not known, its beginning."""
     if are_journals:
         is_edited = any(change.component.partition(":")[0] == SETTINGS for change in result.causes.changes)
         return sentence(result, policy, f"{subject} or settings" if is_edited else subject)
     if result.only is not None:
         return f"{result.state}: all values are {short(result.only, 12)}"
-    old, new = (short(median or 0.0, 4) for median in (result.baseline, result.current))
+    old, new = (value(median, unit) for median in (result.baseline, result.current))
     shift, low, high = (number or 0.0 for number in (result.shift, result.low, result.high))
     return f"{result.state} {interval(shift, low, high)} ({old} → {new})"

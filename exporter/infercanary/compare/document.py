@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -21,6 +22,7 @@ from infercanary.render.units import count, interval, quantity, short, value, wh
 
 _UNITS = {"seconds": "s", "ratio": "ratio", "bytes": "bytes", "joules": "joules"}
 """End of a column's name → unit of a fact."""
+_LATENCIES = 6  # columns of the first table of stores
 
 
 def comparison_document(
@@ -39,9 +41,14 @@ def comparison_document(
         (name, _percent(part.share), interval(part.shift, part.low, part.high))
         for name, part in (result.phases | result.controls).items()
     ]
+    medians = (value(side.median, result.unit) for side in (result.baseline, result.candidate))
+    low, high = -1.0 if result.low is None else result.low, math.inf if result.high is None else result.high
+    shift = "unknown" if result.shift is None else interval(result.shift, low, high)
+    measures = measures_table(result.measures)
+    rows = [("latency", result.verdict, *medians, shift), *(measures.rows if measures else ())]
     tables = (
+        Table("", ("measure", "verdict", "before", "after", "change"), rows),
         *_table("phases and controls", ("part", "of the change", "shift"), parts),
-        measures_table(result.measures),
         operators_table(causes.operators if causes and is_change else None),
     )
     return Document(
@@ -52,8 +59,8 @@ def comparison_document(
         actions=result.next,
         facts=[
             Fact("expected", result.claim.sentence if result.claim else None),
-            Fact("baseline", _side(result.baseline, result.unit)),
-            Fact("candidate", _side(result.candidate, result.unit)),
+            Fact("baseline", _side(result.baseline)),
+            Fact("candidate", _side(result.candidate)),
             Fact(
                 "confidence",
                 f"{100 * result.level:g} %; a change is {100 * result.smallest_effect:g} % or more",
@@ -111,29 +118,26 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return a table for each canary; a column without any value is left out.
+    """Return two tables for each canary: latencies, then throughput and cost. What all rows share is a fact.
 
     Args:
-        rows: Those of a canary one after the other.
+        rows: One or more; those of a canary one after the other.
     """
-    tables: list[Table] = []
+    titles = [title for _, title in COLUMNS.values() if title]
+    names = [field for field, title in COLUMNS.values() if not title and field != "canary"]
+    shared = [name for name in names if len({getattr(row, name) for row in rows}) == 1]
+    tables = []
     for canary, group in groupby(rows, key=lambda row: row.canary):
         cells = []
         for row in group:
-            names = (
-                row.host,
-                row.service,
-                row.image,
-                row.origin,
-                row.engine,
-                row.device,
-                row.model,
-                row.settings,
-            )
-            cells.append([*_numbers(row), " · ".join(shown(name, 80) for name in names if name)])
-        titles = [title for _, title in COLUMNS.values() if title]
-        tables += _table(canary, [*titles, "of"], cells)
-    return Document(tables=tables)
+            words = (shown(getattr(row, name), 80) for name in names if name not in shared)
+            cells.append([*_numbers(row), " · ".join(filter(None, words))])
+        for title, part in (
+            (canary, slice(0, _LATENCIES)),
+            (f"{canary}: cost", slice(_LATENCIES, len(titles))),
+        ):
+            tables += _table(title, [*titles[part], "of"], [[*row[part], row[-1]] for row in cells])
+    return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 
 def plain(result: object) -> Any:
@@ -168,19 +172,16 @@ def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[
         Series("candidate", [*[None] * len(old), *new]),
     ]
     return [
-        Chart("run medians, on one scale", "distributions", sides, unit),
+        Chart("run medians", "distributions", sides, unit),
         Chart("runs in order of time", "points", in_time, unit, marks=[len(old)]),
     ]
 
 
-def _side(side: SideSummary, unit: str | None) -> str:
+def _side(side: SideSummary) -> str:
     files = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
-    median = f", median {value(side.median, unit)}" if side.median is not None else ""
     environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
     left_out = f"; left out {_left_out(side.left_out)}" if side.left_out else ""
-    return (
-        f"{files}{count(side.runs, 'run')} of {count(side.starts, 'start')}{median}{environments}{left_out}"
-    )
+    return f"{files}{count(side.runs, 'run')} of {count(side.starts, 'start')}{environments}{left_out}"
 
 
 def _left_out(reasons: Mapping[str, int]) -> str:

@@ -27,6 +27,8 @@ def rise(before: Attempts, after: Attempts | None) -> tuple[bool | None, str]:
     """
     if after is None or not (before.begun and after.begun):
         return None, ""
+    if not after.failed:
+        return False, ""
     words = f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"
     if after.failed < _LEAST or after.failed <= _LEAST_SHARE * after.begun:
         return False, words

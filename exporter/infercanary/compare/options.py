@@ -42,6 +42,13 @@ class Output(NamedTuple):
     form: str = "text"
     junit: str = ""
 
+    @property
+    def kind(self) -> str:
+        """The format to print."""
+        if self.as_json and self.form not in ("text", "json"):
+            raise UsageError(f"--json and --format {self.form}: exclude each other; give one of them")
+        return "json" if self.as_json else self.form
+
     def show(
         self,
         documents: Sequence[Document],
@@ -60,11 +67,11 @@ class Output(NamedTuple):
             sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
-        if self.as_json:
+        if self.kind == "json":
             say(render_json(documents, notes, **more))
-        elif self.form == "github":
+        elif self.kind == "github":
             say(render_markdown(documents, notes, sides))
-        elif self.form == "text":
+        elif self.kind == "text":
             say(render_texts(documents, notes, width()), is_coloured=True)
         if self.html:
             command = (masked(_SECRET.sub(r"\1=…", word)) for word in sys.argv[1:])
@@ -106,7 +113,7 @@ def output(*forms: str) -> Callable[[F], F]:
     Args:
         forms: Formats besides text and JSON: `github`, with which there is JUnit XML too, or `csv`.
     """
-    choices = click.Choice(["text", *forms])
+    choices = click.Choice(["text", "json", *forms])
     options: list[Callable[[F], F]] = [
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
         click.option("--html", default="", metavar="FILE", help="Write a report with pictures to FILE too."),

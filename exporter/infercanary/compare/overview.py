@@ -82,6 +82,8 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     first_run: float | None
     slower: float
     """Than the fastest row of this canary, as a ratio: 0.5 takes 1.5 times as long."""
+    medians: tuple[float, ...]
+    """Of each start, in order of time."""
     efficiency: Efficiency
     model: str = ""
     """What identifies it; empty where that is not known, or each start has weights of its own."""
@@ -161,6 +163,7 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
         load=_cold(starts, key[0], "load"),
         first_run=_cold(starts, key[0], "first_run"),
         slower=0.0,
+        medians=tuple(levels),
         efficiency=efficiency(samples, price),
     )
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from docs.chromium import Tab, tab
-from infercanary.compare import page as reports
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs
+from infercanary.compare.document import comparison_document, overview_document, scan_document
 from infercanary.compare.efficiency import Efficiency
 from infercanary.compare.overview import OverviewRow
 from infercanary.compare.recording import RecordedRuns
@@ -24,7 +24,7 @@ from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.runbooks import page as runbooks
-from infercanary.judge.policy import FILES
+from infercanary.pages.html import render_page
 from tests.results import upgraded
 
 pytestmark = [
@@ -49,12 +49,12 @@ def report() -> str:
         first_run=0.1, slower=0.0, medians=(0.004, 0.0041, 0.00405),
         efficiency=Efficiency(throughput=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.01),
     )  # fmt: skip
-    articles = [
-        reports.overview([row]),
-        reports.comparison(result, before, after),
-        reports.scan(scan_runs("", both, files=["one.csv"], components={}), both),
+    documents = [
+        overview_document([row]),
+        comparison_document(result, before, after),
+        scan_document(scan_runs("", both, files=["one.csv"], components={}), both),
     ]
-    return reports.page(f"before → {LONG}", articles, ["a note"], FILES)
+    return render_page(f"before → {LONG}", documents, ["a note"], ["infercanary compare before after"])
 
 
 def status_page() -> str:

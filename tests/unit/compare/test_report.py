@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import random
@@ -15,9 +17,8 @@ import pytest
 from jsonschema import validate
 
 from infercanary.command import cli as cli
-from infercanary.command.settings import UsageError
-from infercanary.compare import page
 from infercanary.compare.overview import _kind
+from infercanary.contract.journal import environment_id
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.sqlite import SqliteStore
 
@@ -29,13 +30,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int = 0, note: str = "") -> str:
         monkeypatch.setattr(sys, "argv", ["infercanary", "report", *arguments])
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         out, err = capsys.readouterr()
         assert exit_.value.code == code, out + err
-        assert (err.count("\n") == 1 and out == "") if code == 2 else err == ""
+        assert (
+            (err.count("\n") == 1 and out == "") if code == 2 else err == (note and f"infercanary: {note}\n")
+        )
         return err if code == 2 else out
 
     return run
@@ -118,13 +121,10 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     assert new["slower"] == pytest.approx(11.5, rel=0.01)
     assert (old["runs"], old["load"], old["first_run"]) == (120, 2.0, 0.5)
     text = run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--html", "report.html")
-    assert re.search(r"^other\n  █{24}   10\.0\d ms +fastest\n", text, re.MULTILINE)
-    assert re.search(r"^  █{2}  +4\.00\d ms +fastest\n", text, re.MULTILINE)
-    assert "cpu-host · classify · search:1 (1) · torch 2.7.0 · EPYC" in text
+    assert re.findall(r"^  (\w+)$", text, re.MULTILINE) == ["other", "resnet18"]
     page = (tmp_path / "report.html").read_text()
-    assert (
-        "H100" in page and page.count('<td class="bar"><svg') == 4 and "http" not in page.split("</style>")[1]
-    )
+    assert "gpu-host · search:1 (1) · H100" in page
+    assert "4 ms" in text and "http" not in page.split("</style>")[1]
 
 
 def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
@@ -138,9 +138,8 @@ def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
         ("file:1", "s1", 1),
         ("file:2", "s1", 2),
     ]
-    text = run("one.sqlite", "--html", "report.html")
-    assert "classify · search:1 (1) · model file:2 · torch 2.7.0 · EPYC" in text
-    assert "model file:1" in (tmp_path / "report.html").read_text()
+    run("one.sqlite", "--html", "report.html")
+    assert "<td>file:1</td>" in (tmp_path / "report.html").read_text()
     assert run("one.sqlite", "--format", "csv").splitlines()[1].endswith(",file:1,s1")
 
 
@@ -157,30 +156,158 @@ def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:
     assert [row["starts"] for row in json.loads(run("one.sqlite", "--json"))] == [4]
 
 
+def table(text: str) -> list[dict[str, str]]:
+    assert text.count("\r\n") == text.count("\n")
+    return [*csv.DictReader(io.StringIO(text, newline=""))]
+
+
+def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str], tmp_path: Path) -> None:
+    journal(
+        "old.jsonl", [0.02, 0.03], count=3, tags=("warming", "gpu_clock_limited"), clock_reason="sw_thermal",
+        detail='=cmd|"x"', sm_clock=1.4e9,
+        measures={"host_memory": 3e9, "throughput@8x1": 800.0, "throughput@8x2": 900.0, "colour": 7.0},
+    )  # fmt: skip
+    with (tmp_path / "old.jsonl").open("ab") as file:
+        file.write((tmp_path / "old.jsonl").read_bytes())  # written twice
+        file.write(b'{"boot_id":"torn')
+    rows = table(run("old.jsonl", "--format", "csv", note="old.jsonl: 1 truncated line left out"))
+    assert len(rows) == 6 and [row["boot_id"] for row in rows[2:4]] == ["old.jsonl-0", "old.jsonl-1"]
+    first = rows[0]
+    median = float(first["latency_median_seconds"])
+    assert (first["host"], first["service"], first["container"]) == ("old", "", "")
+    assert first["environment_id"] == environment_id({"torch": "2.7.0", "python": "3.11"})
+    assert first["started_at"] == "2023-11-14T22:13:20.000000Z"
+    assert float(first["started_at_unix_seconds"]) == 1.7e9
+    assert float(first["latency_min_seconds"]) == pytest.approx(0.99 * median)
+    assert (first["repeats"], first["merged_runs"], first["outcome"]) == ("3", "1", "ok")
+    assert (first["tags"], first["detail"]) == ("warming;gpu_clock_limited (sw_thermal)", '\'=cmd|"x"')
+    assert float(first["phase_compute_seconds"]) == pytest.approx(median - 0.002)
+    assert float(first["control_cpu_spin_seconds"]) == pytest.approx(4e-4, rel=0.05)
+    assert (first["host_memory_bytes"], first["device_memory_bytes"]) == ("3000000000.0", "")
+    assert (first["throughput@8x1_samples_per_second"], first["measure_colour"]) == ("800.0", "7.0")
+    assert [*first][-6:] == [
+        "control_cpu_spin_seconds", "measure_colour", "phase_compute_seconds", "phase_h2d_seconds",
+        "throughput@8x1_samples_per_second", "throughput@8x2_samples_per_second",
+    ]  # fmt: skip
+
+
+def test_failed_runs_are_rows_too(run: Run, journal: Callable[..., str]) -> None:
+    journal("old.jsonl", [0.02], count=2, outcome="raised", latencies=(), phases={}, controls={})
+    row = table(run("old.jsonl", "--format", "csv"))[0]
+    assert (row["outcome"], row["latency_median_seconds"], row["repeats"]) == ("raised", "", "0")
+
+
+def sample(path: Path, measures: dict[str, float], service: str = "search") -> None:
+    rng = random.Random(1)
+    store = SqliteStore.open(path)
+    generation = Generation(
+        service=service, container="search-1", boot_id="boot", image="search:1", image_id="sha256:1",
+        started_at=1.7e9, environment={"torch": "2.7.0"},
+    )  # fmt: skip
+    samples = [
+        Sample(
+            sequence=i, canary="resnet18", started_at=1.7e9 + 10 * i, outcome="ok",
+            median=0.02 * rng.lognormvariate(0, 0.002), measures=measures,
+        )
+        for i in range(20)
+    ]  # fmt: skip
+    store.take(generation, samples)
+    store.close()
+
+
+def test_a_store_is_a_table_and_each_run_on_demand(run: Run, tmp_path: Path) -> None:
+    sample(tmp_path / "gpu.sqlite", {"device_memory": 2e9})
+    (row,) = table(run("gpu.sqlite", "--format", "csv"))
+    assert (row["host"], row["service"], row["image"], row["runs"]) == ("gpu", "search", "search:1 (1)", "20")
+    assert float(row["latency_median_seconds"]) == pytest.approx(0.02, rel=0.01)
+    assert (row["device_memory_bytes"], row["cost_per_1000"], row["throughput_from"]) == (
+        "2000000000.0",
+        "",
+        "latency",
+    )
+    rows = table(run("h100=gpu.sqlite", "--format", "csv", "--runs"))
+    assert len(rows) == 20 and rows[0]["container"] == "search-1" and rows[0]["host"] == "h100"
+    assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0"})
+
+
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("measures", "rate", "words"),
     [
-        (["none.sqlite"], "no file `none.sqlite`; give the file that the exporter's --store names"),
-        (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
-        (["a/one.sqlite", "b/one.sqlite"], "b/one.sqlite: two files of the host `one`; name them, HOST=FILE"),
+        ({}, 50.0, "49.98 latency 13.89"),
+        ({"throughput": 400.0, "energy": 4.0}, 400.0, "400 runs 1.736 500 J"),
         (
-            ["empty.sqlite"],
-            "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs; wait for them",
+            {"throughput": 50.0, "throughput@8x1": 1250.0, "throughput@8x4": 2000.0, "energy": 0.5, "host_memory": 3e9},
+            2000.0,
+            "2,000 sweep batch 8 with 4 requests at a time 0.3472 500 J 3 GB",
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line(run: Run, tmp_path: Path, arguments: list[str], line: str) -> None:
-    (tmp_path / "words.txt").write_text("nothing of the kind, but long enough")
+def test_a_price_gives_the_cost_of_inferences(
+    run: Run, tmp_path: Path, measures: dict[str, float], rate: float, words: str
+) -> None:
+    sample(tmp_path / "gpu.sqlite", measures)
+    sample(tmp_path / "other.sqlite", measures)
+    files = ("gpu.sqlite", "other.sqlite", "--price", "2500", "--price", "other=5000")
+    run(*files, "--html", "report.html")
+    cells = re.sub("<[^>]*>", " ", (tmp_path / "report.html").read_text().partition("<main>")[2])
+    assert words in " ".join(cells.split())
+    gpu, other = sorted(json.loads(run(*files, "--json")), key=lambda row: row["host"])
+    of = gpu["efficiency"]
+    assert of["throughput"] == pytest.approx(rate, rel=0.01)
+    assert of["cost_per_1000"] == pytest.approx(2500 / 3600 / rate * 1000, rel=0.01)
+    assert of["energy_per_1000"] == (
+        500 if "energy" in measures else None
+    )  # of 8 samples in a request, or of one
+    assert other["efficiency"]["cost_per_1000"] == pytest.approx(2 * of["cost_per_1000"])
+    costs = {float(row["cost_per_1000"]) for row in table(run(*files, "--format", "csv"))}
+    assert costs == {of["cost_per_1000"], other["efficiency"]["cost_per_1000"]}
+    unpriced = json.loads(run("gpu.sqlite", "--price", "gpu=2.5", "other.sqlite", "--json"))
+    assert [
+        row["efficiency"]["cost_per_1000"] is None for row in sorted(unpriced, key=lambda r: r["host"])
+    ] == [False, True]
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e308])
+def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path, value: float) -> None:
+    """Its cost would be infinite, which is no JSON."""
+    sample(tmp_path / "gpu.sqlite", {"throughput@8x1": value, "throughput": 400.0, "energy": value})
+    (row,) = json.loads(run("gpu.sqlite", "--price", "2.5", "--json"), parse_constant=pytest.fail)
+    assert row["efficiency"]["throughput"] == 400.0 and row["efficiency"]["energy_per_1000"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        *((["gpu.sqlite", "--price", price], f"--price {price}: give what an hour costs") for price in
+          ("-1", "inf", "nan", "$2", "h=2")),
+        (["gpu.sqlite", "--json", "--format", "csv"], "--json and --format csv: exclude each other"),
+        (["gpu.sqlite", "--runs"], "gpu.sqlite: each run is a row of a table; give --format csv or --json"),
+        (["old.jsonl"], "old.jsonl: each run is a row of a table; give --format csv or --json"),
+        (["old.jsonl", "--format", "csv", "--price", "2"], "old.jsonl: each run is a row of a table"),
+        (["old.jsonl", "--format", "csv", "--service", "a"], "old.jsonl: each run is a row of a table"),
+        (["old.jsonl", "--format", "csv", "--canary", "b*"], "old.jsonl: no run of canary `b*`, service `*`"),
+        (["none.jsonl", "--format", "csv"], "no file `none.jsonl`; give the file that the exporter's --store names"),
+        (["empty.jsonl", "--format", "csv"], "empty.jsonl: is empty; give a journal, or numbers"),
+        (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
+        (["broken.jsonl", "--format", "csv"], "broken.jsonl:2: not a line of a journal"),
+        (["zero.jsonl", "--format", "csv"], "zero.jsonl:2: 0 s is not a latency"),
+        (["wide.jsonl", "--format", "csv"], "resnet18: more than 1,000 columns"),
+        (["a/gpu.sqlite", "gpu.sqlite"], "gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE"),
+        (["none.sqlite"], "no file `none.sqlite`; give the file that the exporter's --store names"),
+        (["empty.sqlite"], "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs"),
+        (["gpu.sqlite", "--html", "pipe"], "--html pipe: is a device or a pipe; name a file"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(
+    run: Run, journal: Callable[..., str], tmp_path: Path, arguments: list[str], line: str
+) -> None:
+    sample(tmp_path / "gpu.sqlite", {})
     SqliteStore.open(tmp_path / "empty.sqlite").close()
-    assert run(*arguments, code=2) == f"infercanary: {line}\n"
-
-
-def test_a_page_goes_through_a_link_and_replaces_no_pipe(tmp_path: Path) -> None:
-    real, link, pipe = tmp_path / "real.html", tmp_path / "link.html", tmp_path / "pipe"
-    link.symlink_to(real)
-    page.write(str(link), "text")
-    assert link.is_symlink() and real.read_text() == "text"
-    os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="is a device or a pipe; name a file"):
-        page.write(str(pipe), "text")
-    assert pipe.is_fifo()
+    journal("old.jsonl", [0.02], count=2)
+    journal("zero.jsonl", [0.02], count=2, latencies=(0.0,))
+    journal("wide.jsonl", [0.02], count=1, phases={f"p{i}": 1.0 for i in range(1001)})
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "words.txt").write_text("nothing of the kind")
+    (tmp_path / "broken.jsonl").write_text((tmp_path / "old.jsonl").read_text().split("\n")[0] + "\nwords\n")
+    os.mkfifo(tmp_path / "pipe")
+    assert run(*arguments, code=2).startswith(f"infercanary: {line}")

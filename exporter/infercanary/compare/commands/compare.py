@@ -151,9 +151,9 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
     if old.journal != new.journal or not (are_common or canary):
         there, here = (
-            "numbers"
+            "one series of numbers"
             if "" in side.canaries
-            else f"{'canaries' if side.journal else 'columns'} {listed(side.canaries)}"
+            else "canaries " * side.journal + listed(side.canaries)
             for side in (old, new)
         )
         raise UsageError(

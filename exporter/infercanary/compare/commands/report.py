@@ -66,7 +66,7 @@ def command(
     inference.
     """
     output = Output(**more)
-    form = "json" if output.as_json else output.form
+    form = output.kind
     hosts: dict[str, str] = {}
     for file in files:
         name, is_named, path = file.partition("=")
