@@ -123,9 +123,11 @@ def command(
     answer is clear, and leaves nothing that it started.
     """
     pair = sides.read(images, experiment, both, a, b)
-    for option in ("html", "junit"):
-        if output[option] and (why := unwritable(output[option])):
-            raise UsageError(f"--{option}: {why}")
+    shown = Output(**output)
+    _ = shown.kind  # checked before minutes are spent, as are the files
+    for option, path in (("--html", shown.html), ("--junit", shown.junit)):
+        if path and (why := unwritable(path)):
+            raise UsageError(f"{option}: {why}")
     judge = ExperimentJudge(
         restarts, options.adjusted(EXPERIMENT, smallest_effect, confidence), claimed, gate
     )
@@ -138,7 +140,7 @@ def command(
             return exit_codes.of_signal(interruption.number)
         finally:
             progress.clear()
-        return show(result, arms, judge, interruption.number, Output(**output))
+        return show(result, arms, judge, interruption.number, shown)
 
 
 def run_experiment(
