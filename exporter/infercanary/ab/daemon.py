@@ -81,18 +81,18 @@ class Daemon:
             UNTIL_LABEL: f"{time.time() + seconds + _GRACE_SECONDS:.0f}",
         }
         """Labels of the experiment's containers."""
-        self._alive = hold(identity)
         try:
             self.client = connect()
         except UNREACHED as error:
             raise UsageError(
                 f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
             ) from None
+        self._held = hold(identity)
 
     def close(self) -> None:
         """Close the connection."""
         self.client.close()
-        self._alive.close()
+        self._held.close()
 
     def image(self, name: str, interruption: Interruption, notify: Callable[[str], None]) -> InspectedImage:
         """Return the image ``name``; pull it if it is not on this host.
@@ -201,7 +201,11 @@ def hold(identity: str) -> socket.socket:
         OSError: Another process has it.
     """
     held = socket.socket(socket.AF_UNIX)
-    held.bind(f"\0{LABEL}.{identity}")
+    try:
+        held.bind(f"\0{LABEL}.{identity}")
+    except OSError:
+        held.close()
+        raise
     return held
 
 
