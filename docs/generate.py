@@ -25,8 +25,7 @@ from markdown_it.token import Token
 
 import infercanary.exporter
 import infercanary.probe
-from infercanary.ab.answer import CanaryAnswer
-from infercanary.ab.estimate import CONFIRMATIONS
+from infercanary.ab.answer import ExperimentAnswer
 from infercanary.client import accept, fetch
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult
@@ -260,7 +259,6 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     "docs/ab.md": (
         "equivalent (within ±{effect} %)",
         "regressed: {effect} % or more, and clear of ±{clear} %",
-        "a change counts when {confirmations} looks in a row show it",
         "for `0%` below +{effect} %",
     ),
     "docs/adr/0009-the-judge.md": (
@@ -308,7 +306,6 @@ def numbers(policy: Policy) -> dict[str, str]:
         "all_looks": ", ".join(map(str, policy.decide.looks)),
         "first_look": str(policy.decide.looks[0]),
         "last_look": str(policy.decide.looks[-1]),
-        "confirmations": _WORDS[CONFIRMATIONS],
         "history": str(policy.pool.history),
         "baseline_runs": str(policy.pool.baseline_runs),
         "cold_start": f"{100 * (policy.attribute.cold_start_ratio - 1):g}",
@@ -381,7 +378,7 @@ def printed() -> dict[str, dict[str, Any]]:
     return {
         "compare": schema_of_answer("compare", [ComparisonResult], {}),
         "scan": schema_of_answer("scan", [ScanResult], {}),
-        "ab": schema_of_answer("ab", [ComparisonResult, CanaryAnswer], experiment),
+        "ab": schema_of_answer("ab", [ExperimentAnswer], experiment),
         "report": schema_of_rows("report", OverviewRow),
     }
 

@@ -10,14 +10,14 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from infercanary.ab.process import Host, python
+from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
+from infercanary.ab.sides import Side, check_python
 
 DEPENDENCIES = ("yaml", "msgspec", "click", "psutil", "numpy")
 STANDARD = ("types", "queue", "statistics", "typing", "logging", "dataclasses")
@@ -155,12 +155,11 @@ def test_an_experiments_processes(app: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The check of ``python=``, the probe under it, and the reaper."""
     monkeypatch.chdir(app)
     settings = {"canaries": CANARIES, "controls": False, "samplers": {"nvml": False}}
-    conditions: Any = SimpleNamespace(cpu_numbers=lambda: None, host_variables={}, settings=settings)
     with Reaper("none") as reaper:
-        running = Host(python(sys.executable), "probe.yaml", conditions, reaper).start(1)
+        host = Host(Side(python=check_python(sys.executable), probe=settings), reaper)
         try:
-            assert "quick" in json.dumps(report(running.urls[0]))
+            assert "quick" in json.dumps(report(host.start(1)[0]))
         finally:
-            running.end()
-        reaper.nothing_left()
+            host.end()
+        reaper.send("done")
     assert reaper._child.returncode == 0

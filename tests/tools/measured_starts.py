@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from infercanary.ab import answer
-from infercanary.ab.answer import ArmSummary
+from infercanary.ab.answer import ArmSummary, ExperimentJudge
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import Turn
 from infercanary.compare.comparison import ComparisonResult, compare_runs
@@ -103,13 +102,11 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
     """
     rng = np.random.default_rng(seed)
     pairs: list[TurnPair] = []
-    while not pairs or not all(each.done for each in answer.decisions(pairs, MOST).values()):
-        turns = [
-            Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, 0.4, {}, 9.0, 0.5) for own in ({}, change)
-        ]
-        pairs.append(TurnPair(turns[0], turns[1], len(pairs) % 2 == 0))
-    a, b = (ArmSummary(name=name, starts=0, failed_starts=0, runs=0) for name in "ab")
-    return answer.summarize(CANARY, Result(pairs, (), "clear", 1.0), a, b, MOST).compared
+    judge = ExperimentJudge(MOST)
+    while not pairs or not all(each.done for each in judge.decisions(pairs).values()):
+        a, b = (Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, 0.4, {}, 9.0) for own in ({}, change))
+        pairs.append(TurnPair(a, b))
+    return judge.answer(CANARY, Result(pairs, (), "clear", 1.0), ArmSummary(name="a"), ArmSummary(name="b"))
 
 
 def _recorded(starts: Sequence[Start]) -> RecordedRuns:

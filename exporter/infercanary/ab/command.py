@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import click
-from msgspec.structs import replace
+import msgspec
 
-from infercanary.ab import answer, page, process, sides, text
-from infercanary.ab import experiment as experiments
-from infercanary.ab.answer import ArmSummary, CanaryAnswer
-from infercanary.ab.conditions import Conditions
-from infercanary.ab.daemon import Daemon, InspectedImage, RunningContainer
-from infercanary.ab.experiment import Judged, Plan, Result, TurnPair
+from infercanary.ab import sides
+from infercanary.ab.answer import ArmSummary, CanaryPairs, ExperimentJudge, common
+from infercanary.ab.container import Container
+from infercanary.ab.daemon import Daemon
+from infercanary.ab.document import ENDED, experiment_document
+from infercanary.ab.experiment import ArmName, Experiment, Plan, Result
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
+from infercanary.ab.process import Host
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
@@ -27,18 +27,17 @@ from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
-from infercanary.compare import junit, markdown, options
-from infercanary.compare import page as pages
-from infercanary.compare.measured import Gate
-from infercanary.compare.terminal import say, width
-from infercanary.judge.policy import EXPERIMENT, FILES, Policy
+from infercanary.compare import options
+from infercanary.compare.comparison import Gate
+from infercanary.compare.options import Output
+from infercanary.judge.policy import EXPERIMENT, FILES
+from infercanary.render.document import Document
 
 
 @click.command(
     name="ab",
-    context_settings={
-        "obj": sides.MOVED
-    },  # former options, of which the command line says what to give instead
+    # Former options, of which the command line says what to give instead.
+    context_settings={"obj": sides.MOVED},
     epilog=sides.HELP
     + exit_codes.epilog(
         exit_codes.COMPARED,
@@ -95,9 +94,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @options.policy(EXPERIMENT, "all looks at the experiment together")
 @options.expect
 @options.gate
-@options.form("`github` is Markdown for a change request.")
-@options.report
-@options.junit_file
+@options.output("github")
 def command(
     images: tuple[str, ...],
     restarts: int,
@@ -109,12 +106,11 @@ def command(
     both: tuple[str, ...],
     a: tuple[str, ...],
     b: tuple[str, ...],
-    policy: Policy,
+    smallest_effect: float | None,
+    confidence: float | None,
     claimed: float | None,
     gate: Gate,
-    form: str,
-    report: str,
-    junit_path: str,
+    **output: Any,
 ) -> int:
     """Compare two images on this host: is IMAGE_B slower than IMAGE_A, by how much, and why? Does it take more memory?
 
@@ -127,172 +123,101 @@ def command(
     answer is clear, and leaves nothing that it started.
     """
     pair = sides.read(images, experiment, both, a, b)
-    for option, path in (("--html", report), ("--junit", junit_path)):
+    shown = Output(**output)
+    _ = shown.kind  # checked before minutes are spent, as are the files
+    for option, path in (("--html", shown.html), ("--junit", shown.junit)):
         if path and (why := unwritable(path)):
             raise UsageError(f"{option}: {why}")
+    judge = ExperimentJudge(
+        restarts, options.adjusted(EXPERIMENT, smallest_effect, confidence), claimed, gate
+    )
     plan = Plan(restarts, budget, Needed(runs, canary, start_timeout))
     interruption, progress = Interruption(), Progress()
     with interruption.handled():
         try:
-            result, arms = _experiment(
-                pair,
-                plan,
-                partial(answer.decisions, most=restarts, policy=policy, claimed=claimed, gate=gate),
-                interruption,
-                progress,
-            )
+            result, arms = run_experiment(pair, plan, judge, interruption, progress)
         except ExperimentInterrupted:
-            progress.clear()
             return exit_codes.of_signal(interruption.number)
         finally:
             progress.clear()
-        answers = [
-            answer.summarize(name, result, *arms, restarts, policy, claimed, gate)
-            for name in (answer.common(result.pairs) if result.pairs else ())
-        ]
-        if junit_path:
-            junit.write(junit_path, [each.compared for each in answers])
-        return _say(answers, result, interruption.number, form, report, policy)
+        return show(result, arms, judge, interruption.number, shown)
 
 
-class _Containers(NamedTuple):
-    """An arm that is an image."""
-
-    daemon: Daemon
-    image: InspectedImage
-    conditions: Conditions
-    prefix: str
-
-    @property
-    def name(self) -> str:
-        return self.image.name
-
-    def start(self, number: int) -> RunningContainer:
-        return self.daemon.start(self.image, self.conditions, f"{self.prefix}-{number}")
-
-
-def _experiment(
+def run_experiment(
     pair: tuple[Side, Side],
     plan: Plan,
-    judged: Judged,
+    judge: ExperimentJudge,
     interruption: Interruption,
     progress: Progress,
-) -> tuple[Result, tuple[ArmSummary, ArmSummary]]:
+) -> tuple[Result, list[ArmSummary]]:
     """Run the experiment, and remove everything that it started."""
     identity = uuid.uuid4().hex[:12]
     with ExitStack() as stack:
-        daemon = Daemon(identity, plan.budget) if any(side.image for side in pair) else None
-        if daemon is not None:
-            stack.callback(daemon.close)
+        daemon = None
+        if any(side.image for side in pair):
+            daemon = stack.enter_context(closing(Daemon(identity, plan.budget)))
             if stale := daemon.sweep_stale():
                 progress.note(
                     f"removed {stale} container(s) that an experiment before this one left when it was killed"
                 )
         reaper = stack.enter_context(Reaper(identity))
-        stack.enter_context(_swept(daemon, reaper))
-        running: list[Arm] = []
+
+        @stack.callback
+        def sweep() -> None:
+            # Where Docker does not answer, and after a signal that cannot wait, the reaper does it.
+            if daemon is None or daemon.sweep():
+                reaper.send("done")
+
+        running: dict[ArmName, Arm] = {}
         arms = []
-        for letter, side in zip("ab", pair, strict=True):
-            arm = ArmSummary(
-                name=side.image, starts=0, failed_starts=0, runs=0, settings=dict(side.differing)
-            )
+        for letter, side in zip(get_args(ArmName), pair, strict=True):
+            arm = ArmSummary(name=side.image, settings=dict(side.differing))
             if daemon is None or side.python:
-                host = process.Host(side.python, side.place, side.conditions, reaper)
-                running.append(host)
-                arms.append(replace(arm, name=host.name))
+                running[letter] = host = Host(side, reaper)
+                arms.append(msgspec.structs.replace(arm, name=host.name))
                 continue
-            daemon.check(side.conditions.volume)
+            for mount in side.volume:
+                if mount["Type"] == "volume":
+                    daemon.check_volume(mount["Source"])
             image = daemon.image(side.image, interruption, partial(progress.show, f"pull {side.image}"))
-            prefix = f"infercanary-ab-{identity}-{letter}"
-            running.append(_Containers(daemon, image, side.conditions, prefix))
-            known = replace(arm, image_id=image.id, image_bytes=image.bytes, origin=image.origin)
-            arms.append(replace(known, cold_start=image.pull))
-        result = experiments.run(running[0], running[1], plan, judged, interruption, progress)
-        return result, (arms[0], arms[1])
+            running[letter] = Container(daemon, image, side, f"infercanary-ab-{identity}-{letter.lower()}")
+            arms.append(
+                msgspec.structs.replace(
+                    arm,
+                    image_id=image.id,
+                    image_bytes=image.bytes,
+                    origin=image.origin,
+                    cold_start=image.pull,
+                )
+            )
+        return Experiment(running, plan, judge.decisions, interruption, progress).run(), arms
 
 
-@contextmanager
-def _swept(daemon: Daemon | None, reaper: Reaper) -> Iterator[None]:
-    """Remove the experiment's containers however it ends; where Docker does not answer, the reaper does it later."""
-    try:
-        yield
-    except Exception:
-        if daemon is None or daemon.sweep():
-            reaper.nothing_left()
-        raise
-    if daemon is None or daemon.sweep():
-        reaper.nothing_left()
-
-
-def _say(
-    answers: Sequence[CanaryAnswer],
-    result: Result,
-    signal_number: int,
-    form: str,
-    report: str,
-    policy: Policy = EXPERIMENT,
+def show(
+    result: Result, arms: list[ArmSummary], judge: ExperimentJudge, signal_number: int, output: Output
 ) -> int:
-    """Print the answers, then write the report: if that fails, the answer has been printed."""
-    code: int = worst([each.compared.exit_code for each in answers]) if answers else ExitCode.INCONCLUSIVE
+    """Show the answer on each canary; return the exit code."""
+    names, notes = common(result.pairs) if result.pairs else ([], [])
+    documents = [
+        experiment_document(judge.answer(name, result, *arms), *CanaryPairs(result.pairs, name).series)
+        for name in names
+    ]
+    if not documents:
+        text = f"inconclusive: no pair of starts was complete ({ENDED[result.ended]})"
+        documents = [Document(verdict="inconclusive", sentence=text, exit_code=ExitCode.INCONCLUSIVE)]
+    code: int = worst(document.exit_code for document in documents)
     if signal_number:
         code = exit_codes.of_signal(signal_number)
-    notes = _alone(result.pairs)
-    series = [answer.series(result.pairs, each.compared.canary or "") for each in answers]
-    if form == "json":
-        say(_json(answers, result, code, notes))
-    elif not answers:
-        say(f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive")
-    elif form == "github":
-        say(markdown.document(map(_markdown, answers), notes))
-    else:
-        options.show_text(
-            (
-                (each.compared.verdict, text.experiment(each, a, b, width()))
-                for each, (a, b) in zip(answers, series, strict=True)
-            ),
-            notes,
-        )
-    if report and answers:
-        articles = [
-            part for each, (a, b) in zip(answers, series, strict=True) for part in page.experiment(each, a, b)
-        ]
-        title = " → ".join(
-            f"{arm.name} ({sides.words(arm.settings)})" if arm.settings else arm.name
-            for arm in (answers[0].a, answers[0].b)
-        )
-        pages.write(report, pages.page(title, articles, notes, policy))
-    return code
-
-
-def _markdown(each: CanaryAnswer) -> str:
-    return markdown.comparison(each.compared, (f"A: {each.a.name}", f"B: {each.b.name}"), text.facts(each))
-
-
-def _alone(pairs: Sequence[TurnPair]) -> list[str]:
-    if not pairs:
-        return []
-    names = [[*turn.starts] for turn in (pairs[0].a, pairs[0].b)]
-    return [
-        f"only in {side}, and so not judged: {', '.join(alone)}"
-        for side, own, other in (("A", names[0], names[1]), ("B", names[1], names[0]))
-        if (alone := [name for name in own if name not in other])
-    ]
-
-
-def _json(answers: Sequence[CanaryAnswer], result: Result, code: int, notes: Sequence[str]) -> str:
-    """Return what `infercanary compare --json` prints, and what the experiment adds."""
-    return options.answer(
-        [_plain(each) for each in answers],
+    labels = [f"{arm.name} ({sides.words(arm.settings)})" if arm.settings else arm.name for arm in arms]
+    output.show(
+        documents,
         notes,
+        title=" → ".join(labels),
+        sides=(f"A: {arms[0].name}", f"B: {arms[1].name}"),
         exit_code=code,
         ended=result.ended,
         seconds=result.seconds,
         finished_at=time.time(),
         failures=[failure._asdict() for failure in result.failures],
     )
-
-
-def _plain(one: CanaryAnswer) -> dict[str, Any]:
-    """Return the fields of `infercanary compare --json`, and those that the experiment adds."""
-    fields = options.plain(one)
-    return {**fields.pop("compared"), **fields}
+    return code

@@ -18,8 +18,7 @@ class ExperimentInterrupted(Exception):
 class Interruption:
     """Records a signal; ``number`` is the signal's, 0 for none. A second signal ends the process immediately."""
 
-    def __init__(self) -> None:
-        self.number = 0
+    number = 0
 
     def check(self) -> None:
         """Stop here if a signal came.
@@ -31,34 +30,27 @@ class Interruption:
             raise ExperimentInterrupted
 
     def pause(self, seconds: float) -> None:
-        """Sleep for ``seconds``, in slices.
+        """Sleep in slices, which a signal ends by :class:`ExperimentInterrupted`.
 
         An event instead could deadlock: a handler that sets it may interrupt the owner of the event's lock.
-
-        Args:
-            seconds: How long; a signal ends it within a slice.
-
-        Raises:
-            ExperimentInterrupted: A signal came.
         """
         deadline = time.monotonic() + seconds
         self.check()
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _SLICE_SECONDS))
+        while (rest := deadline - time.monotonic()) > 0:
+            time.sleep(min(rest, _SLICE_SECONDS))
             self.check()
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle signals within the block; afterwards restore the handlers of before.
-
-        Yields:
-            Nothing.
-        """
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # What the parent ignores stays ignored, so that `nohup` lets an experiment outlive its terminal.
-        wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._take) for number in wanted}
+        """Handle signals within the block; afterwards restore the handlers of before."""
+        before = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         try:
+            for number, handler in before.items():
+                # What the parent ignores stays ignored, so that `nohup` lets an experiment outlive its terminal.
+                if handler is not signal.SIG_IGN:
+                    signal.signal(number, self._take)
             yield
         finally:
             for number, handler in before.items():

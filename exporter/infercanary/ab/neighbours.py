@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import TypeAlias
 
 from scipy.special import stdtrit
 
@@ -19,77 +19,56 @@ from infercanary.contract.vocabulary import BY_OTHERS, CPU_WAIT_INSIDE
 from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
+StartPairs: TypeAlias = Sequence[tuple[Start, Start]]
+"""(A's start, B's start), each with its settled runs, in order of time."""
+
 _MORE = 0.05  # of the runs: a smaller difference in contended runs is none
 _MOST = 0.5  # of the runs: with more of them contended in both, it is the host
 _LEVEL = 0.8  # confidence of that difference; low, because counting all runs is the safer error
 
 
-class Counted(NamedTuple):
-    """The pairs of starts with the runs that count, and a note on those that do not."""
-
-    pairs: Sequence[tuple[Start, Start]]
-    note: str = ""
-
-
 def is_quiet(sample: Sample) -> bool:
-    """Return whether it counts in any case: no other work on the host slowed it, or its own container did too.
-
-    Args:
-        sample: One run.
-    """
+    """Return whether a run counts in any case: it was not contended, or its own container slowed it too."""
     return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
-def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
-    """Return the runs that count.
+def counted(pairs: StartPairs) -> tuple[StartPairs, str]:
+    """Return the pairs with the runs that count, all or the uncontended ones, and a note on the others.
 
     Args:
-        pairs: (A's start, B's start), each with its settled runs in order of time.
-
-    Returns:
-        Pairs, with all of their runs or with the uncontended ones.
+        pairs: At least one.
     """
-    shares = [tuple(_contended(start) for start in pair) for pair in pairs]
-    if not any(max(pair, default=0.0) for pair in shares):
-        return Counted(pairs)
-    a, b = map(fmean, zip(*shares, strict=True))
-    if min(a, b) < _MOST and _differ([b - a for a, b in shares]):
-        return Counted(
-            pairs,
-            f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's had to wait for others, in most pairs; "
-            "the image itself may cause that, so all runs count",
-        )
-    kept = [
-        (a, b)
-        for a, b in ((_quiet(a), _quiet(b)) for a, b in pairs)
-        if min(len(a.samples), len(b.samples)) >= EXPERIMENT.pool.fewest_runs
+    quiet = [(_quiet(a), _quiet(b)) for a, b in pairs]
+    shares = [
+        [1 - len(kept.samples) / len(start.samples) for start, kept in zip(*both, strict=True)]
+        for both in zip(pairs, quiet, strict=True)
     ]
-    if 2 * len(kept) < len(pairs):
-        return Counted(
-            pairs,
-            "most runs waited for other work on this host; all runs count, and the result is less certain",
+    a, b = map(fmean, zip(*shares, strict=True))
+    if not a + b:
+        return pairs, ""
+    if min(a, b) < _MOST and _differ([b - a for a, b in shares]):
+        return pairs, (
+            f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's were contended, in most pairs; "
+            "the image itself may cause that, so all runs count"
         )
-    before, after = (sum(len(start.samples) for pair in each for start in pair) for each in (pairs, kept))
+    fewest = EXPERIMENT.pool.fewest_runs
+    kept = [pair for pair in quiet if all(len(start.samples) >= fewest for start in pair)]
+    if 2 * len(kept) < len(pairs):
+        return pairs, "most runs were contended; all runs count, and the result is less certain"
+    before, after = (sum(len(start.samples) for pair in side for start in pair) for side in (pairs, kept))
     dropped = len(pairs) - len(kept)
-    less = f", and with them {dropped} of {len(pairs)} pairs" if dropped else ""
-    return Counted(
-        kept,
-        f"{before - after} of {before} runs that waited for other work on this host are left out{less}",
-    )
+    more = f", and with them {dropped} of {len(pairs)} pairs" if dropped else ""
+    return kept, f"{before - after} of {before} runs excluded: contended{more}"
 
 
 def _differ(differences: Sequence[float]) -> bool:
-    """Return whether one side has more of them, beyond the scatter between pairs."""
-    mean = fmean(differences)
-    if (n := len(differences)) < 2:
-        return abs(mean) > 0.5
-    se = stdev(differences) / math.sqrt(n)
-    return abs(mean) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * se)
-
-
-def _contended(start: Start) -> float:
-    return sum(not is_quiet(s) for s in start.samples) / len(start.samples) if start.samples else 0.0
+    """Return whether one side has more contended runs, beyond the scatter between pairs."""
+    mean, n = fmean(differences), len(differences)
+    if n < 2:
+        return abs(mean) > _MOST
+    error = stdev(differences) / math.sqrt(n)
+    return abs(mean) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * error)
 
 
 def _quiet(start: Start) -> Start:
-    return Start(start.generation, [s for s in start.samples if is_quiet(s)])
+    return Start(start.generation, [sample for sample in start.samples if is_quiet(sample)])

@@ -2,167 +2,91 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
-import threading
-from collections import deque
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
+from typing import IO
 
-from infercanary.ab.conditions import Conditions, document
-from infercanary.ab.daemon import last_line
+from infercanary.ab.probe_settings import settings_text
 from infercanary.ab.reaper import Reaper
-from infercanary.ab.turn import StartFailed
-from infercanary.command.interpreter import LIBRARIES_FIRST, run_module
-from infercanary.command.settings import UsageError
+from infercanary.ab.sides import Side
+from infercanary.ab.turn import StartFailed, last_line
+from infercanary.command.interpreter import run_module
+from infercanary.contract.cpus import numbers, parse_cpus
 
 _STANDARD_INPUT = "/dev/stdin"
 _END_SECONDS = 10.0
-_LINES, _LINE_BYTES = 50, 4096
+_LOG_BYTES = 8192
 
 
-@dataclass(frozen=True)
 class Host:
-    """Starts ``infercanary probe``, which reads its settings from a pipe: no file is left.
+    """Runs ``infercanary probe``, whose settings and log are files without a name: nothing is left.
 
     Args:
-        python: The interpreter.
-        place: Where the settings are from, for messages.
-        conditions: The side's.
+        side: Its settings; ``python`` is the interpreter.
         reaper: Ends what is left if this process is killed.
     """
 
-    python: str
-    place: str
-    conditions: Conditions
-    reaper: Reaper
+    def __init__(self, side: Side, reaper: Reaper) -> None:
+        self.name = f"host ({side.python})"
+        self._side, self._reaper = side, reaper
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes]
 
-    @property
-    def name(self) -> str:
-        return f"host ({self.python})"
-
-    def start(self, number: int) -> HostProcess:
-        """Start the probe.
-
-        Raises:
-            StartFailed: The interpreter cannot be started.
-        """
-        address = f"127.0.0.1:{_free_port()}"
-        cpus = self.conditions.cpu_numbers()
+    def start(self, number: int) -> Sequence[str]:
+        """Start the probe; return its addresses."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        side = self._side
+        cpus = numbers(parse_cpus(side.cpuset))
+        # CUDA's own order is by speed; Docker's and NVML's is by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
+        devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
         try:
-            child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
-                run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=self.python),
-                env={**os.environ, **self.conditions.host_variables},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
-                start_new_session=True,
-                preexec_fn=partial(os.sched_setaffinity, 0, cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs yet
-            )
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read until the end
+            with tempfile.TemporaryFile() as settings:
+                settings.write(settings_text(side.probe, address).encode())
+                settings.seek(0)
+                self._child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
+                    run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=side.python),
+                    env={**os.environ, **(devices if side.gpus else {}), **side.variables},
+                    stdin=settings,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._log,
+                    # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
+                    start_new_session=True,
+                    preexec_fn=partial(os.sched_setaffinity, 0, cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs
+                )
         except (OSError, subprocess.SubprocessError) as error:
-            raise StartFailed(f"{self.python} cannot be started ({error})") from None
-        self.reaper.watch(child.pid)
-        running = HostProcess(child, f"http://{address}", self.place, self.reaper)
-        try:
-            assert child.stdin is not None
-            with (
-                contextlib.suppress(BrokenPipeError),
-                child.stdin,
-            ):  # if it has ended already, its log says why
-                child.stdin.write(document(self.conditions.settings, address).encode())
-        except BaseException:
-            running.end()
-            raise
-        return running
-
-
-class HostProcess:
-    """The process, and the last lines of its log.
-
-    Args:
-        child: The probe, in a session of its own.
-        url: Where it answers.
-        place: Where the settings are from, for messages.
-        reaper: Knows the child's process group.
-    """
-
-    def __init__(self, child: subprocess.Popen[bytes], url: str, place: str, reaper: Reaper) -> None:
-        self.urls: Sequence[str] = [url]
-        self._child, self._place, self._reaper = child, place, reaper
-        self._log: deque[bytes] = deque(maxlen=_LINES)
-        self._reader = threading.Thread(target=self._read, name="infercanary-ab-log", daemon=True)
-        self._reader.start()
+            raise StartFailed(f"{side.python} cannot be started ({error})") from None
+        self._reaper.send(f"watch {self._child.pid}")
+        return [f"http://{address}"]
 
     def ended(self) -> str:
         """Return why it has ended; empty while it runs."""
-        code = self._child.poll()
+        code = self._child.poll() if self._child else None
         if code is None:
             return ""
-        self._reader.join(1)
         return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
 
     def last_words(self) -> str:
         """Return the last line that it logged; empty without one."""
-        return last_line(b"".join([*self._log])).replace(_STANDARD_INPUT, self._place)
+        size = os.fstat(self._log.fileno()).st_size
+        log = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES))
+        return last_line(log).replace(_STANDARD_INPUT, self._side.place)
 
     def end(self) -> None:
         """Stop it and all processes that it started."""
-        with contextlib.suppress(OSError):
-            os.killpg(self._child.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_END_SECONDS)
-        with contextlib.suppress(OSError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-        self._reaper.forget(self._child.pid)
-        self._reader.join(1)
-        if self._child.stderr is not None and not self._reader.is_alive():
-            self._child.stderr.close()
-
-    def _read(self) -> None:
-        assert self._child.stderr is not None
-        with contextlib.suppress(ValueError, OSError):
-            while line := self._child.stderr.readline(_LINE_BYTES):
-                self._log.append(line)
-
-
-def python(path: str) -> str:
-    """Check an interpreter; return its absolute path.
-
-    Args:
-        path: As given; it may be relative.
-
-    Returns:
-        The path, with its links as they are.
-
-    Raises:
-        UsageError: It is no interpreter, or has no InferCanary.
-    """
-    if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        raise UsageError(f"python {path}: is no program; name an interpreter, such as .venv/bin/python")
-    try:
-        done = subprocess.run(  # noqa: S603 - the user named the interpreter
-            [path, "-c", f"{LIBRARIES_FIRST}; import infercanary.probe as probe; print(probe.__name__)"],
-            capture_output=True,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"python {path}: cannot be run ({error}); name another") from None
-    if done.returncode or b"infercanary.probe" not in done.stdout:
-        why = last_line(done.stderr) or "it is no Python"
-        raise UsageError(f"python {path}: has no InferCanary ({why}); install it there with pip")
-    # Not resolved: a virtual environment's interpreter is a link.
-    return str(Path(path).absolute())
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+        child, self._child = self._child, None
+        if child is not None:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(OSError):
+                    os.killpg(child.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_END_SECONDS)
+            self._reaper.send(f"forget {child.pid}")
+            self._log.close()

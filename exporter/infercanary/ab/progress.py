@@ -7,15 +7,15 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from infercanary.compare.picture import plain
-from infercanary.compare.recording import shown
+from infercanary.contract.text import printable, shortened
+from infercanary.render.text import plain
 
 _NARROWEST = 40
 _LONGEST = 400  # of a line outside a terminal
 
 
 class Progress:
-    """Writes progress. It never fails: an experiment goes on if standard error is closed.
+    """Writes progress in ASCII. It never fails: an experiment goes on if standard error is closed.
 
     Args:
         stream: Where it is written; None for standard error.
@@ -23,44 +23,36 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._over = self._stream.isatty()
         self._last = ""
-        self._open = False
+        self._is_open = False
 
     def show(self, about: str, text: str) -> None:
-        """Show ``text``. Where lines cannot be overwritten, only the first text of each ``about`` is written.
+        """Show one line. Where lines cannot be overwritten, only the first text of each ``about`` is written.
 
         Args:
             about: Which step it is about.
-            text: One line; it is cut to the terminal's width.
+            text: It is cut to the terminal's width.
         """
-        if self._over:
+        if self._stream.isatty():
+            self._is_open = True
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
-            self._write(f"\r{shown(text, width)}\x1b[K")
-            self._open = True
+            self._write(text, width, "\r", "\x1b[K")
         elif about != self._last:
             self._last = about
-            self._write(f"{shown(text, _LONGEST)}\n")
+            self._write(text)
 
     def note(self, text: str) -> None:
-        """Write a line that stays.
-
-        Args:
-            text: One line, however long.
-        """
+        """Write a line that stays."""
         self.clear()
-        self._write(f"infercanary: {shown(text, _LONGEST)}\n")
+        self._write(f"infercanary: {text}")
 
     def clear(self) -> None:
         """Clear the line, for other output."""
-        if self._open:
-            self._open = False
-            self._write("\r\x1b[K")
+        if self._is_open:
+            self._is_open = False
+            self._write("", 0, "\r\x1b[K", "")
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, most: int = _LONGEST, first: str = "", last: str = "\n") -> None:
         with suppress(OSError, ValueError):
-            try:
-                self._stream.write(text)
-            except UnicodeEncodeError:
-                self._stream.write(plain(text))
+            self._stream.write(first + shortened(plain(printable(text)), most) + last)
             self._stream.flush()

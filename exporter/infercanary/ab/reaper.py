@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import TracebackType
 
 from infercanary.command.interpreter import run_module
 
@@ -42,41 +41,24 @@ class Reaper:
     def __enter__(self) -> Reaper:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the pipe: the reaper removes what is left, unless :meth:`nothing_left` was called."""
-        if self._child.stdin is not None:
-            with contextlib.suppress(OSError):
+    def __exit__(self, *_: object) -> None:
+        """Close the pipe: the reaper removes what is left, unless it was sent ``done``."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if self._child.stdin is not None:
                 self._child.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_JOIN_SECONDS)
 
-    def watch(self, group: int) -> None:
-        """Register a process group of this host that must end with the experiment.
+    def send(self, line: str) -> None:
+        """Tell the reaper what is left.
 
         Args:
-            group: Its id.
+            line: ``watch GROUP`` for a process group of this host that must end with the experiment, ``forget GROUP``
+                for one that has ended, ``done`` if everything is removed.
         """
-        self._send(f"watch {group}")
-
-    def forget(self, group: int) -> None:
-        """Remove a process group that has ended.
-
-        Args:
-            group: Its id.
-        """
-        self._send(f"forget {group}")
-
-    def nothing_left(self) -> None:
-        """Report that everything is removed."""
-        self._send("done")
-
-    def _send(self, line: str) -> None:
-        if self._child.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._child.stdin.write(line.encode() + b"\n")
-                self._child.stdin.flush()
+        with contextlib.suppress(OSError):
+            assert self._child.stdin is not None
+            self._child.stdin.write(f"{line}\n".encode())
+            self._child.stdin.flush()
 
 
 def main(identity: str) -> None:
@@ -88,18 +70,15 @@ def main(identity: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
-    groups: set[int] = set()
-    for line in sys.stdin.buffer:
-        what, _, group = line.decode().strip().partition(" ")
-        if what == "watch":
-            groups.add(int(group))
-        elif what == "forget":
-            groups.discard(int(group))
-        elif what == "done":
+    groups: set[str] = set()
+    for line in sys.stdin:
+        word, _, group = line.strip().partition(" ")
+        if word == "done":
             return
+        groups = groups | {group} if word == "watch" else groups - {group}
     for group in groups:
         with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+            os.killpg(int(group), signal.SIGKILL)
     reap(identity)
 
 
@@ -109,19 +88,16 @@ def reap(identity: str) -> None:
     Args:
         identity: The experiment's id.
     """
-    from infercanary.ab.daemon import LABEL, client, remove
+    from infercanary.ab.daemon import LABEL, connect, remove
 
-    deadline = time.monotonic() + _MOST_SECONDS
-    quiet_since = time.monotonic()
-    connection = None
-    while (now := time.monotonic()) < deadline and now - quiet_since < _QUIET_SECONDS:
+    quiet_since = begin = time.monotonic()
+    while (now := time.monotonic()) < min(begin + _MOST_SECONDS, quiet_since + _QUIET_SECONDS):
         try:
-            if connection is None:
-                connection = client()
-            if remove(connection, {"label": f"{LABEL}={identity}"}, lambda labels: True):
-                quiet_since = time.monotonic()
+            with contextlib.closing(connect()) as client:
+                if remove(client, {"label": f"{LABEL}={identity}"}):
+                    quiet_since = now
         except Exception:  # Docker is busy, or restarts: try again
-            connection, quiet_since = None, time.monotonic()
+            quiet_since = now
         time.sleep(0.5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -12,8 +13,9 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.neighbours import is_quiet
 from infercanary.client.fetch import PollError, Received, fetch, open_session, read
 from infercanary.client.limits import Limits
-from infercanary.compare.recording import shown
-from infercanary.contract.report import Family, Run
+from infercanary.contract.measures import THROUGHPUT
+from infercanary.contract.report import Run
+from infercanary.contract.text import printable, shortened
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import merged, of_runs
@@ -21,8 +23,6 @@ from infercanary.judge.profiles import merged, of_runs
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0
 _MOST_RUNS = 3  # times the runs that are needed, if some are contended
-_RARE_RUNS, _RARE = 2, 0.1  # after so many times the runs with so small a share of quiet ones, all count
-_UNSETTLED_RUNS = 20  # times the runs that are needed: a canary that is not steady by then never will be
 _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds: a sweep that is further away is not waited for
 _SWEEP_PATIENCE = 2.0  # times its interval
@@ -32,7 +32,6 @@ _LIMITS = Limits()
 _STATE = "infercanary_canary_state"
 _INTERVAL = "infercanary_interval_seconds"
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
-_SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
 
 class StartFailed(Exception):
@@ -43,48 +42,34 @@ class OutOfTime(Exception):
     """Raised when the budget is used up."""
 
 
-class Running(Protocol):
-    """A started arm. ``urls`` are the addresses at which its probe may answer, the most likely first."""
-
-    @property
-    def urls(self) -> Sequence[str]: ...
-
-    def ended(self) -> str:
-        """Return why it has ended; empty while it runs.
-
-        Returns:
-            One line.
-        """
-        ...
-
-    def last_words(self) -> str:
-        """Return the last line that it logged; empty without one."""
-        ...
-
-    def end(self) -> None:
-        """Stop and remove it."""
-        ...
-
-
 class Arm(Protocol):
-    """One of the two sides of an experiment: an image, or an interpreter of this host."""
+    """One of the two sides of an experiment, an image or an interpreter of this host; one start of it at a time."""
 
     @property
     def name(self) -> str: ...
 
-    def start(self, number: int) -> Running:
-        """Start it for turn ``number``.
-
-        Args:
-            number: Of the turn, from 1 on; names are made of it.
+    def start(self, number: int) -> Sequence[str]:
+        """Start it for turn ``number``, from 1 on; whatever happens, :meth:`end` follows.
 
         Returns:
-            What was started; the caller ends it.
+            Addresses at which its probe may answer, the most likely first.
 
         Raises:
             StartFailed: It did not start; another try may help.
             UsageError: It would never start.
         """
+        ...
+
+    def ended(self) -> str:
+        """Return why the start has ended; empty while it runs."""
+        ...
+
+    def last_words(self) -> str:
+        """Return the last line that the start logged; empty without one."""
+        ...
+
+    def end(self) -> None:
+        """Stop and remove the start, if there is one."""
         ...
 
 
@@ -99,8 +84,6 @@ class Turn(NamedTuple):
     """Canary → seconds from the request to start until the first inference was answered."""
     seconds: float
     """Seconds of the whole turn."""
-    interval: float
-    """Seconds between runs, as the probe reports."""
 
 
 class Needed(NamedTuple):
@@ -112,81 +95,77 @@ class Needed(NamedTuple):
     """Seconds within which the first run must come, and each later one after the one before."""
 
 
-Notify = Callable[[str], None]
+def last_line(text: bytes) -> str:
+    """Return the last line that is not blank, in printable characters; empty without one."""
+    lines = text.decode(errors="replace").strip().splitlines()
+    return printable(lines[-1].strip(), _DETAIL) if lines else ""
 
 
-def take(
-    side: Arm, number: int, needed: Needed, deadline: float, interruption: Interruption, notify: Notify
-) -> Turn:
-    """Take one turn of ``side``. Whatever happens, what was started is ended.
+@dataclass
+class TurnReader:
+    """Takes one turn: reads the reports of one start until it has enough runs.
 
     Args:
-        side: The arm to start.
-        number: The turn's number, for the container's name.
+        arm: The arm to start.
         needed: When there are enough runs.
         deadline: Monotonic seconds at which it gives up.
         interruption: Whether a signal came.
         notify: Is called with what is going on, in a few words.
-
-    Returns:
-        The runs of each canary, and the seconds of the turn.
-
-    Raises:
-        StartFailed: The start gave no runs.
-        OutOfTime: The deadline has passed.
-        ExperimentInterrupted: A signal came.
     """
-    begin = time.monotonic()
-    running = side.start(number)
-    try:
-        return _Asked(running, needed, begin, deadline, interruption, notify).turn()
-    finally:
-        running.end()
 
-
-@dataclass
-class _Asked:
-    """Reads the report of one start until it has enough runs."""
-
-    running: Running
+    arm: Arm
     needed: Needed
-    begin: float
     deadline: float
     interruption: Interruption
-    notify: Notify
+    notify: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._urls = list(self.running.urls)
-        self._passed_over = dict.fromkeys(self._urls, 0)
-        self._cursor = ""
+        self._begin = self._progressed = time.monotonic()  # and when the last steady run came
+        self._passed_over: Counter[str] = Counter()
         self._last: Received | None = None
         self._why = "nothing answers"
-        self._runs: dict[str, list[Run]] = {}
-        self._start = time.monotonic() - self.begin
+        self._runs: dict[str, list[Run]] = defaultdict(list)
         self._answered: dict[str, float] = {}
         self._good = 0
-        self._progressed = self.begin  # when the last steady run came
         self._had_enough: float | None = None  # when there were enough runs, and only a sweep was missing
 
-    def turn(self) -> Turn:
-        self.notify("starting")
-        pause = _FIRST_PAUSE
-        while True:
-            self.interruption.pause(min(pause, max(0.0, self.deadline - time.monotonic())))
-            if time.monotonic() >= self.deadline:
-                raise OutOfTime
-            self._ask()
-            if self._last is not None and self._enough(self._last):
-                return self._done(self._last)
-            if why := self.running.ended():
-                raise StartFailed(_with(why, self.running.last_words()))
-            if time.monotonic() - self._progressed > self.needed.start_seconds:
-                what = f"no report ({self._why})" if self._last is None else "no steady run"
-                if self._good:
-                    what = "no more steady runs"
-                why = f"{what} within {self.needed.start_seconds:g} s (--start-timeout)"
-                raise StartFailed(_with(why, self.running.last_words()))
-            pause = self._pause()
+    def take(self, number: int) -> Turn:
+        """Return the runs of the turn ``number``. Whatever happens, what was started is ended.
+
+        Raises:
+            StartFailed: The start gave no runs.
+            OutOfTime: The deadline has passed.
+            ExperimentInterrupted: A signal came.
+        """
+        try:
+            self._urls = self.arm.start(number)
+            self._start = time.monotonic() - self._begin
+            self.notify("starting")
+            while not self._is_done():
+                self.interruption.pause(min(self._pause(), max(0.0, self.deadline - time.monotonic())))
+            return self._turn()
+        finally:
+            self.arm.end()
+
+    def _is_done(self) -> bool:
+        if time.monotonic() >= self.deadline:
+            raise OutOfTime
+        self._ask()
+        if self._last is not None and self._has_enough():
+            return True
+        if why := self.arm.ended():
+            raise self._failed(why)
+        if time.monotonic() - self._progressed > self.needed.start_seconds:
+            missing = "no steady run" if not self._good else "no more steady runs"
+            if self._last is None:
+                missing = f"no report ({self._why})"
+            raise self._failed(f"{missing} within {self.needed.start_seconds:g} s (--start-timeout)")
+        return False
+
+    def _failed(self, why: str, detail: str = "") -> StartFailed:
+        """Return an error with what others wrote, made safe for a terminal."""
+        detail = shortened(printable(detail or self.arm.last_words()), _DETAIL)
+        return StartFailed(f"{why}: {detail}" if detail else why)
 
     def _ask(self) -> None:
         for url in self._urls:
@@ -194,8 +173,8 @@ class _Asked:
                 self._passed_over[url] -= 1
                 continue
             try:
-                body = asyncio.run(_fetched(url, self._cursor))
-                found = read(body, _LIMITS)
+                cursor = self._last.report.cursor if self._last else ""
+                self._last = read(asyncio.run(_fetched(url, cursor)), _LIMITS)
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
                 # If Docker runs in a virtual machine, a container's own address never answers, and waiting for it would
@@ -203,125 +182,107 @@ class _Asked:
                 if error.reason == "timeout" and url != self._urls[0]:
                     self._passed_over[url] = _PASSED_OVER
                 continue
-            took = time.monotonic() - self.begin
-            for labels, warm_up in _points(found.accepted.families, COLD_START_METRIC):
-                if labels[1:] == ("warm_up",):
+            self._urls = [url]
+            took = time.monotonic() - self._begin
+            for (canary, step), seconds in self._points(COLD_START_METRIC).items():
+                if step == "warm_up":
                     # Warm-up comes after the first inference, and the probe reports both at once.
-                    self._answered.setdefault(labels[0], max(self._start, took - warm_up))
-            self._urls, self._last, self._cursor = [url], found, found.report.cursor
-            for run in found.accepted.runs:
-                if not run.boot_id and (not self.needed.canary or run.canary == self.needed.canary):
-                    self._runs.setdefault(run.canary, []).append(run)
+                    self._answered.setdefault(canary, max(self._start, took - seconds))
+            for run in self._last.accepted.runs:
+                if not run.boot_id:
+                    self._runs[run.canary].append(run)
             return
 
-    def _canaries(self, found: Received) -> list[str]:
-        names = dict.fromkeys(labels[0] for labels, _ in _points(found.accepted.families, _STATE) if labels)
-        if self.needed.canary:
-            if names and self.needed.canary not in names:
-                raise StartFailed(f"it has no canary `{self.needed.canary}`; it has {', '.join(names)}")
-            return [self.needed.canary]
-        return [*names] or [*self._runs]
+    def _points(self, name: str, labels: int = 2) -> dict[tuple[str, ...], float]:
+        """Points of a family of the last report, with so many labels: labels → value."""
+        return {
+            point.labels: point.value
+            for family in (self._last.accepted.families if self._last else ())
+            if family.name == name
+            for point in family.points
+            if isinstance(point.value, (int, float)) and len(point.labels) == labels
+        }
 
-    def _enough(self, found: Received) -> bool:
-        names = self._canaries(found)
-        states = {labels for labels, on in _points(found.accepted.families, _STATE) if on}
-        good = {name: self._settled(name) for name in names}
-        for name in names:
-            runs = self._runs.get(name, [])
-            if runs and not good[name] and (name, FAILING) in states:
-                raise StartFailed(_with(f"canary {name} fails", runs[-1].detail or runs[-1].outcome))
-            if len(runs) >= _UNSETTLED_RUNS * self.needed.runs:
-                raise StartFailed(f"canary {name} is not steady after {len(runs)} runs")
-        done = {name: min(self.needed.runs, self._count(samples)) for name, samples in good.items()}
-        least = min(done.values(), default=0)
+    def _canaries(self) -> list[str]:
+        names = [*dict.fromkeys(canary for canary, _ in self._points(_STATE))]
+        if not self.needed.canary:
+            return names
+        if names and self.needed.canary not in names:
+            raise StartFailed(f"it has no canary `{self.needed.canary}`; it has {', '.join(names)}")
+        return [self.needed.canary]
+
+    def _has_enough(self) -> bool:
+        states = self._points(_STATE)
+        settled = {name: self._settled(name) for name in self._canaries()}
+        for name, samples in settled.items():
+            runs = self._runs[name]
+            if runs and not samples and states.get((name, FAILING)):
+                raise self._failed(f"canary {name} fails", runs[-1].detail or runs[-1].outcome)
         # Of the slowest canary: progress of another does not make up for one that hangs.
-        if (slowest := min(map(len, good.values()), default=0)) > self._good:
+        if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
-        if names and least >= self.needed.runs:
-            now = time.monotonic()
-            self._had_enough = self._had_enough or now
-            if not self._is_to_be_swept(found, names, now - self._had_enough):
+        least = min(map(self._count, settled.values()), default=0)
+        if least >= self.needed.runs:
+            self._had_enough = self._had_enough or time.monotonic()
+            if not self._awaits_sweep(settled, time.monotonic() - self._had_enough):
                 return True
             self.notify("sweep")
-            return False
-        if any(self._runs.values()):
+        elif any(self._runs.values()):
             self.notify(f"{least} of {self.needed.runs} runs" if least else "warming up")
         else:
             self.notify("loading")
         return False
 
-    def _is_to_be_swept(self, found: Received, names: Sequence[str], waited: float) -> bool:
-        """Return whether a sweep of a canary will soon have given its numbers, which the run after it brings."""
-        swept_at = {labels[0]: at for labels, at in _points(found.accepted.families, _SWEPT_AT) if labels}
-        for labels, interval in _points(found.accepted.families, _SWEEP_INTERVAL):
-            name = labels[0] if labels else ""
-            if name not in names or not 0 < interval <= _SWEEP_SOON or waited > _SWEEP_PATIENCE * interval:
-                continue
-            at = swept_at.get(name)
-            if at is None or not any(sample.started_at > at for sample in self._settled(name)):
-                return True
-        return False
+    def _awaits_sweep(self, settled: Mapping[str, Sequence[Sample]], waited: float) -> bool:
+        """Return whether a sweep of a canary is near, whose numbers the run after it brings."""
+        return any(
+            0 < interval <= _SWEEP_SOON
+            and waited <= _SWEEP_PATIENCE * interval
+            and not any(name.startswith(THROUGHPUT + "@") for run in settled[canary] for name in run.measures)
+            for (canary,), interval in self._points(_SWEEP_INTERVAL, 1).items()
+            if canary in settled
+        )
 
     def _settled(self, canary: str) -> list[Sample]:
-        return [run for run in map(kept, self._runs.get(canary, ())) if run.is_settled]
+        return [sample for sample in map(kept, self._runs[canary]) if sample.is_settled]
 
     def _count(self, samples: Sequence[Sample]) -> int:
         """Return how many runs count: the uncontended ones, or all if those are too rare."""
-        quiet = sum(map(is_quiet, samples))
-        rare = len(samples) >= _RARE_RUNS * self.needed.runs and quiet < _RARE * len(samples)
-        return len(samples) if rare or len(samples) >= _MOST_RUNS * self.needed.runs else quiet
+        return len(samples) if len(samples) >= _MOST_RUNS * self.needed.runs else sum(map(is_quiet, samples))
 
     def _pause(self) -> float:
         """Return the seconds until the missing runs may be there: each request disturbs the probe a little.
 
         The pause while a canary opens is the error of its first answer.
         """
-        if self._last is None or any(
-            on and labels[1:] == ("opening",) for labels, on in _points(self._last.accepted.families, _STATE)
-        ):
+        states = self._points(_STATE)
+        if not states or any(on for (_, state), on in states.items() if state == "opening"):
             return _FIRST_PAUSE
         least = min((len(runs) for runs in self._runs.values()), default=0)
-        expected = (self.needed.runs - least) * self._interval(self._last)
+        expected = (self.needed.runs - least) * self._points(_INTERVAL, 0).get((), 1.0)
         return min(_MOST_PAUSE, max(_LEAST_PAUSE, expected))
 
-    def _interval(self, found: Received) -> float:
-        return next((value for _, value in _points(found.accepted.families, _INTERVAL)), 1.0)
-
-    def _done(self, found: Received) -> Turn:
-        cold: dict[str, dict[str, float]] = {}
-        for labels, value in _points(found.accepted.families, COLD_START_METRIC):
-            if len(labels) == 2 and labels[1] in COLD_START:
-                cold.setdefault(labels[0], {})[labels[1]] = value
+    def _turn(self) -> Turn:
+        assert self._last is not None
+        cold: dict[str, dict[str, float]] = defaultdict(dict)
+        for (canary, step), seconds in self._points(COLD_START_METRIC).items():
+            if step in COLD_START:
+                cold[canary][step] = seconds
+        report, accepted = self._last.report, self._last.accepted
         generation = Generation(
             service="",
             container="",
-            boot_id=found.report.boot_id,
-            started_at=found.report.started_at,
-            environment=found.accepted.environment,
-            outputs=found.accepted.outputs,
+            boot_id=report.boot_id,
+            started_at=report.started_at,
+            environment=accepted.environment,
+            outputs=accepted.outputs,
             profiles=merged({}, of_runs(run for runs in self._runs.values() for run in runs)),
             cold_start=cold,
         )
-        starts = {name: Start(generation, self._settled(name)) for name in self._canaries(found)}
-        seconds = time.monotonic() - self.begin
-        return Turn(starts, self._start, self._answered, seconds, self._interval(found))
+        starts = {name: Start(generation, self._settled(name)) for name in self._canaries()}
+        return Turn(starts, self._start, self._answered, time.monotonic() - self._begin)
 
 
 async def _fetched(url: str, cursor: str) -> bytes:
     async with open_session(url, _LIMITS.report_bytes) as session:
         return await fetch(session, url, cursor, _ASK_SECONDS, _LIMITS.report_bytes)
-
-
-def _points(families: Sequence[Family], name: str) -> list[tuple[tuple[str, ...], float]]:
-    return [
-        (point.labels, point.value)
-        for family in families
-        if family.name == name
-        for point in family.points
-        if isinstance(point.value, (int, float))
-    ]
-
-
-def _with(why: str, detail: str) -> str:
-    """Return ``why`` with ``detail``, which others wrote, made safe for a terminal."""
-    return f"{why}: {shown(detail, _DETAIL)}" if detail else why

@@ -58,7 +58,7 @@ class Output(NamedTuple):
         sides: tuple[str, str] = ("baseline", "candidate"),
         **more: Any,
     ) -> int:
-        """Print an answer, write the files that were asked for, and return its exit code.
+        """Print an answer, then write the files that were asked for, and return its exit code.
 
         Args:
             documents: One for each canary, in the order in which they are shown.
@@ -67,6 +67,12 @@ class Output(NamedTuple):
             sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
+        if self.kind == "json":
+            say(render_json(documents, notes, **more))
+        elif self.kind == "github":
+            say(render_markdown(documents, notes, sides))
+        elif self.kind == "text":
+            say(render_texts(documents, notes, width()), is_coloured=True)
         if self.html:
             command = (masked(_SECRET.sub(r"\1=…", word)) for word in sys.argv[1:])
             made = f"InferCanary {infercanary.__version__}, {when(time.time())}"
@@ -74,12 +80,6 @@ class Output(NamedTuple):
             html.write(self.html, page)
         if self.junit:
             html.write(self.junit, render_junit(documents), "--junit")
-        if self.kind == "json":
-            say(render_json(documents, notes, **more))
-        elif self.kind == "github":
-            say(render_markdown(documents, notes, sides))
-        elif self.kind == "text":
-            say(render_texts(documents, notes, width()), is_coloured=True)
         return worst(document.exit_code for document in documents)
 
 

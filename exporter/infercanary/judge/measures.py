@@ -156,10 +156,25 @@ class Measures:
             median(s.median for pair in pairs for start in getattr(pair, side) for s in start.samples)
             for side in ("before", "after")
         )
-        if not measure.more_is_better:
-            return MeasureVerdict(state, *seen[1:], before, after)
-        change, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in seen[1:])
-        return MeasureVerdict(state, change, low, high, 1 / before, 1 / after)
+        return measure_verdict(measure, state, seen, (before, after))
+
+
+def measure_verdict(
+    measure: Measure, state: State, seen: Comparison, medians: tuple[float, float]
+) -> MeasureVerdict:
+    """Return the verdict of a comparison of what is worse if larger, in the measure's own unit and direction.
+
+    Args:
+        measure: Of which more may be better.
+        state: The verdict.
+        seen: The comparison.
+        medians: Of both sides, as they were compared.
+    """
+    before, after = medians
+    if not measure.more_is_better:
+        return MeasureVerdict(state, *seen[1:], before, after)
+    change, high, low = (math.inf if x <= -1 else 1 / (1 + x) - 1 for x in seen[1:])
+    return MeasureVerdict(state, change, low, high, 1 / before, 1 / after)
 
 
 def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:

@@ -31,7 +31,7 @@ def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more
             **worst.data,
             **more,
             "notes": [*worst.data.get("notes", worst.notes), *notes],
-            "canaries": [document.data for document in documents],
+            "canaries": [document.data for document in documents if document.data],
         }
     )
 

@@ -14,20 +14,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import yaml
 
-from infercanary.ab import answer
-from infercanary.ab.answer import ArmSummary, decisions, summarize
-from infercanary.ab.conditions import Conditions
-from infercanary.ab.experiment import Plan, run
+from infercanary.ab.answer import ArmSummary, ExperimentJudge
+from infercanary.ab.document import STEPS
+from infercanary.ab.experiment import Experiment, Plan
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
-from infercanary.ab.turn import Needed, StartFailed, take
+from infercanary.ab.sides import Side
+from infercanary.ab.turn import Arm, Needed, StartFailed, Turn, TurnReader
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
@@ -43,7 +44,7 @@ WORK = Path(__file__).parents[2] / "stack/alone/ab"
 def reaper() -> Iterator[Reaper]:
     with Reaper("0123456789ab") as made:
         yield made
-        made.nothing_left()
+        made.send("done")
 
 
 @pytest.fixture
@@ -52,18 +53,27 @@ def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]
     monkeypatch.chdir(WORK)
 
     def host(**variables: str) -> Host:
-        return Host(
-            sys.executable,
-            "probe.yaml",
-            Conditions(environment={**FAST, **variables}, settings=SETTINGS),
-            reaper,
-        )
+        return Host(side(SETTINGS, **variables), reaper)
 
     return host
 
 
+def side(settings: dict[str, Any], **variables: str) -> Side:
+    return Side(python=sys.executable, place="mine.yaml", probe=settings, variables={**FAST, **variables})
+
+
 def needed(seconds: float = 60, runs: int = 8) -> Needed:
     return Needed(runs, "", seconds)
+
+
+def take(arm: Arm, interruption: Interruption | None = None, seconds: float = 60) -> Turn:
+    deadline = time.monotonic() + 100
+    return TurnReader(arm, needed(seconds), deadline, interruption or Interruption(), lambda _: None).take(1)
+
+
+def experiment(a: Arm, b: Arm, restarts: int) -> Experiment:
+    plan, judge = Plan(restarts, 300, needed()), ExperimentJudge(restarts)
+    return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption(), Progress())
 
 
 def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
@@ -95,7 +105,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
     assert len(result["pairs"]) >= 2
     assert result["verdict"] == "regressed" and result["shift"] > 0.5
     assert result["a"]["name"] == f"host ({sys.executable})"
-    assert result["a"]["cold_start"].keys() == {*answer.STEPS} - {"pull"}
+    assert result["a"]["cold_start"].keys() == {*STEPS} - {"pull"}
     assert [result[side]["settings"] for side in "ab"] == [
         {"env.WORK_BYTES": "4e6"},
         {"env.WORK_BYTES": "16e6"},
@@ -111,14 +121,11 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
 def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
     """Half as much again, whatever this machine does meanwhile to the latency of both."""
     sides = host(WORK_BYTES="1e6"), host(WORK_BYTES="1e6", WORK_HOLDS_BYTES="40e6")
-    plan = Plan(4, 300, needed())
-    result = run(
-        sides[0], sides[1], plan, lambda pairs: decisions(pairs, plan.restarts), Interruption(), Progress()
-    )
-    a, b = (ArmSummary(name=side.name, starts=0, failed_starts=0, runs=0) for side in sides)
-    each = summarize("work", result, a, b, plan.restarts).compared
+    result = experiment(*sides, restarts=4).run()
+    a, b = (ArmSummary(name=side.name) for side in sides)
+    each = ExperimentJudge(4).answer("work", result, a, b)
     found = each.measures[HOST_MEMORY]
-    assert found.verdict == "regressed" and found.shift is not None and found.shift > 0.2
+    assert found.state == "regressed" and found.shift is not None and found.shift > 0.2
     assert (each.regressed, each.exit_code) == ([HOST_MEMORY], 1)
     assert "; host memory regressed +" in each.sentence
 
@@ -126,9 +133,7 @@ def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
 def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(WORK)
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
-    small = Conditions(environment={**FAST, "WORK_BYTES": "1e5"}, settings=settings)
-    side = Host(sys.executable, "probe.yaml", small, reaper)
-    turn = take(side, 1, needed(), time.monotonic() + 60, Interruption(), print)
+    turn = take(Host(side(settings, WORK_BYTES="1e5"), reaper))
     values = [run.measures for run in turn.starts["work"].samples]
     assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True], "controls came in between"
     for batch in (1, 8):
@@ -137,14 +142,7 @@ def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyP
 
 def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None:
     with pytest.raises(UsageError) as error:
-        run(
-            host(),
-            host(WORK_FAILS="exit"),
-            Plan(3, 300, needed()),
-            lambda pairs: {},
-            Interruption(),
-            Progress(),
-        )
+        experiment(host(), host(WORK_FAILS="exit"), restarts=3).run()
     why = "it ended with exit code 7: no licence for this host"
     assert str(error.value) == f"B, host ({sys.executable}): failed to start twice in a row: {why}"
 
@@ -152,16 +150,11 @@ def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None
 def test_settings_that_are_wrong_are_reported_by_their_own_name(
     host: Callable[..., Host], reaper: Reaper
 ) -> None:
-    wrong = Host(
-        sys.executable,
-        "mine.yaml",
-        Conditions(settings={"canaries": {"work": {"target": "work:Play"}}}),
-        reaper,
-    )
+    wrong = Host(side({"canaries": {"work": {"target": "work:Play"}}}), reaper)
     with pytest.raises(
         StartFailed, match=r"exit code 2: infercanary: mine\.yaml: canaries\.work\.target: module `work` has"
     ):
-        take(wrong, 1, needed(), time.monotonic() + 60, Interruption(), print)
+        take(wrong)
 
 
 def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
@@ -170,14 +163,7 @@ def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
     with interruption.handled():
         threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(ExperimentInterrupted):
-            take(
-                host(WORK_LOADS_SECONDS="60"),
-                1,
-                needed(),
-                time.monotonic() + 100,
-                interruption,
-                lambda what: None,
-            )
+            take(host(WORK_LOADS_SECONDS="60"), interruption)
     assert interruption.number == signal.SIGTERM
     assert not [c for c in {*psutil.Process().children()} - before if "infercanary" in c.cmdline()]
 
@@ -191,8 +177,8 @@ class Served:
         self.urls = [url]
         self.ends = 0
 
-    def start(self, number: int) -> Served:
-        return self
+    def start(self, number: int) -> list[str]:
+        return self.urls
 
     def ended(self) -> str:
         return ""
@@ -230,7 +216,7 @@ def test_what_is_no_report_is_refused_within_its_time(body: bytes, why: str) -> 
         side = Served(f"http://127.0.0.1:{server.server_address[1]}")
         begin = time.monotonic()
         with pytest.raises(StartFailed, match=rf"no report \({why}: .*\?\[2Jhello"):
-            take(side, 1, needed(seconds=1), begin + 60, Interruption(), lambda what: None)
+            take(side, seconds=1)
         server.shutdown()
     assert side.ends == 1
     assert time.monotonic() - begin < 20
@@ -242,7 +228,7 @@ def test_the_reaper_ends_processes_of_an_experiment_that_was_killed() -> None:
     from infercanary.ab.reaper import Reaper
     with Reaper("0123456789ab") as reaper:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        reaper.watch(child.pid)
+        reaper.send(f"watch {child.pid}")
         print(child.pid, reaper._child.pid, flush=True)
         time.sleep(600)
     """

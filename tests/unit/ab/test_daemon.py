@@ -3,101 +3,65 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
-from types import SimpleNamespace
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import docker.errors
 import pytest
 
 from infercanary.ab import daemon
+from infercanary.ab.container import SETTINGS, probe_urls, tar_archive
 from infercanary.ab.daemon import (
+    LABEL,
     OWNER_LABEL,
-    SETTINGS,
     UNTIL_LABEL,
     Daemon,
-    RunningContainer,
-    _archive,
     _port,
+    hold,
     is_stale,
-    last_line,
     one_line,
-    owner,
+    place,
 )
 from infercanary.ab.interruption import Interruption
+from infercanary.ab.turn import last_line
 from infercanary.command.settings import UsageError
 
-NOW = 1_800_000_000.0
-
-
-def labels(of: str, until: float = NOW + 60) -> dict[str, str]:
-    return {OWNER_LABEL: of, UNTIL_LABEL: f"{until:.0f}"}
-
-
-def test_a_running_experiment_is_not_stale() -> None:
-    assert not is_stale(labels(owner(os.getpid())), NOW)
-
-
-def test_what_is_past_its_time_is_stale_wherever_it_was_started() -> None:
-    assert is_stale(labels("another-host 1 5", NOW - 1), NOW)
-    assert not is_stale(labels("another-host 1 5"), NOW)
+SOON, PAST = (f"{time.time() + seconds:.0f}" for seconds in (3600, -1))
 
 
 @pytest.mark.parametrize(
-    ("inspected", "urls"),
+    ("labels", "expected"),
     [
-        ({"NetworkSettings": None}, []),
-        ({"NetworkSettings": {"IPAddress": None, "Ports": None, "Networks": None}}, []),
-        (
-            {"NetworkSettings": {"Networks": {"a": None, "b": {"IPAddress": None}, "c": {"IPAddress": "10.0.0.5"}}}},
-            ["http://10.0.0.5:9798"],
-        ),
+        ({LABEL: "over", OWNER_LABEL: place(), UNTIL_LABEL: SOON}, True),  # no process holds it
+        ({LABEL: "over", OWNER_LABEL: "another-host/net:[1]", UNTIL_LABEL: SOON}, False),
+        ({LABEL: "over", OWNER_LABEL: "another-host/net:[1]", UNTIL_LABEL: PAST}, True),
+        ({LABEL: "over", OWNER_LABEL: "another-host 1 5", UNTIL_LABEL: "²"}, False),
+        ({LABEL: "x" * 500, OWNER_LABEL: place()}, False),
+        ({}, False),
     ],
-)  # fmt: skip
-def test_nulls_of_inspect_are_missing_values(inspected: dict[str, Any], urls: list[str]) -> None:
-    client: Any = SimpleNamespace(inspect_container=lambda _: {**inspected, "State": None})
-    container = RunningContainer(client, "id", 9798)
-    container.find("127.0.0.1")
-    assert list(container.urls) == urls
-    assert "exit code" in container.ended()
+)
+def test_what_an_experiment_left_is_stale(labels: Mapping[str, str], expected: bool) -> None:
+    assert is_stale(labels) is expected
 
 
-def test_what_a_process_left_that_ended_is_stale() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    mine = owner(child.pid)
-    assert not is_stale(labels(mine), NOW)
-    child.communicate(b"\n")
-    assert is_stale(labels(mine), NOW)
-    # The number went to another process.
-    host, pid, started = owner(os.getpid()).split(" ")
-    assert is_stale(labels(f"{host} {pid} {int(started) - 1}"), NOW)
-
-
-def test_a_hidden_process_counts_as_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a host whose /proc hides others' processes (hidepid), with somebody else's experiment."""
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    theirs = owner(child.pid)
-    monkeypatch.setattr(daemon, "_started", lambda pid: "")
-
-    def forbidden(pid: int, number: int) -> None:
-        raise PermissionError
-
-    with monkeypatch.context() as context:
-        context.setattr(os, "kill", forbidden)
-        assert not is_stale(labels(theirs), NOW)
-    child.communicate(b"\n")
-    assert is_stale(labels(theirs), NOW)
-
-
-@pytest.mark.parametrize("of", ["", "x", "x y", "x -1 3"])
-def test_labels_of_another_form_are_left_alone(of: str) -> None:
-    assert not is_stale(labels(of), NOW)
-    assert not is_stale({}, NOW)
-    assert not is_stale({UNTIL_LABEL: "²"}, NOW)
+def test_an_experiment_of_another_process_is_stale_when_that_has_ended() -> None:
+    code = "from infercanary.ab.daemon import hold; held = hold('theirs'); print(1, flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline()
+    labels = {LABEL: "theirs", OWNER_LABEL: place(), UNTIL_LABEL: SOON}
+    assert not is_stale(labels)
+    child.kill()
+    child.communicate()
+    assert is_stale(labels)
+    with hold("theirs"):
+        assert not is_stale(labels)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +79,16 @@ def test_last_words(log: bytes, line: str) -> None:
     assert last_line(log) == line
 
 
-def test_what_docker_says_is_one_line() -> None:
-    assert one_line(docker.errors.APIError("x", explanation="no space\nleft")) == "no space left"
-    assert one_line(docker.errors.DockerException('{"message": "not\\tfound"}')) == "not found"
-    assert one_line(ConnectionResetError()) == "ConnectionResetError"
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),  # type: ignore[no-untyped-call]
+        (docker.errors.DockerException('{"message": "not\\tfound"}'), "not found"),
+        (ConnectionResetError(), "ConnectionResetError"),
+    ],
+)
+def test_what_docker_says_is_one_line(error: Exception, line: str) -> None:
+    assert one_line(error) == line
 
 
 @pytest.mark.parametrize(
@@ -136,17 +106,18 @@ def test_what_docker_says_is_one_line() -> None:
 def test_a_pull_that_fails_names_the_fix(monkeypatch: pytest.MonkeyPatch, answer: str, fix: str) -> None:
     """In the words of a real registry and daemon."""
     registry = Registry({"error": answer})
-    monkeypatch.setattr(daemon, "client", lambda: registry)
-    with pytest.raises(UsageError) as error:
-        Daemon("id", 60).image("h/i:1", Interruption(), print)
+    monkeypatch.setattr(daemon, "connect", lambda: registry)
+    with closing(Daemon("pull", 60)) as here, pytest.raises(UsageError) as error:
+        here.image("h/i:1", Interruption(), print)
     assert f"cannot be pulled ({answer}); {fix}" in str(error.value)
 
 
 def test_only_a_missing_image_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry({"status": "Pulling from i"})
-    monkeypatch.setattr(daemon, "client", lambda: registry)
+    monkeypatch.setattr(daemon, "connect", lambda: registry)
     said: list[str] = []
-    pulled, here = (Daemon("id", 60).image("h/i:1", Interruption(), said.append) for _ in range(2))
+    with closing(Daemon("pull", 60)) as made:
+        pulled, here = (made.image("h/i:1", Interruption(), said.append) for _ in range(2))
     assert pulled.pull["pull"] > 0 and here.pull == {}
     assert said == ["pulling h/i:1: Pulling from i"]
 
@@ -157,9 +128,12 @@ class Registry:
     def __init__(self, line: dict[str, str]) -> None:
         self._line, self._is_here = line, False
 
+    def close(self) -> None:
+        pass
+
     def inspect_image(self, name: str) -> dict[str, Any]:
         if not self._is_here:
-            raise docker.errors.ImageNotFound("no such image")
+            raise docker.errors.ImageNotFound("no such image")  # type: ignore[no-untyped-call]
         return {"Id": "sha256:1", "Size": 5, "Config": None}
 
     def pull(self, repository: str, **options: Any) -> Iterator[dict[str, str]]:
@@ -168,56 +142,51 @@ class Registry:
 
 
 def test_settings_as_an_archive() -> None:
-    with tarfile.open(fileobj=io.BytesIO(_archive(SETTINGS, "a: µ\n"))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(tar_archive(SETTINGS, "a: µ\n"))) as archive:
         folder, file = archive.getmembers()
         assert (folder.name, folder.isdir(), folder.mode) == ("infercanary-ab", True, 0o755)
-        assert (f"/{file.name}", file.mode) == (SETTINGS, 0o444)
+        assert (f"/{file.name}", file.mode) == (str(SETTINGS), 0o444)
         read = archive.extractfile(file)
         assert read is not None and read.read().decode() == "a: µ\n"
 
 
-def test_the_port_of_an_image() -> None:
-    assert _port("i", {}) == 9798
-    assert _port("i", {"infercanary.port": "80"}) == 80
-    assert _port("i", {"infercanary.port": "80", "infercanary.socket": "unix:///x"}) == 80
-    for wrong in ("0", "65536", "http", "", "²"):
-        with pytest.raises(
-            UsageError, match=r"image i: label infercanary\.port: .* is not a port; write a number"
-        ):
-            _port("i", {"infercanary.port": wrong})
-    with pytest.raises(
-        UsageError, match=r"answers on a socket .*; have it listen on a port, or give --config"
-    ):
-        _port("i", {"infercanary.socket": "unix:///x"})
+@pytest.mark.parametrize(
+    ("labels", "port"),
+    [
+        ({}, 9798),
+        ({"infercanary.port": "80"}, 80),
+        ({"infercanary.port": "80", "infercanary.socket": "unix:///x"}, 80),
+        *(({"infercanary.port": wrong}, r"label infercanary\.port: .* is not a port; write a number")
+          for wrong in ("0", "65536", "http", "²")),
+        ({"infercanary.socket": "unix:///x"}, r"answers on a socket .*; have it listen on a port, or give config="),
+    ],
+)  # fmt: skip
+def test_the_port_of_an_image(labels: Mapping[str, str], port: int | str) -> None:
+    if isinstance(port, int):
+        assert _port("i", labels) == port
+    else:
+        with pytest.raises(UsageError, match=f"image i: .*{port}"):
+            _port("i", labels)
 
 
 @pytest.mark.parametrize(
     ("host", "settings", "urls"),
     [
-        (
-            "127.0.0.1",
-            {"Ports": {"9798/tcp": [{"HostPort": "32768"}]}, "Networks": {"n": {"IPAddress": "172.18.0.2"}}},
-            ["http://127.0.0.1:32768", "http://172.18.0.2:9798"],
-        ),
-        (
-            "fd00::9",
-            {
-                "Ports": {"9798/tcp": [{"HostPort": "32768"}, {"HostPort": "32769"}]},
-                "Networks": {"n": {"IPAddress": "", "GlobalIPv6Address": "fd00::2"}},
-            },
-            ["http://[fd00::9]:32768", "http://[fd00::9]:32769", "http://[fd00::2]:9798"],
-        ),
-        (
-            "127.0.0.1",
-            {"IPAddress": "172.17.0.2", "Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
-            ["http://172.17.0.2:9798"],
-        ),
+        ("", {"IPAddress": None, "Ports": None, "Networks": None}, []),
+        ("", {"Networks": {"a": None, "b": {"IPAddress": None}, "c": {"IPAddress": "10.0.0.5"}}},
+         ["http://10.0.0.5:9798"]),
+        ("", {"Ports": {"9798/tcp": [{"HostPort": "32768"}]}, "Networks": {"n": {"IPAddress": "172.18.0.2"}}},
+         ["http://127.0.0.1:32768", "http://172.18.0.2:9798"]),
+        ("tcp://[fd00::9]:2375",
+         {"Ports": {"9798/tcp": [{"HostPort": "32768"}, {"HostPort": "32769"}]},
+          "Networks": {"n": {"IPAddress": "", "GlobalIPv6Address": "fd00::2"}}},
+         ["http://[fd00::9]:32768", "http://[fd00::9]:32769", "http://[fd00::2]:9798"]),
+        ("", {"IPAddress": "172.17.0.2", "Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
+         ["http://172.17.0.2:9798"]),
     ],
-)
+)  # fmt: skip
 def test_a_probe_is_asked_at_addresses_of_both_kinds(
-    host: str, settings: dict[str, Any], urls: list[str]
+    monkeypatch: pytest.MonkeyPatch, host: str, settings: dict[str, Any], urls: list[str]
 ) -> None:
-    client: Any = SimpleNamespace(inspect_container=lambda _: {"NetworkSettings": settings})
-    container = RunningContainer(client, "id", 9798)
-    container.find(host)
-    assert container.urls == urls
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert probe_urls(settings, 9798) == urls

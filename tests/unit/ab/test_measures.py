@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment
-from msgspec.structs import replace
 
-from infercanary.ab import answer, measures
-from infercanary.ab.answer import ArmSummary
+from infercanary.ab import measures
+from infercanary.ab.answer import ArmSummary, ExperimentJudge
+from infercanary.ab.estimate import PairJudge
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import Turn
-from infercanary.compare.measured import Gate
+from infercanary.compare.comparison import Gate
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.judge.model import Generation, Sample, Start
-from infercanary.judge.policy import EXPERIMENT
 
 
 def start(values: Mapping[str, Sequence[float]], runs: int = 12, seconds: float = 0.02) -> Start:
@@ -50,8 +49,8 @@ def test_a_verdict_is_in_the_measures_own_direction(
 ) -> None:
     """One value a start is enough, and starts that are the same to the byte make it certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
-    (decision,) = measures.decide(pairs, MOST, EXPERIMENT)
-    found = measures.verdict(decision)
+    (decision,) = measures.decide(pairs, PairJudge(MOST))
+    found = decision.verdict
     assert found.state == state and found.shift == pytest.approx(shift)
     assert found.low is not None and found.high is not None and found.low <= found.shift <= found.high  # type: ignore[operator]
     assert (found.before, found.after) == (pytest.approx(2e9), pytest.approx(2e9 * ratio))
@@ -59,41 +58,46 @@ def test_a_verdict_is_in_the_measures_own_direction(
 
 def test_a_pair_that_lacks_a_measure_does_not_count_for_it() -> None:
     known, missing = start({AT_8: [250.0]}), start({})
-    (decision,) = measures.decide([(known, known), (known, missing), (missing, known)], MOST, EXPERIMENT)
-    assert len(decision.pairs) == 1
-    assert measures.verdict(decision).state == "inconclusive" and measures.verdict(decision).shift is None
-    assert measures.decide([(known, missing)], MOST, EXPERIMENT) == []
+    (decision,) = measures.decide([(known, known), (known, missing), (missing, known)], PairJudge(MOST))
+    assert decision.verdict.state == "inconclusive" and decision.verdict.shift is None
+    assert measures.decide([(known, missing)], PairJudge(MOST)) == []
 
 
 def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:
     """Of each pair, the throughput of B over that of A at batch 8; and of all, its latency over that of A."""
     sides = [
         [
-            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, 0.4, {}, 9.0, 0.5)
+            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, 0.4, {}, 9.0)
             for r, slower in ((1.0, 1.0), (ratio, latency))
         ]
         for ratio in ratios
     ]
-    return [TurnPair(a, b, i % 2 == 0) for i, (a, b) in enumerate(sides)]
+    return [TurnPair(a, b) for a, b in sides]
 
 
-def test_an_experiment_goes_on_while_something_looks_worse() -> None:
-    unclear = pairs([1.0, 0.75, 1.0, 0.75])
-    assert answer.decisions(unclear, MOST, gate="latency")[CANARY].done
-    assert not answer.decisions(unclear, MOST)[CANARY].done
-    assert answer.decisions(unclear, len(unclear))[CANARY].done  # but not for ever
-    assert answer.decisions(pairs([1.0, 0.75], latency=2.0), MOST)[CANARY].done, "slower is the answer"
-    better = pairs([1.0, 1.25, 1.0, 1.25])
-    assert answer.decisions(better, MOST)[CANARY].done
+@pytest.mark.parametrize(
+    ("ratios", "latency", "most", "gate", "done"),
+    [
+        ([1.0, 0.75, 1.0, 0.75], 1.0, MOST, "latency", True),
+        ([1.0, 0.75, 1.0, 0.75], 1.0, MOST, "all", False),
+        ([1.0, 0.75, 1.0, 0.75], 1.0, 4, "all", True),  # but not for ever
+        ([1.0, 0.75], 2.0, MOST, "all", True),  # slower is the answer
+        ([1.0, 1.25, 1.0, 1.25], 1.0, MOST, "all", True),
+    ],
+)
+def test_an_experiment_goes_on_while_something_looks_worse(
+    ratios: Sequence[float], latency: float, most: int, gate: Gate, done: bool
+) -> None:
+    assert ExperimentJudge(most, gate=gate).decisions(pairs(ratios, latency))[CANARY].done is done
 
 
-@pytest.mark.parametrize(("gate", "code"), [("all", 1), ("latency", 0)])
-def test_the_exit_code(gate: Gate, code: int) -> None:
-    found = pairs([0.8, 0.81, 0.79, 0.8, 0.8])
-    a, b = (ArmSummary(name=n, starts=0, failed_starts=0, runs=0) for n in "ab")
-    b = replace(b, settings={"cpus": "2"})
-    each = answer.summarize(CANARY, Result(found, (), "clear", 9.0), a, b, MOST, gate=gate).compared
-    assert (each.exit_code, each.regressed, each.verdict) == (code, [AT_8], "equivalent")
-    assert "; B: cpus=2; throughput at batch 8 regressed -20.0 % [" in each.sentence
-    claimed = answer.summarize(CANARY, Result(found, (), "clear", 9.0), a, b, MOST, claimed=0.0, gate=gate)
-    assert claimed.compared.exit_code == 0  # the claim is about latency
+@pytest.mark.parametrize(
+    ("gate", "claimed", "code"), [("all", None, 1), ("latency", None, 0), ("all", 0.0, 0)]
+)
+def test_the_exit_code(gate: Gate, claimed: float | None, code: int) -> None:
+    """A claim is about latency alone."""
+    result = Result(pairs([0.8, 0.81, 0.79, 0.8, 0.8]), (), "clear", 9.0)
+    arms = ArmSummary(name="a"), ArmSummary(name="b", settings={"cpus": "2"})
+    found = ExperimentJudge(MOST, claimed=claimed, gate=gate).answer(CANARY, result, *arms)
+    assert (found.exit_code, found.regressed, found.verdict) == (code, [AT_8], "equivalent")
+    assert "B: cpus=2; throughput at batch 8 regressed -20.0 % [" in found.sentence

@@ -49,6 +49,20 @@ def test_a_closed_standard_error_does_not_end_it() -> None:
     stream.detach().close()
 
 
+def test_what_the_parent_ignores_stays_ignored() -> None:
+    """`nohup`, and a shell's background job: the experiment is to outlive the terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interruption = Interruption()
+        with interruption.handled():
+            os.kill(os.getpid(), signal.SIGHUP)
+            interruption.check()
+            assert signal.getsignal(signal.SIGTERM) == interruption._take
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_ends_a_pause_immediately_and_the_second_ends_all() -> None:
     interruption = Interruption()
     before = signal.getsignal(signal.SIGTERM)

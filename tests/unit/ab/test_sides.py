@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from infercanary.ab import sides
 from infercanary.ab.command import command
-from infercanary.ab.conditions import Conditions, Mount
-from infercanary.ab.sides import KEYS, MOVED, words
+from infercanary.ab.probe_settings import PACE
+from infercanary.ab.sides import KEYS, MOVED, Side, words
 from infercanary.command import cli as cli
 
 PROBE = {"canaries": {"c": {"target": "torch"}}}
@@ -36,29 +37,38 @@ def test_every_key(here):
         "volume=./m:/models:ro", "volume=cache:/cache", "env.A=b=c", "env.EMPTY=", "env.TOKEN",
     ]  # fmt: skip
     a, b = read("old", "new", both=entries)
-    assert (a.image, b.image, a.differing, b.differing) == ("old", "new", {}, {})
-    assert a.conditions == b.conditions
-    assert a.conditions == Conditions(
+    assert replace(a, image="new") == b and a.image == "old"
+    [path, named] = a.volume
+    assert a == Side(
+        image="old",
+        place="model",
         command=("sh", "-c", "exec x"),
         cpus=0.5,
         cpuset="0-2,5",
         memory=2 << 30,
-        gpus="1,GPU-5",
-        volume=(Mount(str(here / "m"), "/models", True), Mount("cache", "/cache", False)),
-        environment={"A": "b=c", "EMPTY": "", "TOKEN": "secret"},
+        gpus=["1", "GPU-5"],
+        volume=(path, named),
+        variables={**PACE, "A": "b=c", "EMPTY": "", "TOKEN": "secret"},
     )
-    assert [mount.is_volume for mount in a.conditions.volume] == [False, True]
+    bind = {"Target": "/models", "Source": str(here / "m"), "Type": "bind", "ReadOnly": True}
+    assert [path, named] == [
+        bind,
+        {"Target": "/cache", "Source": "cache", "Type": "volume", "ReadOnly": False},
+    ]
     a, b = read(
-        "new", both=["model=m:build", "input=1x3x8", "input=1x128:int64"], a=[f"python={sys.executable}"]
+        "new",
+        both=["model=m:build", "input=1x3x8", "input=1x128:int64", "gpus=device=0"],
+        a=[f"python={sys.executable}"],
     )
     assert (a.image, a.python, b.image, b.python) == ("", sys.executable, "new", "")
-    options = a.conditions.settings["canaries"]["model"]["options"]
-    assert options["inputs"] == [{"shape": [1, 3, 8]}, {"shape": [1, 128], "dtype": "int64"}]
+    assert a.probe["canaries"]["model"]["options"] == {
+        "model": "m:build", "inputs": [{"shape": [1, 3, 8]}, {"shape": [1, 128], "dtype": "int64"}], "device": "cuda"
+    }  # fmt: skip
     _, b = read("new", both=["model=m:build", "input=1x3x8"], b=["config=probe.yaml"])
-    assert b.conditions.settings == PROBE and "input" not in b.differing
-    a, b = read("new", both=["config=probe.yaml"], b=["command=serve"])
-    assert (a.conditions.settings, a.place) == (PROBE, "probe.yaml")
-    assert (b.conditions.settings, b.conditions.command) == ({}, ("serve",))
+    assert b.probe == PROBE and "input" not in b.differing
+    a, b = read("new", both=["config=probe.yaml"], b=["command=serve", "env.INFERCANARY_DUTY_CAP=0.2"])
+    assert (a.probe, a.place, a.variables) == (PROBE, "probe.yaml", PACE)
+    assert (b.probe, b.command, b.variables["INFERCANARY_DUTY_CAP"]) == ({}, ("serve",), "0.2")
     used = {"image", "python", "model", "input", "config", "env.NAME"} | {
         e.partition("=")[0] for e in entries
     }
@@ -127,7 +137,7 @@ TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a s
         ("old new --budget nan", "--budget nan: give seconds from 10 to 86400"),
         ("old new --start-timeout 0", "--start-timeout 0: give seconds from 1 to 86400"),
         ("old new --smallest-effect 0", "--smallest-effect 0: give a percentage from 0.1 to 50, such as 3"),
-        ("old new --clear-zone 5", "--clear-zone (5 %) must be below --smallest-effect (3 %): change one of them"),
+        ("old new --json --format github", "--json and --format github: exclude each other"),
         ("old new --confidence 1", "--confidence 1: give a share from 0.5 to 0.999999, such as 0.99"),
         ("old new --expect 40%", "--expect 40%: give a shift of latency with its sign: -40% is 40 % faster"),
         ("old new --html /no/such/folder/a.html", "--html: no folder `/no/such/folder`; make it, or mount a volume"),
@@ -158,7 +168,7 @@ TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a s
         ("old new --both input=3,4", "--both: input=3,4: give its input, such as 1x3x224x224 or 1x128:int64"),
         ("new --a python=PYTHON", "A: python: needs config or model; give that too"),
         ("old new --a python=PYTHON", "A: image and python: exclude each other; give one of them"),
-        ("new --a python=/no/python", "python /no/python: is no program; name an interpreter, such as"),
+        ("new --a python=/no/python", "python /no/python: cannot be run ("),
         ("new --a python=/bin/true", "python /bin/true: has no InferCanary (it is no Python); install it there with"),
         ("new --a python=PYTHON --both model=m:f --both input=1 --both memory=1g", "A: memory: cannot be kept on the"),
         ("--experiment none.yaml", "none.yaml: cannot be read (No such file or directory); check the path and its"),

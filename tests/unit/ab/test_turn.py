@@ -5,28 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from infercanary.ab import turn
 from infercanary.ab.interruption import Interruption
-from infercanary.ab.turn import Needed
+from infercanary.ab.turn import Needed, TurnReader
 from infercanary.client.fetch import PollError, Received, read
 from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Point, Report, Run, encode
 
 
-class Started:
-    urls: Sequence[str] = ("http://published", "http://inside")
-
-    def ended(self) -> str:
-        return ""
-
-    def last_words(self) -> str:
-        return ""
-
-    def end(self) -> None:
-        pass
+def reader(runs: int = 8) -> TurnReader:
+    """A turn that was started, of an arm that runs on."""
+    made = TurnReader(Mock(), Needed(runs, "", 60), time.monotonic() + 60, Interruption(), print)
+    made._urls, made._start = ["http://published", "http://inside"], 0.0
+    return made
 
 
 def test_an_address_from_which_nothing_comes_back_does_not_hold_up_the_first_report(
@@ -40,57 +35,47 @@ def test_an_address_from_which_nothing_comes_back_does_not_hold_up_the_first_rep
         raise PollError("unreachable" if url == "http://published" else "timeout", "on purpose")
 
     monkeypatch.setattr(turn, "_fetched", fetched)
-    now = time.monotonic()
-    start = turn._Asked(Started(), Needed(1, "", 60), now, now + 60, Interruption(), lambda text: None)
+    start = reader(1)
     for _ in range(33):
         start._ask()
     assert asked.count("http://published") == 33
     assert asked.count("http://inside") == 3, "and it is not given up: it may be the one that answers"
 
 
-def report(
-    *, interval: float | None, swept_at: float | None = None, runs: int = 8, at: float = 0.0
-) -> Received:
-    """A probe with one canary and so many runs, the last of which began then."""
-    of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
+def report(interval: float | None, runs: int = 8, measures: Sequence[str] = ()) -> Received:
+    """A probe with one canary and so many runs."""
     families = [
-        Family(name, "gauge", "help", ("canary",), (Point(("c",), value),))
-        for name, value in of.items()
-        if value is not None
+        Family(
+            "infercanary_canary_state", "gauge", "help", ("canary", "state"), (Point(("c", "steady"), 1.0),)
+        )
     ]
-    ran = [Run(i, "c", at, at, "ok", (0.02,)) for i in range(runs)]
-    states = Family(
-        "infercanary_canary_state", "gauge", "help", ("canary", "state"), (Point(("c", "steady"), 1.0),)
-    )
-    whole = Report(1, "boot", 0.0, "1", 0, (*families, states), {}, tuple(ran))
-    return read(encode(whole), Limits())
+    if interval:
+        sweep = "infercanary_sweep_interval_seconds"
+        families.append(Family(sweep, "gauge", "help", ("canary",), (Point(("c",), interval),)))
+    ran = [Run(i, "c", 0.0, 0.0, "ok", (0.02,), measures=dict.fromkeys(measures, 1.0)) for i in range(runs)]
+    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, tuple(ran))), Limits())
 
 
 @pytest.mark.parametrize(
-    ("interval", "swept_at", "run_at", "waited", "is_enough"),
+    ("interval", "measures", "waited", "runs", "is_enough"),
     [
-        (None, None, 5.0, 0.0, True),  # it is not swept
-        (4.0, None, 5.0, 0.0, False),
-        (4.0, 6.0, 5.0, 0.0, False),  # the next run brings what it gave
-        (4.0, 4.0, 5.0, 0.0, True),
-        (4.0, None, 5.0, 9.0, True),  # no point gave numbers
-        (3600.0, None, 5.0, 0.0, True),  # of a server's own probe: not within this experiment
+        (None, (), 0.0, 7, False),
+        (None, (), 0.0, 8, True),  # it is not swept
+        (4.0, (), 0.0, 8, False),
+        (4.0, ("host_memory",), 0.0, 8, False),
+        (4.0, ("throughput@8x1",), 0.0, 8, True),
+        (4.0, (), 9.0, 8, True),  # no point gave numbers
+        (3600.0, (), 0.0, 8, True),  # of a server's own probe: not within this experiment
     ],
 )
-def test_a_turn_waits_for_a_sweep_that_is_near(
-    monkeypatch: pytest.MonkeyPatch,
-    interval: float | None,
-    swept_at: float | None,
-    run_at: float,
-    waited: float,
-    is_enough: bool,
+def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
+    interval: float | None, measures: Sequence[str], waited: float, runs: int, is_enough: bool
 ) -> None:
-    now = time.monotonic()
-    start = turn._Asked(Started(), Needed(8, "", 60), now, now + 60, Interruption(), lambda text: None)
-    found = report(interval=interval, swept_at=swept_at, at=run_at)
-    start._runs = {"c": [*found.report.runs]}
-    start._had_enough = now - waited
-    assert start._enough(found) is is_enough
+    start = reader()
+    start._last = report(interval, runs, measures)
+    start._runs["c"] = [*start._last.report.runs]
+    start._had_enough = time.monotonic() - waited
+    assert start._has_enough() is is_enough
 
 
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
@@ -112,7 +97,7 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
         return encode(Report(1, "boot", 0.0, "1", 0, families, {}, ()))
 
     monkeypatch.setattr(turn, "_fetched", fetched)
-    start = turn._Asked(Started(), Needed(8, "", 60), now, 60, Interruption(), lambda text: None)
+    start = reader()
     while len(start._answered) < 2:
         start._ask()
         now += start._pause()

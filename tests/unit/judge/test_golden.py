@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from infercanary.ab import estimate
+from infercanary.ab.estimate import PairJudge
 from infercanary.judge import drift
 from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Generation, Sample, Start
@@ -194,10 +194,10 @@ def series() -> Iterator[tuple[str, Said]]:
             shift_of_starts([values[i : i + 20]], [values[i + 20 : i + 40]], pool=FILES.pool)
             for i in range(0, 320, 40)
         ]
-        decision = estimate.decide(pairs, 8)
+        decision = PairJudge(8).decide(pairs)
         yield (
             f"ab {seed}",
-            Said(decision.verdict, [], [decision.done, estimate.pairs_needed(pairs[:4])]),
+            Said(decision.verdict, [], [decision.done, PairJudge(8).pairs_needed(pairs[:4])]),
         )
 
 

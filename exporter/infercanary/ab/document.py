@@ -1,0 +1,101 @@
+"""The document of an experiment: the comparison, both arms, each pair of starts, and each step of a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from infercanary.ab.answer import ArmSummary, ExperimentAnswer
+from infercanary.ab.experiment import Ended
+from infercanary.ab.sides import words
+from infercanary.compare.document import comparison_document
+from infercanary.compare.recording import RecordedRuns
+from infercanary.judge import origin
+from infercanary.render.document import Chart, Document, Fact, Series, Table
+from infercanary.render.units import percent, short, size, value
+
+STEPS: Mapping[str, str] = {
+    "pull": "pull",
+    "start": "start",
+    "first_answer": "first answer",
+    "load": "load",
+    "first_run": "first run",
+    "time_to_steady": "steady",
+}
+"""Step of a deployment → its label: the pull of a missing image; the start of a container; from the request for that
+until the first inference was answered; of this, load and the first inference alone; and until steady."""
+
+ENDED: Mapping[Ended, str] = {
+    "clear": "ended when the answer was clear",
+    "restarts": "ended after the last start (--restarts)",
+    "budget": "ended when the time was up (--budget)",
+    "interrupted": "interrupted",
+}
+
+
+def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRuns) -> Document:
+    """Return the document on one canary.
+
+    Args:
+        answer: On the canary.
+        a: A's runs that count.
+        b: B's runs that count.
+    """
+    compared = comparison_document(answer, a, b)
+    arms = (answer.a, answer.b)
+    steps = {step: label for step, label in STEPS.items() if any(step in arm.cold_start for arm in arms)}
+    origins = answer.a.origin, answer.b.origin
+    in_time = [
+        (side, getattr(pair, side.lower()))
+        for pair in answer.pairs
+        for side in ("AB" if pair.first == "A" else "BA")
+    ]
+    old, new = ([level if name == side else None for name, level in in_time] for side in "AB")
+    rows = [
+        (str(number), f"{pair.first} first", value(pair.a, "s"), value(pair.b, "s"), percent(pair.shift))
+        for number, pair in enumerate(answer.pairs, 1)
+    ]
+    return msgspec.structs.replace(
+        compared,
+        facts=[
+            Fact("A", _arm(answer.a)),
+            Fact("B", _arm(answer.b)),
+            Fact("commits", origin.changed(*origins), link=origin.link(*origins)),
+            Fact("pairs", ", ".join(percent(pair.shift) for pair in answer.pairs)),
+            Fact("took", f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}"),
+            *(Fact(label, " → ".join(_step(arm, step) for arm in arms)) for step, label in steps.items()),
+            *compared.facts,
+        ],
+        tables=[*compared.tables, Table("pairs of starts", ("pair", "order", "A", "B", "shift"), rows)],
+        charts=[
+            *compared.charts,
+            Chart(
+                "medians of starts, in order of time",
+                "points",
+                [Series("A", old, "old"), Series("B", new)],
+            ),
+        ],
+    )
+
+
+def _arm(arm: ArmSummary) -> str:
+    """Return the arm's name, settings, image, mean and scatter, as far as they are known."""
+    parts = (
+        arm.name,
+        words(arm.settings),
+        arm.origin.words,
+        arm.image_id.removeprefix("sha256:")[:12],
+        "" if arm.image_bytes is None else size(arm.image_bytes),
+        f"mean {value(arm.mean, 's')} (SD {value(arm.sd, 's')})",
+        "" if arm.start_sd is None else f"starts differ by {short(100 * arm.start_sd)} %",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _step(arm: ArmSummary, step: str) -> str:
+    """Return the median of a step, and half of its range."""
+    if step not in arm.cold_start:
+        return "not pulled" if step == "pull" else "unknown"
+    swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
+    return f"{value(arm.cold_start[step], 's')}{swing}"
