@@ -107,6 +107,7 @@ class Demo:
             [sys.executable, "server.py"],
             cwd=example(),
             OMP_NUM_THREADS="1",  # as in the Compose file: threads that wait for one another are noise
+            IMAGE_SIZE="160",  # shorter runs, in which other work on the machine interferes less
             HOST="127.0.0.1",
             PORT=str(self._server),
             PROBE_LISTEN=f"127.0.0.1:{self._probe}",

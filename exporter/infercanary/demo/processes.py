@@ -99,4 +99,4 @@ def example() -> Path:
     for folder in (here.parent / "resnet18", here.parents[3] / "examples" / "resnet18"):
         if (folder / "server.py").is_file():
             return folder
-    raise UsageError(f"demo: the example is not beside {here.parent}; run it from a checkout (make demo)")
+    raise UsageError("demo: the example server is not installed; run it from a checkout (make demo)")

@@ -18,6 +18,8 @@ _NOTE = """
 A canary run every 2 s; in production every 10 s, for at most 1 % of the time.
 The upgrade sets ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41."""
 
+_BUSY = "Other work on this machine may be the reason."
+
 
 def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapping[str, Any]) -> str:
     """Return what the demo waits for.
@@ -54,10 +56,10 @@ def outcome(answer: Mapping[str, Any], seconds: float, status: str) -> tuple[Exi
     """
     after = f"{seconds:.0f} s after the server was up"
     if not is_final(answer):
-        return ExitCode.INCONCLUSIVE, f"No verdict {after}. Last state: {status}"
+        return ExitCode.INCONCLUSIVE, f"No verdict {after}. {_BUSY} Last state: {status}"
     if (answer["verdict"], answer["cause"]) == ("regressed", "image"):
         return ExitCode.FINE, f"The expected verdict, {after}."
-    return ExitCode.REGRESSED, f"Another verdict than expected (regressed by the image), {after}."
+    return ExitCode.REGRESSED, f"Not the expected verdict (regressed by the image), {after}. {_BUSY}"
 
 
 def screen(

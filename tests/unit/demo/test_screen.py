@@ -38,11 +38,11 @@ def test_what_it_waits_for(phase: str, runs: int | None, answer: dict[str, Any],
     ("answer", "code", "words"),
     [
         (REGRESSED, ExitCode.FINE, "The expected verdict, 48 s after"),
-        (REGRESSED | {"cause": "host"}, ExitCode.REGRESSED, "Another verdict than expected"),
+        (REGRESSED | {"cause": "host"}, ExitCode.REGRESSED, "Not the expected verdict"),
         (
             REGRESSED | {"verdict": "equivalent", "cause": None},
             ExitCode.REGRESSED,
-            "Another verdict than expected",
+            "Not the expected verdict",
         ),
         (OPEN, ExitCode.INCONCLUSIVE, "Last state: upgrade: run 3 of 5"),
         ({}, ExitCode.INCONCLUSIVE, "No verdict 48 s after"),
