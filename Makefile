@@ -13,13 +13,13 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards pictures site release-files hashes pin chart images servers bench gpu clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards pictures demo-picture site release-files hashes pin chart images servers bench gpu clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/demo ## an upgrade that makes a ResNet-18 server slow, and the verdict on it: four minutes; ARGS=--steady for no upgrade
-	@.venv/bin/infercanary demo $(ARGS)
+demo: .venv/demo ## an upgrade that makes a ResNet-18 server slow, and the verdict on it: about a minute
+	@.venv/bin/infercanary demo
 
 venv: .venv/dev ## everything, into .venv
 
@@ -78,6 +78,9 @@ check-dashboards: .venv/dev grafana/check/node_modules ## what Grafana would sho
 
 pictures: .venv/dev ## docs/img: each page at 400 and 1,200 px, light and dark, by Chromium (apt-get install chromium)
 	.venv/bin/python -m docs.pictures
+
+demo-picture: .venv/dev ## docs/img/demo.svg: the terminal of `make demo`, from a run of it
+	.venv/bin/python -m docs.demo_picture
 
 site: .venv/site ## the pages of docs/ as a site, in build/site; a link that leads nowhere fails it
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build

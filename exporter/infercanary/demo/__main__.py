@@ -2,194 +2,151 @@
 
 from __future__ import annotations
 
-import shutil
+import json
+import statistics
 import sys
 import time
+import urllib.request
 from contextlib import suppress
+from typing import Any
 
 import click
-import yaml
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.interpreter import run_module
-from infercanary.demo import shown
 from infercanary.demo.processes import Processes, example, free_port
-from infercanary.judge.policy import LIVE
-from infercanary.probe.pace import pace
+from infercanary.demo.screen import is_final, outcome, progress, screen
 
-_INTERVAL_SECONDS, _DUTY_CAP = 2.0, 0.5  # a verdict within minutes, on a machine that has nothing else to do
-_STEADY_INTERVAL_SECONDS, _STEADY_DUTY_CAP = 3.0, 0.05
 _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-"""What keeps torch and oneDNN off the CPU's vector instructions, as in the Compose file's slow image."""
-_ANSWERS = ("regressed", "improved", "equivalent")
+"""Keeps torch and oneDNN off the CPU's vector instructions, as in the Compose file's slow image."""
+_EXPORTER = """
+listen: 127.0.0.1:{exporter}
+poll_seconds: 1
+docker: {{enabled: false}}
+links: {{runbooks: "http://127.0.0.1:{exporter}/runbooks"}}
+probes: [{{url: "http://127.0.0.1:{probe}", service: resnet18, container: demo}}]
+"""
 _PATIENCE_SECONDS = 240.0
-"""For a verdict, which takes a minute after the upgrade where nothing else is busy."""
+"""For the whole demo: four times what it takes on an idle machine."""
+_POLL_SECONDS = 0.5
 
 
-@click.command(name="demo")
-@click.option("--steady", is_flag=True, help="No upgrade: one server that runs until Ctrl-C.")
-@click.option(
-    "--duration",
-    type=click.FloatRange(min=1),
-    help="Seconds after which it ends by itself [default: on Ctrl-C; not in a terminal, after the verdict].",
+@click.command(
+    name="demo",
+    epilog="Exit codes: 0 the expected verdict, 1 another verdict, 2 a part cannot run, 3 no verdict in time.",
 )
-def command(steady: bool, duration: float | None) -> None:
-    """Replace a ResNet-18 server by a slow one, and show the verdict on what changed. It takes about four minutes.
+def command() -> None:
+    """Replace a ResNet-18 server by a slow one, and show the verdict on what changed. It takes about a minute.
 
     \b
       infercanary demo
-      infercanary demo --steady --duration 600
 
-    Starts the server with its probe, the exporter, and Prometheus where one is installed. Shows a live table and the
-    URLs to look at. Listens on 127.0.0.1 only; Ctrl-C ends everything it started.
+    Starts the server with its probe, and the exporter. In a terminal they go on after the verdict, until Ctrl-C.
+    Listens on 127.0.0.1 only, and leaves nothing running.
     """
-    console = Console()
-    end = time.monotonic() + duration if duration else float("inf")
-    try:
-        with Processes() as processes:
-            demo = _Demo(console, processes, steady)
-            if not steady and demo.waits_for_baseline(end):
-                demo.upgrade()
-                demo.waits_for_verdict(end)
-            if steady or duration or console.is_terminal:
-                demo.watch(end)
-    except KeyboardInterrupt:
-        pass
-    console.print("Stopped: nothing is left running.")
+    with Processes() as processes:
+        sys.exit(Demo(Console(), processes).run())
 
 
-class _Demo:
-    """Its processes, started, and what is shown of them.
+class Demo:
+    """One run of the demo.
 
     Args:
-        console: Where it is shown.
-        processes: Where they are started.
-        steady: Whether the pace is that of a server which goes on.
+        console: A terminal gets a live screen; anything else each step as a line, and the screen at the end.
+        processes: Entered.
     """
 
-    def __init__(self, console: Console, processes: Processes, steady: bool) -> None:
+    def __init__(self, console: Console, processes: Processes) -> None:
         self._console, self._processes = console, processes
-        pace_of = (_STEADY_INTERVAL_SECONDS, _STEADY_DUTY_CAP) if steady else (_INTERVAL_SECONDS, _DUTY_CAP)
-        self._interval, self._duty = pace(*pace_of)
-        self._server, self._probe = free_port(8000), free_port(9798)
-        with console.status("Starting a ResNet-18 inference server with the probe in its process …"):
-            self._start_server()
-        console.print(f"[green]✓[/] inference server   http://127.0.0.1:{self._server}/predict")
-        with console.status("Starting the exporter …"):
-            self._url = self._start_exporter()
-        console.print(f"[green]✓[/] status page        {self._url}/")
-        console.print(f"[green]✓[/] metrics            {self._url}/metrics")
-        self._start_prometheus()
-        console.print(
-            f"A canary run every {self._interval:g} s, with at most {self._duty:.0%} of the time (duty); in production "
-            "the default is 10 s and 1 %.\nCtrl-C ends the demo.\n"
-        )
+        self._server, self._probe, self._exporter = map(free_port, (8000, 9798, 9797))
+        self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._latencies: dict[str, list[float]] = {}
+        self._answer: dict[str, Any] = {}
+        self._status = ""
+        self._up = self._end = time.monotonic() + _PATIENCE_SECONDS
 
-    def waits_for_baseline(self, end: float) -> bool:
-        """Show the runs of the first server until they are a baseline; false where the time ends before."""
-        wanted = LIVE.pool.full_baseline_runs
-        self._console.print(f"[bold]1.[/] The server as it is: a baseline of {wanted} runs.")
-        return self.watch(end, until=lambda values: shown.runs(values) >= wanted)
-
-    def upgrade(self) -> None:
-        """Exchange the server for one that computes without vector instructions."""
-        self._console.print(
-            "[bold]2.[/] The upgrade: the same server, in whose image somebody left "
-            + " ".join(f"{name}={value}" for name, value in _SLOW.items())
-            + "."
-        )
-        with self._console.status("Exchanging the server …"):
-            self._processes.end("server")
-            self._start_server(**_SLOW)
-
-    def waits_for_verdict(self, end: float) -> None:
-        """Show the runs of the second server until the judge has an answer, and that in its words."""
-        end = min(end, time.monotonic() + _PATIENCE_SECONDS)
-        answered = self.watch(end, until=lambda values: shown.verdict(values) in _ANSWERS)
-        sentence = escape(shown.sentence(shown.scrape(self._url)))
-        if answered:
-            self._console.print(f"[bold]3.[/] The verdict: [bold]{sentence}[/]")
-        else:
-            self._console.print(f"[bold]3.[/] Still open, which a busy machine may cause: {sentence}")
-        self._console.print(f"It is on the status page, too: {self._url}/\n")
-
-    def watch(self, end: float, until: shown.Condition = lambda _: False) -> bool:
-        """Redraw the table each second; where the output is no terminal, print it once, at the end.
-
-        Args:
-            end: When to stop, of the monotonic clock.
-            until: When to stop, by what the exporter's metrics say.
-
-        Returns:
-            Whether that came.
-        """
-        with Live(console=self._console, auto_refresh=False) as live:
-            while True:
-                self._processes.check()
-                with suppress(OSError):  # a slow answer costs this second's table
-                    values = shown.scrape(self._url)
-                    live.update(shown.table(values), refresh=True)
-                    if until(values):
-                        break
-                if time.monotonic() >= end:
-                    return False
-                time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+    def run(self) -> int:
+        """Run the demo; return its exit code."""
+        code = ExitCode.INTERRUPTED
+        with Live(get_renderable=self.screen, console=self._console, auto_refresh=False) as self._live:
+            try:
+                config = self._processes.folder / "exporter.yaml"
+                config.write_text(_EXPORTER.format(exporter=self._exporter, probe=self._probe))
+                self._processes.start(
+                    "exporter", run_module("infercanary", "exporter", "--config", config.name)
+                )
+                with suppress(TimeoutError):
+                    self._serve("baseline", 12)
+                    self._show("upgrade: stopping the server")
+                    self._processes.end("server")
+                    self._serve("upgrade", 5, **_SLOW)
+                code, status = outcome(self._answer, time.monotonic() - self._up, self._status)
+                self._status, self._end = status, float("inf")
+                while self._console.is_terminal:
+                    self._nap(f"{status} Ctrl-C ends the demo.")
+            except KeyboardInterrupt:
+                if code == ExitCode.INTERRUPTED:
+                    self._status = "Stopped before the verdict."
         self._console.print()
-        return True
+        return code
 
-    def _start_server(self, **environment: str) -> None:
+    def screen(self) -> Group:
+        """Draw the demo as it is now."""
+        links = (
+            f"inference server  http://127.0.0.1:{self._server}/predict\n"
+            f"status page       http://127.0.0.1:{self._exporter}/"
+        )
+        return screen(links, self._latencies, self._answer, self._status)
+
+    def _serve(self, phase: str, needed: int, **environment: str) -> None:
+        """Start a server, and wait until the judge needs no more of its runs."""
         self._processes.start(
             "server",
             [sys.executable, "server.py"],
             cwd=example(),
             OMP_NUM_THREADS="1",  # as in the Compose file: threads that wait for one another are noise
+            IMAGE_SIZE="160",  # shorter runs, in which other work on the machine interferes less
             HOST="127.0.0.1",
             PORT=str(self._server),
             PROBE_LISTEN=f"127.0.0.1:{self._probe}",
-            PROBE_INTERVAL_SECONDS=str(self._interval),
-            PROBE_DUTY_CAP=str(self._duty),
+            PROBE_INTERVAL_SECONDS="2",
+            PROBE_DUTY_CAP="1",  # the machine has nothing else to do
             **environment,
         )
-        self._processes.wait_for("server", f"http://127.0.0.1:{self._server}/healthz", 120)
+        while True:
+            if report := _get(self._probe, "/report"):
+                self._up = min(self._up, time.monotonic())
+                ended = [run["latencies"] for run in report["runs"] if run["outcome"] == "ok"]
+                self._latencies[phase] = [statistics.median(latencies) for latencies in ended]
+            verdict = f"/api/v1/verdict?service=resnet18&since={self._since}"
+            self._answer = _get(self._exporter, verdict) or self._answer
+            if is_final(self._answer) or (phase == "baseline" and self._answer.get("runs", 0) >= needed):
+                return
+            self._nap(progress(phase, self._latencies.get(phase), needed, self._answer))
 
-    def _start_exporter(self) -> str:
-        port = free_port(9797)
-        config = {
-            "listen": f"127.0.0.1:{port}",
-            "poll_seconds": 1,
-            "docker": {"enabled": False},
-            "links": {"runbooks": f"http://127.0.0.1:{port}/runbooks"},
-            "probes": [
-                {"url": f"http://127.0.0.1:{self._probe}", "service": "resnet18", "container": "demo"}
-            ],
-        }
-        (self._processes.folder / "exporter.yaml").write_text(yaml.safe_dump(config))
-        self._processes.start("exporter", run_module("infercanary", "exporter", "--config", "exporter.yaml"))
-        self._processes.wait_for("exporter", f"http://127.0.0.1:{port}/-/ready", 30)
-        self._exporter = port
-        return f"http://127.0.0.1:{port}"
+    def _nap(self, status: str) -> None:
+        self._show(status)
+        self._processes.check()
+        if time.monotonic() >= self._end:
+            raise TimeoutError
+        time.sleep(_POLL_SECONDS)
 
-    def _start_prometheus(self) -> None:
-        binary = shutil.which("prometheus")
-        if binary is None:
-            self._console.print("[dim]–[/] Prometheus         not installed: the demo goes on without it")
-            return
-        port = free_port(9090)
-        url = f"http://127.0.0.1:{port}"
-        with self._console.status("Starting Prometheus …"):
-            scrape = {
-                "job_name": "infercanary",
-                "static_configs": [{"targets": [f"127.0.0.1:{self._exporter}"]}],
-            }
-            config = {"global": {"scrape_interval": "5s"}, "scrape_configs": [scrape]}
-            (self._processes.folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-            arguments = ["--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
-            # A folder of its own also where a distribution's default is the system's (Debian: /var/lib/prometheus).
-            self._processes.start("Prometheus", [binary, *arguments, "--storage.tsdb.path=data"])
-            self._processes.wait_for("Prometheus", f"{url}/-/ready", 30)
-        self._console.print(f"[green]✓[/] Prometheus         {url}/")
+    def _show(self, status: str) -> None:
+        if status != self._status and not self._console.is_terminal:
+            self._console.print(status, markup=False, highlight=False)
+        self._status = status
+        self._live.refresh()
+
+
+def _get(port: int, path: str) -> Any:
+    """Return the JSON answer of a child; empty where it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as response:
+            return json.load(response)
+    except OSError:
+        return {}
 
 
 if __name__ == "__main__":

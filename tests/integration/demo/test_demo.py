@@ -1,17 +1,14 @@
-"""The demo as a newcomer runs it: a real server, exporter and, where installed, Prometheus."""
+"""The demo as a newcomer runs it: a real server and exporter."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -32,7 +29,7 @@ def demo(temporary: Path, *arguments: str, **environment: str) -> Iterator[subpr
             **os.environ,
             "TMPDIR": str(temporary),
             "PYTHONUNBUFFERED": "1",
-            "COLUMNS": "120",  # numbers of a busy machine are wide, and names would be cut
+            "COLUMNS": "300",  # a line of progress is one
             **environment,
         },
     )
@@ -59,62 +56,42 @@ def read_until(child: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     pytest.fail(f"no line matches {pattern!r} in:\n{''.join(seen)}")
 
 
-def buckets_with(url: str, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-    """The latency's buckets (upper bound → runs) from the first scrape of which ``holds`` is true."""
-    deadline = time.monotonic() + 120
-    while True:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            found = re.findall(
-                r'^infercanary_latency_seconds_bucket\{.*le="([^"]+)".*\} (\S+)',
-                response.read().decode(),
-                re.M,
-            )
-        if holds(counts := {bound: float(count) for bound, count in found}):
-            return counts
-        assert time.monotonic() < deadline, counts
-        time.sleep(0.5)
-
-
-SMALL = {"IMAGE_SIZE": "128", "INFERCANARY_INTERVAL_SECONDS": "0.3", "INFERCANARY_DUTY_CAP": "0.9"}
-"""A model of a few milliseconds that runs several times a second."""
-
-
 @pytest.mark.quiet
 @pytest.mark.parametrize(
-    ("environment", "seconds"),
-    [pytest.param(SMALL, 300, id="small"), pytest.param({}, 240, id="as it is", marks=pytest.mark.campaign)],
+    "environment",
+    [
+        pytest.param({"INFERCANARY_INTERVAL_SECONDS": "0.3"}, id="more often"),
+        pytest.param({}, id="as it is", marks=pytest.mark.campaign),
+    ],
 )
-def test_it_ends_in_a_verdict(tmp_path: Path, environment: dict[str, str], seconds: float) -> None:
-    """As it is, within the four minutes that the README promises."""
-    begin = time.monotonic()
+def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path: Path, environment: dict[str, str]) -> None:
+    """With neighbours on the machine their share may be the cause that is named; the exit code says so."""
     with demo(tmp_path, **environment) as child:
-        output, _ = child.communicate(timeout=600)
-    assert child.returncode == 0, output
-    assert re.search(r"demo +resnet18 +(steady|warming) +\d+\.\d\d ms +\d+\.\d\d ms", output), output
-    assert re.search(r"of the time \(duty\)", output), output
-    words = " ".join(output.split())
-    assert re.search(r"3\. The verdict: regressed \S+.*torch_cpu_capability \w+ → DEFAULT", words), output
-    assert "nothing is left running" in output
-    assert time.monotonic() - begin < seconds
+        output, _ = child.communicate(timeout=300)
+    steps = [
+        "baseline: starting",
+        "upgrade: stopping",
+        "upgrade: starting",
+        "\nregressed ",
+        "he expected verdict",
+    ]
+    places = [output.find(step) for step in steps]
+    assert places == sorted(places) and places[0] == 0, output
+    assert re.search(r"\n +baseline +1\d +\S+ ms.*\n +upgrade +\d+ +\S+ ms", output), output
+    assert re.search(r"\nregressed .*torch_cpu_capability \w+ → DEFAULT", output), output
+    assert child.returncode == (0 if re.search(r"\nregressed [^:]+: image;", output) else 1), output
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    # A run every few seconds also where a busy machine makes the model slow.
-    with demo(tmp_path, "--steady", INFERCANARY_DUTY_CAP="0.5") as child:
-        url = read_until(child, r"metrics +(http://\S+/metrics)")[1]
-        read_until(child, r"A canary run every")
-        # Debian's Prometheus would keep its data in the system's folder, beside that of one which runs there.
-        assert shutil.which("prometheus") is None or list(tmp_path.glob("*/data/lock"))
+    with demo(tmp_path) as child:
+        read_until(child, "baseline: (warming up|run)")
         children = psutil.Process(child.pid).children(recursive=True)
-        assert len(children) >= 2
-        first = buckets_with(url, lambda counts: bool(counts))
-        later = buckets_with(url, lambda counts: counts["+Inf"] > first["+Inf"])
-        assert later.keys() == first.keys()
-        assert all(later[bound] >= count for bound, count in first.items()), "a bucket went back"
+        assert len(children) == 2
         child.send_signal(number)
-        assert child.wait(30) == 0
+        output, _ = child.communicate(timeout=30)
+    assert (child.returncode, "Stopped before the verdict." in output) == (130, True), output
     assert not psutil.wait_procs(children, timeout=5)[1]
     assert list(tmp_path.iterdir()) == []
 
@@ -137,7 +114,7 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path: Path) -> None:
 def test_children_of_its_children_end_too(tmp_path: Path) -> None:
     """Also those that ignore SIGTERM."""
     script = (
-        "import sys, time\n"
+        "import time\n"
         "from infercanary.demo.processes import Processes\n"
         "with Processes() as processes:\n"
         "    processes.start('parent', ['sh', '-c', \"trap '' TERM; sleep 600 & echo $! > new; mv new pid; wait\"])\n"
@@ -149,5 +126,6 @@ def test_children_of_its_children_end_too(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
     )
     assert done.returncode == 0 and done.stderr == ""
-    assert not psutil.pid_exists(int(done.stdout))
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(5)
     assert list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ def test_help_has_two_examples_that_are_understood_and_fits_a_screen(
     lines = out.splitlines()
     assert len(lines) <= 60 and max(map(len, lines)) <= 80
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("    infercanary ")]
-    assert len(examples) >= 2
+    assert len(examples) >= (2 if name != "demo" else 1)  # which has no options
     group = click.Context(cli.cli, help_option_names=["-h", "--help"])
     for of, *arguments in examples:
         assert name in ("", of)

@@ -1,0 +1,33 @@
+"""``make demo-picture``: docs/img/demo.svg, the terminal of ``infercanary demo`` at the end of a real run."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from infercanary.demo.__main__ import Demo
+from infercanary.demo.processes import Processes
+
+FILE = Path(__file__).parent / "img" / "demo.svg"
+WIDTH = 92
+
+
+def main() -> int:
+    """Run the demo and draw its last screen; return the demo's exit code."""
+    with Processes() as processes:
+        demo = Demo(Console(), processes)
+        code = demo.run()
+    if code == 0:
+        console = Console(record=True, width=WIDTH, file=io.StringIO())
+        console.print("$ make demo", demo.screen(), highlight=False)
+        picture = console.export_svg(title="make demo", unique_id="demo")
+        FILE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S))  # fonts of another site
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
