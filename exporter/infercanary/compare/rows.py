@@ -17,7 +17,7 @@ from infercanary.compare.cells import Numbers, as_text, parsed, plain_number
 from infercanary.compare.layouts import UNKNOWN, Layout, Row, table_of
 from infercanary.compare.outcomes import FAILED, WORDS, failures, outcome_kind, signs, words_of
 from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
-from infercanary.compare.units import count
+from infercanary.render.units import count
 
 MAX_POINTS = 5_000_000
 
