@@ -1,28 +1,21 @@
-"""Documents of results of files: a comparison, a scan, and rows of stores side by side."""
+"""Documents of results of files: a comparison and a scan."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from infercanary.compare.changes import LevelChange, ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
-from infercanary.compare.overview import COLUMNS, OverviewRow
 from infercanary.compare.recording import RecordedRuns, shown
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.from_result import causes_facts, measures_table, operators_table
 from infercanary.pages.sentence import listed
 from infercanary.render.document import Chart, Document, Fact, Series, Table
-from infercanary.render.units import count, interval, quantity, short, value, when
-
-_UNITS = {"seconds": "s", "ratio": "ratio", "bytes": "bytes", "joules": "joules"}
-"""End of a column's name → unit of a fact."""
-_LATENCIES = 6  # columns of the first table of stores
+from infercanary.render.units import count, interval, short, value, when
 
 
 def comparison_document(
@@ -117,29 +110,6 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
     )
 
 
-def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return two tables for each canary: latencies, then throughput and cost. What all rows share is a fact.
-
-    Args:
-        rows: One or more; those of a canary one after the other.
-    """
-    titles = [title for _, title in COLUMNS.values() if title]
-    names = [field for field, title in COLUMNS.values() if not title and field != "canary"]
-    shared = [name for name in names if len({getattr(row, name) for row in rows}) == 1]
-    tables = []
-    for canary, group in groupby(rows, key=lambda row: row.canary):
-        cells = []
-        for row in group:
-            words = (shown(getattr(row, name), 80) for name in names if name not in shared)
-            cells.append([*_numbers(row), " · ".join(filter(None, words))])
-        for title, part in (
-            (canary, slice(0, _LATENCIES)),
-            (f"{canary}: cost", slice(_LATENCIES, len(titles))),
-        ):
-            tables += _table(title, [*titles[part], "of"], [[*row[part], row[-1]] for row in cells])
-    return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
-
-
 def plain(result: object) -> Any:
     """Return ``result`` as plain values for JSON: a number that is not finite is None."""
     return msgspec.json.decode(msgspec.json.encode(result))
@@ -150,16 +120,6 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     cells = [[row[i] for i in kept] for row in rows]
     return [Table(title, [columns[i] for i in kept], cells)] if rows else []
-
-
-def _numbers(row: OverviewRow) -> Iterator[str]:
-    """Numbers of a row as text, in the units that its CSV names."""
-    for column, (field, title) in COLUMNS.items():
-        number = attrgetter(field)(row)
-        if title and (number is None or isinstance(number, str)):
-            yield number or ""
-        elif title:
-            yield quantity(number, _UNITS.get(column.rpartition("_")[2], ""))
 
 
 def _charts(baseline: RecordedRuns, candidate: RecordedRuns, unit: str) -> list[Chart]:

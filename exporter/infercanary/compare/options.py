@@ -37,17 +37,9 @@ _SECRET = re.compile(r"((?:--\w+=)?env\.\w+)=.*", re.DOTALL)
 class Output(NamedTuple):
     """Values of the options of :func:`output`: where an answer goes."""
 
-    as_json: bool = False
-    html: str = ""
     form: str = "text"
+    html: str = ""
     junit: str = ""
-
-    @property
-    def kind(self) -> str:
-        """The format to print."""
-        if self.as_json and self.form not in ("text", "json"):
-            raise UsageError(f"--json and --format {self.form}: exclude each other; give one of them")
-        return "json" if self.as_json else self.form
 
     def show(
         self,
@@ -58,7 +50,7 @@ class Output(NamedTuple):
         sides: tuple[str, str] = ("baseline", "candidate"),
         **more: Any,
     ) -> int:
-        """Print an answer, then write the files that were asked for, and return its exit code.
+        """Write the files that were asked for, then print the answer, and return its exit code.
 
         Args:
             documents: One for each canary, in the order in which they are shown.
@@ -67,12 +59,6 @@ class Output(NamedTuple):
             sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
-        if self.kind == "json":
-            say(render_json(documents, notes, **more))
-        elif self.kind == "github":
-            say(render_markdown(documents, notes, sides))
-        elif self.kind == "text":
-            say(render_texts(documents, notes, width()), is_coloured=True)
         if self.html:
             command = (masked(_SECRET.sub(r"\1=…", word)) for word in sys.argv[1:])
             made = f"InferCanary {infercanary.__version__}, {when(time.time())}"
@@ -80,6 +66,12 @@ class Output(NamedTuple):
             html.write(self.html, page)
         if self.junit:
             html.write(self.junit, render_junit(documents), "--junit")
+        if self.form == "json":
+            say(render_json(documents, notes, **more))
+        elif self.form == "github":
+            say(render_markdown(documents, notes, sides))
+        elif self.form == "text":
+            say(render_texts(documents, notes, width()))
         return worst(document.exit_code for document in documents)
 
 
@@ -115,7 +107,7 @@ def output(*forms: str) -> Callable[[F], F]:
     """
     choices = click.Choice(["text", "json", *forms])
     options: list[Callable[[F], F]] = [
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+        click.option("--json", "form", flag_value="json", default="text", help="Print JSON instead of text."),
         click.option("--html", default="", metavar="FILE", help="Write a report with pictures to FILE too."),
         click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
         click.option(

@@ -13,10 +13,11 @@ from infercanary.command.settings import UsageError
 from infercanary.render.text import plain
 
 _COLOURS = {
-    "red": ("regressed", "slower"),
-    "green": ("improved", "faster", "equivalent", "steady"),
-    "yellow": ("inconclusive", "unconfirmed", "changed"),
+    **dict.fromkeys(("regressed", "slower"), "red"),
+    **dict.fromkeys(("improved", "faster", "equivalent", "steady"), "green"),
+    **dict.fromkeys(("inconclusive", "unconfirmed", "changed"), "yellow"),
 }
+_VERDICT = re.compile(rf"^(?:[^\s:][^:\n]*: )?({'|'.join(_COLOURS)})\b", re.MULTILINE)
 
 
 def width() -> int:
@@ -24,13 +25,11 @@ def width() -> int:
     return min(120, max(80, shutil.get_terminal_size().columns))
 
 
-def say(text: str, *, is_coloured: bool = False) -> None:
-    """Print ``text``.
+def say(text: str) -> None:
+    """Print ``text``; on a terminal, verdicts at the beginning of a line, or behind the name there, have a colour.
 
     Args:
         text: Printable, with its line ends; none is added.
-        is_coloured: Whether verdicts at the beginning of a line, or behind the name there, have a colour on a terminal;
-            NO_COLOR switches colours off.
 
     Raises:
         UsageError: Standard output does not take it. Python's own exit code for that, 1, means "regressed".
@@ -41,20 +40,20 @@ def say(text: str, *, is_coloured: bool = False) -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         text = plain(text)
-    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if is_coloured and has_colours:
-        for colour, verdicts in _COLOURS.items():
-            coloured = click.style(r"\2", fg=colour, bold=True)
-            text = re.sub(
-                rf"^(\S[^:\n]*: )?({'|'.join(verdicts)})\b", rf"\1{coloured}", text, flags=re.MULTILINE
-            )
+    text = _VERDICT.sub(_coloured, text)
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
-        click.echo(text, nl=False)
+        click.echo(text, nl=False, color=False if is_plain else None)
     except BrokenPipeError:  # the reader has read enough; the exit code is still the answer
         _discard()
     except OSError as error:
         _discard()
         raise UsageError(f"the answer cannot be printed ({error.strerror}); free some room") from None
+
+
+def _coloured(match: re.Match[str]) -> str:
+    name = match[0].removesuffix(match[1])
+    return name + click.style(match[1], fg=_COLOURS[match[1]], bold=True)
 
 
 def _discard() -> None:

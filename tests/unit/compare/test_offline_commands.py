@@ -455,7 +455,7 @@ def test_a_terminal_as_it_is(monkeypatch, encoding, tty, environment, said):
         monkeypatch.setenv(name, value)
     out = Out(encoding, tty)
     monkeypatch.setattr(sys, "stdout", out)
-    terminal.say("a: ▁\nb: regressed; regressed", is_coloured=True)
+    terminal.say("a: ▁\nb: regressed; regressed")
     assert out.said() == said
 
 
