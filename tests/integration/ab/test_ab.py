@@ -20,15 +20,15 @@ import psutil
 import pytest
 import yaml
 
-from infercanary.ab.answer import ArmSummary, ExperimentJudge
+from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.document import STEPS
-from infercanary.ab.experiment import Experiment, Plan
+from infercanary.ab.experiment import Experiment
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
-from infercanary.ab.turn import Arm, Needed, StartFailed, Turn, TurnReader
+from infercanary.ab.turn import Arm, ArmSummary, Plan, StartFailed, Turn, TurnReader
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
@@ -62,17 +62,14 @@ def side(settings: dict[str, Any], **variables: str) -> Side:
     return Side(python=sys.executable, place="mine.yaml", probe=settings, variables={**FAST, **variables})
 
 
-def needed(seconds: float = 60, runs: int = 8) -> Needed:
-    return Needed(runs, "", seconds)
-
-
 def take(arm: Arm, interruption: Interruption | None = None, seconds: float = 60) -> Turn:
     deadline = time.monotonic() + 100
-    return TurnReader(arm, needed(seconds), deadline, interruption or Interruption(), lambda _: None).take(1)
+    plan = Plan(1, 8, 100, seconds)
+    return TurnReader(arm, plan, deadline, interruption or Interruption(), lambda _: None).take(1)
 
 
 def experiment(a: Arm, b: Arm, restarts: int) -> Experiment:
-    plan, judge = Plan(restarts, 300, needed()), ExperimentJudge(restarts)
+    plan, judge = Plan(restarts, 8, 300, 60), ExperimentJudge(restarts)
     return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption(), Progress())
 
 
@@ -122,8 +119,7 @@ def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
     """Half as much again, whatever this machine does meanwhile to the latency of both."""
     sides = host(WORK_BYTES="1e6"), host(WORK_BYTES="1e6", WORK_HOLDS_BYTES="40e6")
     result = experiment(*sides, restarts=4).run()
-    a, b = (ArmSummary(name=side.name) for side in sides)
-    each = ExperimentJudge(4).answer("work", result, a, b)
+    each = ExperimentJudge(4).answer("work", result)
     found = each.measures[HOST_MEMORY]
     assert found.state == "regressed" and found.shift is not None and found.shift > 0.2
     assert (each.regressed, each.exit_code) == ([HOST_MEMORY], 1)
@@ -171,7 +167,7 @@ def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
 class Served:
     """A side that is a server of this test's, and not a probe."""
 
-    name = "served"
+    summary = ArmSummary(name="served")
 
     def __init__(self, url: str) -> None:
         self.urls = [url]
