@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.neighbours import is_quiet
 from infercanary.client.fetch import PollError, Received, fetch, open_session, read
 from infercanary.client.limits import Limits
-from infercanary.contract.measures import THROUGHPUT
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable, shortened
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
@@ -34,6 +34,7 @@ _LIMITS = Limits()
 _STATE = "infercanary_canary_state"
 _INTERVAL = "infercanary_interval_seconds"
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
+_SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
 
 class StartFailed(Exception):
@@ -249,10 +250,11 @@ class TurnReader:
 
     def _awaits_sweep(self, settled: Mapping[str, Sequence[Sample]], waited: float) -> bool:
         """Return whether a sweep of a canary is near, whose numbers the run after it brings."""
+        swept_at = self._points(_SWEPT_AT, 1)
         return any(
             0 < interval <= _SWEEP_SOON
             and waited <= _SWEEP_PATIENCE * interval
-            and not any(name.startswith(THROUGHPUT + "@") for run in settled[canary] for name in run.measures)
+            and all(run.started_at <= swept_at.get((canary,), math.inf) for run in settled[canary])
             for (canary,), interval in self._points(_SWEEP_INTERVAL, 1).items()
             if canary in settled
         )

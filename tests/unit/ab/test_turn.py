@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -24,37 +23,40 @@ def reader(runs: int = 8) -> TurnReader:
     return made
 
 
-def report(interval: float | None, runs: int = 8, measures: Sequence[str] = ()) -> Received:
-    """A probe with one canary and so many runs."""
+def report(interval: float | None, swept_at: float | None, runs: int, at: float) -> Received:
+    """A probe with one canary and so many runs, the last of which began then."""
+    of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
     families = [
         Family(
             "infercanary_canary_state", "gauge", "help", ("canary", "state"), (Point(("c", "steady"), 1.0),)
-        )
+        ),
+        *(
+            Family(name, "gauge", "help", ("canary",), (Point(("c",), value),))
+            for name, value in of.items()
+            if value is not None
+        ),
     ]
-    if interval:
-        sweep = "infercanary_sweep_interval_seconds"
-        families.append(Family(sweep, "gauge", "help", ("canary",), (Point(("c",), interval),)))
-    ran = [Run(i, "c", 0.0, 0.0, "ok", (0.02,), measures=dict.fromkeys(measures, 1.0)) for i in range(runs)]
-    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, tuple(ran))), Limits())
+    ran = tuple(Run(i, "c", at, at, "ok", (0.02,)) for i in range(runs))
+    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)), Limits())
 
 
 @pytest.mark.parametrize(
-    ("interval", "measures", "waited", "runs", "is_enough"),
+    ("interval", "swept_at", "run_at", "waited", "runs", "is_enough"),
     [
-        (None, (), 0.0, 7, False),
-        (None, (), 0.0, 8, True),  # it is not swept
-        (4.0, (), 0.0, 8, False),
-        (4.0, ("host_memory",), 0.0, 8, False),
-        (4.0, ("throughput@8x1",), 0.0, 8, True),
-        (4.0, (), 9.0, 8, True),  # no point gave numbers
-        (3600.0, (), 0.0, 8, True),  # of a server's own probe: not within this experiment
+        (None, None, 5.0, 0.0, 7, False),
+        (None, None, 5.0, 0.0, 8, True),  # it is not swept
+        (4.0, None, 5.0, 0.0, 8, False),
+        (4.0, 6.0, 5.0, 0.0, 8, False),  # the next run brings what it gave
+        (4.0, 4.0, 5.0, 0.0, 8, True),
+        (4.0, None, 5.0, 9.0, 8, True),  # no point gave numbers
+        (3600.0, None, 5.0, 0.0, 8, True),  # of a server's own probe: not within this experiment
     ],
 )
 def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
-    interval: float | None, measures: Sequence[str], waited: float, runs: int, is_enough: bool
+    interval: float | None, swept_at: float | None, run_at: float, waited: float, runs: int, is_enough: bool
 ) -> None:
     start = reader()
-    start._last = report(interval, runs, measures)
+    start._last = report(interval, swept_at, runs, run_at)
     start._runs["c"] = [*start._last.report.runs]
     start._had_enough = time.monotonic() - waited
     assert start._has_enough() is is_enough
