@@ -269,7 +269,7 @@ def _summary(result: Result, of: CanaryPairs, canary: str, side: int) -> ArmSumm
 
 def _recorded(starts: Sequence[Start]) -> RecordedRuns:
     points = [np.exp(start.series.logs) for start in starts]
-    return RecordedRuns(points, starts, [[] for _ in starts])
+    return RecordedRuns(points, starts)
 
 
 def _median(start: Start) -> float:

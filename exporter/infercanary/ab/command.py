@@ -17,7 +17,7 @@ from infercanary.ab.document import ENDED, experiment_document
 from infercanary.ab.experiment import ArmName, Experiment, Result
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
-from infercanary.ab.progress import Progress
+from infercanary.ab.progress import show_progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, Plan
@@ -104,14 +104,12 @@ def command(
         restarts, options.adjusted(EXPERIMENT, smallest_effect, confidence), claimed, gate
     )
     plan = Plan(restarts, runs, budget, start_timeout, canary)
-    interruption, progress = Interruption(), Progress()
+    interruption = Interruption()
     with interruption.handled():
         try:
-            result = run_experiment(pair, plan, judge, interruption, progress)
+            result = run_experiment(pair, plan, judge, interruption)
         except ExperimentInterrupted:
             return exit_codes.of_signal(interruption.number)
-        finally:
-            progress.clear()
         return show(result, judge, interruption.number, shown)
 
 
@@ -120,7 +118,6 @@ def run_experiment(
     plan: Plan,
     judge: ExperimentJudge,
     interruption: Interruption,
-    progress: Progress,
 ) -> Result:
     """Run the experiment, and remove everything that it started."""
     identity = uuid.uuid4().hex[:12]
@@ -129,7 +126,7 @@ def run_experiment(
         if any(side.image for side in pair):
             daemon = stack.enter_context(closing(Daemon(identity, plan.budget)))
             if overdue := daemon.sweep_overdue():
-                progress.note(f"removed {overdue} container(s) that an experiment before this one left")
+                show_progress(f"removed {overdue} container(s) that an experiment before this one left")
         reaper = stack.enter_context(Reaper(identity))
 
         @stack.callback
@@ -141,11 +138,9 @@ def run_experiment(
         for name, side in zip(get_args(ArmName), pair, strict=True):
             prefix = f"infercanary-ab-{identity}-{name.lower()}"
             arms[name] = (
-                Container(daemon, side, prefix, interruption, progress)
-                if daemon and side.image
-                else Host(side, reaper)
+                Container(daemon, side, prefix, interruption) if daemon and side.image else Host(side, reaper)
             )
-        return Experiment(arms, plan, judge.decisions, interruption, progress).run()
+        return Experiment(arms, plan, judge.decisions, interruption).run()
 
 
 def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Output) -> int:

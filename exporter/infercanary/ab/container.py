@@ -10,7 +10,6 @@ import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import docker.errors
@@ -19,7 +18,6 @@ import docker.types
 from infercanary.ab.daemon import UNREACHED, Daemon, one_line, remote
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.probe_settings import settings_text
-from infercanary.ab.progress import Progress
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import ArmSummary, StartFailed, last_line
 from infercanary.command.settings import UsageError
@@ -45,16 +43,13 @@ class Container:
         side: Its settings.
         prefix: Begin of the containers' names.
         interruption: Ends a pull.
-        progress: Shows a pull.
     """
 
-    def __init__(
-        self, daemon: Daemon, side: Side, prefix: str, interruption: Interruption, progress: Progress
-    ) -> None:
+    def __init__(self, daemon: Daemon, side: Side, prefix: str, interruption: Interruption) -> None:
         for mount in side.volume:
             if mount["Type"] == "volume":
                 daemon.check_volume(mount["Source"])
-        image, pull = daemon.image(side.image, interruption, partial(progress.show, f"pull {side.image}"))
+        image, pull = daemon.image(side.image, interruption)
         labels = (image.get("Config") or {}).get("Labels") or {}
         self.summary = ArmSummary(
             name=side.image,
@@ -100,10 +95,8 @@ class Container:
         """Return why the container has ended; empty while it runs."""
         try:
             state = self._client.inspect_container(self._id).get("State") or {}
-        except docker.errors.NotFound:
-            return "its container was removed from outside"
         except UNREACHED as error:
-            return f"Docker went away ({one_line(error)})"
+            return f"its container or Docker is gone ({one_line(error)})"
         if state.get("Running"):
             return ""
         if state.get("OOMKilled"):

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ import docker.utils
 import requests
 
 from infercanary.ab.interruption import Interruption
+from infercanary.ab.progress import show_progress
 from infercanary.client.docker_api import DirectClient
 from infercanary.command.settings import UsageError
 
@@ -72,15 +73,12 @@ class Daemon:
         """Close the connection."""
         self.client.close()
 
-    def image(
-        self, name: str, interruption: Interruption, notify: Callable[[str], None]
-    ) -> tuple[Mapping[str, Any], dict[str, float]]:
+    def image(self, name: str, interruption: Interruption) -> tuple[Mapping[str, Any], dict[str, float]]:
         """Return what Docker says of the image ``name``; pull it if it is not on this host.
 
         Args:
             name: What ``docker run`` takes.
             interruption: Ends a pull.
-            notify: Called with what is going on, in a few words.
 
         Returns:
             The inspected image, and the step ``pull`` in seconds where it was missing.
@@ -94,7 +92,7 @@ class Daemon:
                 return self._inspect(name), {}
             except docker.errors.ImageNotFound:
                 begin = time.monotonic()
-                self._pull(name, interruption, notify)
+                self._pull(name, interruption)
                 pull = {"pull": time.monotonic() - begin}
                 return self._inspect(name), pull
         except UNREACHED as error:
@@ -131,13 +129,13 @@ class Daemon:
     def _inspect(self, name: str) -> dict[str, Any]:
         return cast("dict[str, Any]", self.client.inspect_image(name))  # type: ignore[no-untyped-call]
 
-    def _pull(self, name: str, interruption: Interruption, notify: Callable[[str], None]) -> None:
+    def _pull(self, name: str, interruption: Interruption) -> None:
+        show_progress(f"pulling {name}")
         repository, tag = docker.utils.parse_repository_tag(name)
         for line in self.client.pull(repository, tag=tag or "latest", stream=True, decode=True):
             interruption.check()
             if "error" in line:
                 raise docker.errors.DockerException(str(line["error"]))
-            notify(f"pulling {name}: {str(line.get('status', ''))[:60]}")
 
 
 def connect() -> docker.APIClient:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
-from infercanary.ab.progress import Progress
+from infercanary.ab.progress import show_progress
 from infercanary.ab.turn import Arm, ArmSummary, OutOfTime, Plan, StartFailed, Turn, TurnReader
 from infercanary.command.settings import UsageError
 from infercanary.render.units import duration
@@ -56,14 +56,12 @@ class Experiment:
         plan: Starts of each arm at most, and seconds in all.
         judged: Decides after each pair.
         interruption: Ends it at the next safe place.
-        progress: Where it says what is going on.
     """
 
     sides: Mapping[ArmName, Arm]
     plan: Plan
     judged: Judged
     interruption: Interruption
-    progress: Progress
     _pairs: list[TurnPair] = field(default_factory=list)
     _failures: list[FailedStart] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
@@ -100,35 +98,24 @@ class Experiment:
         arm = self.sides[side]
         for is_last in (False, True):
             self.interruption.check()
-            # Do not begin what cannot end in time.
-            if self._deadline - time.monotonic() < fmean(self._seconds or [0.0]):
+            left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
+            if left < expected:  # do not begin what cannot end in time
                 raise OutOfTime
-            number = len(self._seconds) + len(self._failures) + 1
-            reader = TurnReader(arm, self.plan, self._deadline, self.interruption, self._notifier(side))
+            done = len(self._seconds)
+            most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
+            rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
+            show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
+            reader = TurnReader(arm, self.plan, self._deadline, self.interruption)
             try:
-                turn = reader.take(number)
+                turn = reader.take(done + len(self._failures) + 1)
             except StartFailed as error:
                 self._failures.append(FailedStart(side, str(error)))
                 if is_last:
                     raise UsageError(
                         f"{side}, {arm.summary.name}: failed to start twice in a row: {error}"
                     ) from None
-                self.progress.note(f"{side} failed to start ({error}); once more")
+                show_progress(f"infercanary: {side} failed to start ({error}); once more")
             else:
                 self._seconds.append(turn.seconds)
                 return turn
         raise AssertionError
-
-    def _notifier(self, side: ArmName) -> Callable[[str], None]:
-        done = len(self._seconds)
-        most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
-        head = f"start {done + 1} of {most} at most, {side}"
-
-        def notify(what: str) -> None:
-            left = ""
-            if self._seconds:
-                seconds = min(fmean(self._seconds) * (most - done), self._deadline - time.monotonic())
-                left = f"; at most {duration(max(1.0, seconds))} left"
-            self.progress.show(head, f"{head}: {what}{left}")
-
-        return notify

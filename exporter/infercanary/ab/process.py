@@ -67,9 +67,7 @@ class Host:
     def ended(self) -> str:
         """Return why it has ended; empty while it runs."""
         code = self._child.poll() if self._child else None
-        if code is None:
-            return ""
-        return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
+        return "" if code is None else f"it ended with exit code {code}"
 
     def last_words(self) -> str:
         """Return the last line that it logged; empty without one."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -137,14 +137,12 @@ class TurnReader:
         plan: When there are enough runs.
         deadline: Monotonic seconds at which it gives up.
         interruption: Whether a signal came.
-        notify: Is called with what is going on, in a few words.
     """
 
     arm: Arm
     plan: Plan
     deadline: float
     interruption: Interruption
-    notify: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self._begin = self._progressed = time.monotonic()  # and when the last steady run came
@@ -166,7 +164,6 @@ class TurnReader:
         try:
             self._urls = self.arm.start(number)
             self._start = time.monotonic() - self._begin
-            self.notify("starting")
             while not self._is_done():
                 self.interruption.pause(min(self._pause(), max(0.0, self.deadline - time.monotonic())))
             return self._turn()
@@ -239,14 +236,10 @@ class TurnReader:
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
         least = min(map(self._count, settled.values()), default=0)
-        if least >= self.plan.runs:
-            self._had_enough = self._had_enough or time.monotonic()
-            if not self._awaits_sweep(settled, time.monotonic() - self._had_enough):
-                return True
-            self.notify("sweep")
-        else:
-            self.notify(f"{least} of {self.plan.runs} runs" if least else "warming up")
-        return False
+        if least < self.plan.runs:
+            return False
+        self._had_enough = self._had_enough or time.monotonic()
+        return not self._awaits_sweep(settled, time.monotonic() - self._had_enough)
 
     def _awaits_sweep(self, settled: Mapping[str, Sequence[Sample]], waited: float) -> bool:
         """Return whether a sweep of a canary is near, whose numbers the run after it brings."""

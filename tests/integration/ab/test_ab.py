@@ -25,7 +25,6 @@ from infercanary.ab.document import STEPS
 from infercanary.ab.experiment import Experiment
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
-from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, ArmSummary, Plan, StartFailed, Turn, TurnReader
@@ -65,12 +64,12 @@ def side(settings: dict[str, Any], **variables: str) -> Side:
 def take(arm: Arm, interruption: Interruption | None = None, seconds: float = 60) -> Turn:
     deadline = time.monotonic() + 100
     plan = Plan(1, 8, 100, seconds)
-    return TurnReader(arm, plan, deadline, interruption or Interruption(), lambda _: None).take(1)
+    return TurnReader(arm, plan, deadline, interruption or Interruption()).take(1)
 
 
 def experiment(a: Arm, b: Arm, restarts: int) -> Experiment:
     plan, judge = Plan(restarts, 8, 300, 60), ExperimentJudge(restarts)
-    return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption(), Progress())
+    return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption())
 
 
 def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
@@ -111,7 +110,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
     assert "work_bytes" in {change["component"] for change in result["causes"]["changes"]}
     left = {*psutil.Process().children(recursive=True)} - before
     assert all("reaper" in " ".join(child.cmdline()) for child in left), left
-    assert "start 1 of 12 at most, A: starting\n" in err
+    assert "start 1 of 12 at most: A\n" in err
 
 
 @pytest.mark.campaign  # three quarters of a minute; tests/unit/ab/test_measures.py has its decisions

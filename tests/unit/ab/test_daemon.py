@@ -78,18 +78,19 @@ def test_a_pull_that_fails_names_the_fix(monkeypatch: pytest.MonkeyPatch, answer
     registry = Registry({"error": answer})
     monkeypatch.setattr(daemon, "connect", lambda: registry)
     with closing(Daemon("pull", 60)) as here, pytest.raises(UsageError) as error:
-        here.image("h/i:1", Interruption(), print)
+        here.image("h/i:1", Interruption())
     assert f"cannot be pulled ({answer}); {fix}" in str(error.value)
 
 
-def test_only_a_missing_image_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_missing_image_is_pulled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     registry = Registry({"status": "Pulling from i"})
     monkeypatch.setattr(daemon, "connect", lambda: registry)
-    said: list[str] = []
     with closing(Daemon("pull", 60)) as made:
-        pulled, here = (made.image("h/i:1", Interruption(), said.append) for _ in range(2))
+        pulled, here = (made.image("h/i:1", Interruption()) for _ in range(2))
     assert pulled[1]["pull"] > 0 and here[1] == {}
-    assert said == ["pulling h/i:1: Pulling from i"]
+    assert capsys.readouterr().err == "pulling h/i:1\n"
 
 
 class Registry:

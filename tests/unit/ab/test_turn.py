@@ -18,7 +18,7 @@ from infercanary.contract.report import Family, Point, Report, Run, encode
 
 def reader(runs: int = 8) -> TurnReader:
     """A turn that was started, of an arm that runs on."""
-    made = TurnReader(Mock(), Plan(12, runs, 60, 60), time.monotonic() + 60, Interruption(), print)
+    made = TurnReader(Mock(), Plan(12, runs, 60, 60), time.monotonic() + 60, Interruption())
     made._urls, made._start = ["http://published"], 0.0
     return made
 
