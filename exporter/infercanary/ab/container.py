@@ -15,7 +15,7 @@ from typing import Any
 import docker.errors
 import docker.types
 
-from infercanary.ab.daemon import UNREACHED, Daemon, one_line, remote
+from infercanary.ab.daemon import HERE, UNREACHED, Daemon, one_line, published_host
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.probe_settings import settings_text
 from infercanary.ab.sides import Side
@@ -89,7 +89,7 @@ class Container:
             if isinstance(error, docker.errors.APIError) and error.status_code in _WRONG:
                 raise UsageError(f"Docker refuses the container: {one_line(error)}") from None
             raise StartFailed(f"Docker: {one_line(error)}") from None
-        return probe_urls(settings, self._port)
+        return probe_urls(settings, self._port, published_host(self._client))
 
     def ended(self) -> str:
         """Return why the container has ended; empty while it runs."""
@@ -120,7 +120,7 @@ class Container:
         side = self._side
         return self._client.create_host_config(
             # On this machine only; with a daemon on another one (docker:dind) that would not be reachable.
-            port_bindings={self._port: ("" if remote() else "127.0.0.1", None)},
+            port_bindings={self._port: (HERE if published_host(self._client) == HERE else "", None)},
             nano_cpus=None if side.cpus is None else round(side.cpus * 1e9),
             cpuset_cpus=",".join(map(str, sorted(side.cpuset))) or None,
             mem_limit=side.memory,
@@ -142,21 +142,21 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
     return int(text)
 
 
-def probe_urls(settings: Mapping[str, Any], port: int) -> list[str]:
+def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
     """Return where a container's probe may answer: at its published port, or at its own address if this runs in a
     container beside it.
 
     Args:
         settings: NetworkSettings of the inspected container, in which anything may be null.
         port: Of the probe, inside the container.
+        host: On which Docker publishes ports.
     """
-    if not remote() and any(map(os.path.exists, _IN_CONTAINER)):
+    if host == HERE and any(map(os.path.exists, _IN_CONTAINER)):
         networks = [network or {} for network in (settings.get("Networks") or {}).values()]
         own = [network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks]
         return [f"http://{in_url(address)}:{port}" for address in own if address]
     published = (settings.get("Ports") or {}).get(f"{port}/tcp") or []
-    host = in_url(remote() or "127.0.0.1")
-    return [*dict.fromkeys(f"http://{host}:{binding['HostPort']}" for binding in published)]
+    return [*dict.fromkeys(f"http://{in_url(host)}:{binding['HostPort']}" for binding in published)]
 
 
 def tar_archive(path: str, text: str) -> bytes:

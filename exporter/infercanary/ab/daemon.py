@@ -5,8 +5,6 @@ Its containers have a label, by which this process, its reaper or the next exper
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -32,6 +30,7 @@ UNTIL_LABEL = "infercanary.ab.until"
 UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 """Errors of a request to Docker."""
 
+HERE = "127.0.0.1"
 _CALL_SECONDS = 60
 _GRACE_SECONDS = 600.0
 _LINE = 300  # characters of a message
@@ -143,11 +142,11 @@ def connect() -> docker.APIClient:
     return DirectClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
 
 
-def remote() -> str:
-    """Return the daemon's host if it is another one: published ports are there."""
-    host = urlsplit(os.environ.get("DOCKER_HOST", ""))
-    name = host.hostname or "" if host.scheme in ("tcp", "http", "https") else ""
-    return "" if name in ("localhost", "127.0.0.1", "::1") else name
+def published_host(client: docker.APIClient) -> str:
+    """Return the host on which the daemon publishes ports: this one, or that of a daemon elsewhere (docker:dind)."""
+    address = urlsplit(client.base_url)
+    is_elsewhere = address.scheme in ("http", "https") and address.hostname not in ("localhost", "::1")
+    return address.hostname or HERE if is_elsewhere else HERE
 
 
 def remove(client: docker.APIClient, identity: str = "") -> int:
@@ -177,9 +176,5 @@ def is_overdue(labels: Mapping[str, str]) -> bool:
 def one_line(error: BaseException) -> str:
     """Return what went wrong in one line, in Docker's own words where there are some."""
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
-    with suppress(ValueError):  # some answers are JSON
-        answer = json.loads(text)
-        text = answer.get("message", text) if isinstance(answer, dict) else text
+    text = text.decode(errors="replace") if isinstance(text, bytes) else text
     return " ".join(str(text).split())[:_LINE]

@@ -18,7 +18,6 @@ from infercanary.ab.sides import Side
 from infercanary.ab.turn import ArmSummary, StartFailed, last_line
 from infercanary.command.interpreter import run_module
 
-_STANDARD_INPUT = "/dev/stdin"
 _END_SECONDS = 10.0
 _LOG_BYTES = 8192
 
@@ -50,7 +49,7 @@ class Host:
                 settings.write(settings_text(side.probe, address).encode())
                 settings.seek(0)
                 self._child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
-                    run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=side.python),
+                    run_module("infercanary", "probe", "--config", "/dev/stdin", python=side.python),
                     env={**os.environ, **(devices if side.gpus else {}), **side.variables},
                     stdin=settings,
                     stdout=subprocess.DEVNULL,
@@ -73,7 +72,7 @@ class Host:
         """Return the last line that it logged; empty without one."""
         size = os.fstat(self._log.fileno()).st_size
         log = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES))
-        return last_line(log).replace(_STANDARD_INPUT, self._side.place)
+        return last_line(log)
 
     def end(self) -> None:
         """Stop it and all processes that it started."""

@@ -36,8 +36,6 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     image: str = ""
     python: str = ""
-    place: str = ""
-    """File of the probe's settings, for messages."""
     probe: dict[str, Any] = {}
     """A ``probe.yaml`` as a document; empty if the image has its own."""
     command: tuple[str, ...] = ()
@@ -229,7 +227,6 @@ def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
         probe = model_settings(values.pop("model"), inputs, "cuda" if "gpus" in values else "cpu")
     return Side(
         **values,
-        place=own.get("config", "model"),
         probe=probe,
         variables=variables,
         differing={

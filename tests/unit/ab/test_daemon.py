@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+import docker
 import docker.errors
 import pytest
 
@@ -19,6 +20,7 @@ from infercanary.ab.daemon import (
     Daemon,
     is_overdue,
     one_line,
+    published_host,
 )
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import last_line
@@ -52,8 +54,8 @@ def test_last_words(log: bytes, line: str) -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),  # type: ignore[no-untyped-call]
-        (docker.errors.DockerException('{"message": "not\\tfound"}'), "not found"),
+        (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),
+        (docker.errors.DockerException("not\tfound"), "not found"),
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
@@ -104,7 +106,7 @@ class Registry:
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         if not self._is_here:
-            raise docker.errors.ImageNotFound("no such image")  # type: ignore[no-untyped-call]
+            raise docker.errors.ImageNotFound("no such image")
         return {"Id": "sha256:1", "Size": 5, "Config": None}
 
     def pull(self, repository: str, **options: Any) -> Iterator[dict[str, str]]:
@@ -148,18 +150,30 @@ IN_BOTH = {
 @pytest.mark.parametrize(
     ("host", "inside", "settings", "urls"),
     [
-        ("", False, {"IPAddress": None, "Ports": None, "Networks": None}, []),
-        ("", True, {"IPAddress": None, "Ports": None, "Networks": None}, []),
-        ("", False, IN_BOTH, ["http://127.0.0.1:32768"]),
-        ("", True, IN_BOTH, ["http://172.18.0.2:9798"]),
-        ("tcp://docker:2375", True, IN_BOTH, ["http://docker:32768"]),
-        ("tcp://[fd00::9]:2375", False, {"Ports": {"9798/tcp": [{"HostPort": "1"}, {"HostPort": "2"}]}},
+        ("127.0.0.1", False, {"IPAddress": None, "Ports": None, "Networks": None}, []),
+        ("127.0.0.1", True, {"IPAddress": None, "Ports": None, "Networks": None}, []),
+        ("127.0.0.1", False, IN_BOTH, ["http://127.0.0.1:32768"]),
+        ("127.0.0.1", True, IN_BOTH, ["http://172.18.0.2:9798"]),
+        ("docker", True, IN_BOTH, ["http://docker:32768"]),
+        ("fd00::9", False, {"Ports": {"9798/tcp": [{"HostPort": "1"}, {"HostPort": "2"}]}},
          ["http://[fd00::9]:1", "http://[fd00::9]:2"]),
     ],
 )  # fmt: skip
 def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_address(
     monkeypatch: pytest.MonkeyPatch, host: str, inside: bool, settings: dict[str, Any], urls: list[str]
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", host)
     monkeypatch.setattr("infercanary.ab.container._IN_CONTAINER", ("/",) if inside else ())
-    assert probe_urls(settings, 9798) == urls
+    assert probe_urls(settings, 9798, host) == urls
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("unix:///run/docker.sock", "127.0.0.1"),
+        ("tcp://127.0.0.1:1", "127.0.0.1"),
+        ("tcp://docker:1", "docker"),
+    ],
+)
+def test_ports_are_published_on_the_daemons_host(address: str, host: str) -> None:
+    with closing(docker.APIClient(address, version="1.41")) as client:
+        assert published_host(client) == host

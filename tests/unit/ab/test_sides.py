@@ -41,7 +41,6 @@ def test_every_key(here):
     [path, named] = a.volume
     assert a == Side(
         image="old",
-        place="model",
         command=("sh", "-c", "exec x"),
         cpus=0.5,
         cpuset=frozenset({0, 1, 2, 5}),
@@ -67,7 +66,7 @@ def test_every_key(here):
     _, b = read("new", both=["model=m:build", "input=1x3x8"], b=["config=probe.yaml"])
     assert b.probe == PROBE and "input" not in b.differing
     a, b = read("new", both=["config=probe.yaml"], b=["command=serve", "env.INFERCANARY_DUTY_CAP=0.2"])
-    assert (a.probe, a.place, a.variables) == (PROBE, "probe.yaml", PACE)
+    assert (a.probe, a.variables) == (PROBE, PACE)
     assert (b.probe, b.command, b.variables["INFERCANARY_DUTY_CAP"]) == ({}, ("serve",), "0.2")
     used = {"image", "python", "model", "input", "config", "env.NAME"} | {
         e.partition("=")[0] for e in entries
