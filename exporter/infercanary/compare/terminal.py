@@ -10,10 +10,8 @@ import sys
 import click
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.text import printable
 from infercanary.render.text import plain
 
-_ODD = re.compile(r"\r(?!\n)|[^\r\n -~]+")  # all but ASCII and line ends; those of CSV are CR LF
 _COLOURS = {
     "red": ("regressed", "slower"),
     "green": ("improved", "faster", "equivalent", "steady"),
@@ -30,7 +28,7 @@ def say(text: str, *, is_coloured: bool = False) -> None:
     """Print ``text``.
 
     Args:
-        text: With its line ends; none is added. Names of files and labels in it may have any characters.
+        text: Printable, with its line ends; none is added.
         is_coloured: Whether verdicts at the beginning of a line, or behind the name there, have a colour on a terminal;
             NO_COLOR switches colours off.
 
@@ -39,7 +37,6 @@ def say(text: str, *, is_coloured: bool = False) -> None:
     """
     if sys.stdout is None:
         raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
-    text = _ODD.sub(lambda match: printable(match[0]), text)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -13,7 +13,7 @@ from measured_starts import CHANGES, compared
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.actions import settling_actions
-from infercanary.compare.comparison import Gate, compare_runs, with_measures
+from infercanary.compare.comparison import Gate, compare_runs, with_claim, with_measures
 from infercanary.compare.failures import rise
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts, RecordedRuns
@@ -111,10 +111,15 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         new = RecordedRuns([np.array(numbers(level, seed=7))], attempts=after)
         result = compare_runs("", old, new, restart_sd=0.0)
         assert (result.verdict, result.exit_code, result.failures_rose) == (verdict, code, after is failing)
+        claim = with_claim(result, 1.0).claim
+        assert claim is not None and (claim.state == "unknown") is (after is failing)
         assert result.sentence.startswith(words) and (shares in result.sentence) == (after is failing)
         assert bool(result.next) == (verdict == "inconclusive")
-    failure = {"left_out": {"raised": 100}, "attempts": Attempts(100, 100), "failure": "out of memory"}
-    none = compare_runs("", old, RecordedRuns([], **failure))
+    none = compare_runs(
+        "",
+        old,
+        RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100), failure="out of memory"),
+    )
     assert none.sentence.startswith(
         "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: too few"
     )

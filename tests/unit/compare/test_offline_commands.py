@@ -153,8 +153,8 @@ def test_a_page_names_its_command_without_secrets(run, write, numbers, tmp_path)
     run("compare", write("a b", numbers()), write("b", numbers(seed=2)), "--html", "r.html", code=0)
     footer = Page((tmp_path / "r.html").read_text().partition("<footer>")[2].partition("</footer>")[0]).text
     assert re.match(r"\s*InferCanary \S+, \d{4}-\d\d-\d\d \S+ UTC\s+infercanary compare '.*a b' ", footer)
-    secret = ("--where", "password=hunter2", "--column", "env.TOKEN=abc")
-    (tmp_path / "t.csv").write_text("env.TOKEN=abc,password\n" + "0.01,hunter2\n0.011,hunter2\n" * 8)
+    secret = ("--where", "password=hunter2", "--column", "env.HOME=abc")
+    (tmp_path / "t.csv").write_text("env.HOME=abc,password\n" + "0.01,hunter2\n0.011,hunter2\n" * 8)
     run("compare", "t.csv", "t.csv", *secret, "--html", "s.html", code=None)
     footer = (tmp_path / "s.html").read_text().partition("<footer>")[2]
     assert footer and "hunter2" not in footer and "abc" not in footer
@@ -353,6 +353,10 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             "infercanary: j: holds canaries x, and a one series of numbers; give two files of one kind",
         ),
         (["compare", "j", "k"], "infercanary: k: holds canaries y, and j canaries x; give two files"),
+        (
+            ["compare", "j", "a", "--canary", "x"],
+            "infercanary: a: holds one series of numbers, and j canaries x",
+        ),
         (["compare", "j", "k", "--canary", "q"], "infercanary: j: no canary `q`; there are: x"),
         (["compare", "a", "a", "--canary", "x"], "infercanary: a: holds numbers, without canaries"),
         (
@@ -404,6 +408,8 @@ def test_the_numbers_that_decide_can_be_set(run, write, numbers):
     found = json.loads(run("compare", "a", "b", *stricter, "--json", code=1))
     assert (found["verdict"], found["smallest_effect"], found["level"]) == ("regressed", 0.015, 0.9)
     assert found["low"] > plain["low"] and found["shift"] == plain["shift"]
+    write("c", numbers(0.02012, count=400, seed=2, noise=0.002))  # within the dead band of the default
+    run("compare", "a", "c", "--restart-sd", "0", "--smallest-effect", "0.4", code=1)
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 1), (("--gate", "latency"), 0), (("--expect", "+5%"), 0)])

@@ -49,7 +49,7 @@ a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md).""
     "--baseline-id",
     multiple=True,
     metavar="ID",
-    help="Environments or boots of the baseline's journals, by the beginning of their ids; may be repeated.",
+    help="Environment or boot of the baseline's journals, by the beginning of its id; may be repeated.",
 )
 @click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
@@ -95,15 +95,12 @@ def command(
       infercanary compare baseline.jsonl candidate.jsonl --html report.html
       infercanary compare old.csv new.csv --column latency_ms --restart-sd 1
 
-    Both files are journals of probes (`journal:` in probe.yaml), or both are numbers: one number a line, a JSON array,
-    JSON objects, CSV or TSV with a header, or single runs as load generators and benchmarks write them. The format is
-    detected. Files may be packed with gzip. `-` is standard
-    input.
+    Both are journals of probes (`journal:` in probe.yaml), or both are numbers: one a line, JSON, CSV or TSV with a
+    header, or single runs as load generators write them. They may be packed with gzip; `-` is standard input.
 
-    In a journal, the medians of steady runs count, start by start. The older file of a journal, FILE.1, is read with
-    it. Two starts of one image differ, and the runs within one start do not show by how much: give several starts of
-    each side, or --restart-sd. Two files of numbers count as one series without a restart between them, unless
-    --restart-sd is given. Several files of numbers on a side count as one start each.
+    In a journal, the medians of steady runs count, start by start. Two starts of one image differ, and the runs within
+    one start do not show by how much: give several starts of each side, or --restart-sd. Two files of numbers are one
+    series before and after, unless --restart-sd is given; several files of numbers on a side are one start each.
     """
     policy = options.adjusted(FILES, smallest_effect, confidence)
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
