@@ -350,7 +350,7 @@ def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(
     built = images("pulled", "RUN head -c 20000000 /dev/urandom > /tmp/filler")
     name = f"{registry}/{REPOSITORY}:pulled"
     run("docker", "tag", built, name)
-    run("docker", "push", "--quiet", name)
+    run("docker", "push", "--quiet", name, seconds=600)
     run("docker", "rmi", name, built)
     page = tmp_path / "report.html"
     try:
