@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -18,7 +15,6 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import claim
 from infercanary.compare.comparison import GATES
 from infercanary.compare.terminal import say, width
-from infercanary.contract.text import masked
 from infercanary.judge.policy import Policy
 from infercanary.pages import html
 from infercanary.pages.junit import render_junit
@@ -29,9 +25,6 @@ from infercanary.render.text import render_texts
 from infercanary.render.units import when
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_SECRET = re.compile(r"((?:--\w+=)?env\.\w+)=.*", re.DOTALL)
-"""A variable of `ab`, whose value may be a secret; a report is passed on."""
 
 
 class Output(NamedTuple):
@@ -60,9 +53,8 @@ class Output(NamedTuple):
             more: Further fields of the JSON object.
         """
         if self.html:
-            command = (masked(_SECRET.sub(r"\1=…", word)) for word in sys.argv[1:])
             made = f"InferCanary {infercanary.__version__}, {when(time.time())}"
-            page = html.render_page(title, documents, notes, [made, shlex.join(["infercanary", *command])])
+            page = html.render_page(title, documents, notes, [made])
             html.write(self.html, page)
         if self.junit:
             html.write(self.junit, render_junit(documents), "--junit")

@@ -13,11 +13,17 @@ from infercanary.command.settings import UsageError
 from infercanary.render.text import plain
 
 _COLOURS = {
-    **dict.fromkeys(("regressed", "slower"), "red"),
-    **dict.fromkeys(("improved", "faster", "equivalent", "steady"), "green"),
-    **dict.fromkeys(("inconclusive", "unconfirmed", "changed"), "yellow"),
+    "regressed": "red",
+    "slower": "red",
+    "improved": "green",
+    "faster": "green",
+    "equivalent": "green",
+    "steady": "green",
+    "inconclusive": "yellow",
+    "unconfirmed": "yellow",
+    "changed": "yellow",
 }
-_VERDICT = re.compile(rf"^(?:[^\s:][^:\n]*: )?({'|'.join(_COLOURS)})\b", re.MULTILINE)
+_VERDICT = re.compile(rf"^(\S[^:\n]*: )?({'|'.join(_COLOURS)})\b", re.MULTILINE)
 
 
 def width() -> int:
@@ -40,7 +46,9 @@ def say(text: str) -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         text = plain(text)
-    text = _VERDICT.sub(_coloured, text)
+    text = _VERDICT.sub(
+        lambda match: (match[1] or "") + click.style(match[2], _COLOURS[match[2]], bold=True), text
+    )
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
         click.echo(text, nl=False, color=False if is_plain else None)
@@ -49,11 +57,6 @@ def say(text: str) -> None:
     except OSError as error:
         _discard()
         raise UsageError(f"the answer cannot be printed ({error.strerror}); free some room") from None
-
-
-def _coloured(match: re.Match[str]) -> str:
-    name = match[0].removesuffix(match[1])
-    return name + click.style(match[1], fg=_COLOURS[match[1]], bold=True)
 
 
 def _discard() -> None:
