@@ -72,7 +72,7 @@ def command(
         if host in hosts:
             raise UsageError(f"{file}: two files of the host `{host}`; name them, HOST=FILE")
         hosts[host] = path if is_named else file
-    journals = {host: _journal(path) for host, path in hosts.items() if not _is_store(path)}
+    journals = {host: _journal(path) for host, path in hosts.items() if not stores.is_store(path)}
     if journals or each_run:
         if output.form == "text" or output.html or given_prices or (journals and service != "*"):
             raise UsageError(
@@ -92,17 +92,6 @@ def command(
     _show_table(output.form, [column.name for column in COLUMNS], cells, rows)
     output = output._replace(form=output.form.replace("csv", "").replace("json", ""))
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
-
-
-def _is_store(path: str) -> bool:
-    """Return whether a file is a store by its first bytes; a pipe can be read once only, and holds a journal."""
-    if not Path(path).is_file():
-        return False
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(stores.MAGIC)) == stores.MAGIC
-    except OSError:
-        return False  # the reader of journals says why
 
 
 def _journal(path: str) -> bytes:
