@@ -30,7 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Output(NamedTuple):
     """Values of the options of :func:`output`: where an answer goes."""
 
-    form: str = "text"
+    form: str | None = None
+    """The format to print; None is that of a command without --format: text."""
     html: str = ""
     junit: str = ""
 
@@ -62,7 +63,7 @@ class Output(NamedTuple):
             say(render_json(documents, notes, **more))
         elif self.form == "github":
             say(render_markdown(documents, notes, sides))
-        elif self.form == "text":
+        elif self.form in (None, "text"):
             say(render_texts(documents, notes, width()))
         return worst(document.exit_code for document in documents)
 
@@ -99,7 +100,7 @@ def output(*forms: str) -> Callable[[F], F]:
     """
     choices = click.Choice(["text", "json", *forms])
     options: list[Callable[[F], F]] = [
-        click.option("--json", "form", flag_value="json", default="text", help="Print JSON instead of text."),
+        click.option("--json", "form", flag_value="json", help="Print JSON instead of text."),
         click.option("--html", default="", metavar="FILE", help="Write a report with pictures to FILE too."),
         click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
         click.option(

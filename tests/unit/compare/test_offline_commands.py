@@ -145,7 +145,7 @@ def test_every_format_has_each_canary_and_one_exit_code(run, journal, tmp_path):
         ("a\\<b", "regressed"),
         ("same", "equivalent"),
     ]
-    answer = json.loads(run("compare", "old", "new", *options, "--json", code=1))
+    answer = json.loads(run("compare", "old", "new", *options, "--format", "github", "--json", code=1))
     assert [each["canary"] for each in answer["canaries"]] == ["a<b", "same"] and "more" in answer["notes"][0]
 
 

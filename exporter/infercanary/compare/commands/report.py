@@ -90,7 +90,7 @@ def command(
         )
     cells = ({column.name: column.of(row) for column in COLUMNS} for row in rows)
     _show_table(output.form, [column.name for column in COLUMNS], cells, rows)
-    output = output._replace(form=output.form.replace("csv", "").replace("json", ""))
+    output = output._replace(form="text" if output.form == "text" else "none")
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
 
 
@@ -125,7 +125,7 @@ def _runs(
 
 
 def _show_table(
-    form: str, columns: Sequence[str], rows: Iterable[Mapping[str, Cell]], objects: Sequence[object]
+    form: str | None, columns: Sequence[str], rows: Iterable[Mapping[str, Cell]], objects: Sequence[object]
 ) -> None:
     """Print rows as CSV, or ``objects`` as JSON; other formats are a document's."""
     if form == "csv":
