@@ -74,10 +74,8 @@ def write(path: str, text: str, option: str = "--html") -> None:
         UsageError: ``path`` cannot be written.
     """
     target = Path(os.path.realpath(path))  # a link stays one
-    if target.is_dir():
-        raise UsageError(f"{option} {path}: is a folder; name a file in it")
     if target.exists() and not target.is_file():
-        raise UsageError(f"{option} {path}: is a device or a pipe; name a file")
+        raise UsageError(f"{option} {path}: is a folder, a device or a pipe; name a file")
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
         with draft.open("x", encoding="utf-8") as file:

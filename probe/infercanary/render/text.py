@@ -81,7 +81,10 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     sizes = [min(_MOST_CELL, max(map(len, column))) for column in zip(*rows, strict=True)]
     lines = []
     for *cells, last in rows:
-        head = "".join(f"  {shortened(cell, size):<{size}}" for cell, size in zip(cells, sizes)) + "  "
+        head = (
+            "".join(f"  {shortened(cell, size):<{size}}" for cell, size in zip(cells, sizes, strict=False))
+            + "  "
+        )
         lines += wrapped(last, max(width, len(head) + _LABEL), head, " " * len(head))
     return lines
 

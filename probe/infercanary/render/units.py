@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
@@ -20,10 +19,9 @@ def value(number: float | None, unit: str | None) -> str:
         return "unknown"
     if unit != "s":
         return short(number, 4)
-    for name, factor in (("s", 1.0), ("ms", 1e3)):
-        if abs(number) * factor >= 0.99995:
-            return f"{short(number * factor, 4)} {name}"
-    return f"{short(number * 1e6, 4)} µs"
+    size = abs(number) / 0.99995  # of this in a unit on, four digits are 1 of it
+    factor, name = (1, "s") if size >= 1 else (1e3, "ms") if size >= 1e-3 else (1e6, "µs")
+    return f"{short(factor * number, 4)} {name}"
 
 
 def quantity(number: float, unit: str) -> str:
@@ -80,11 +78,6 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def finite(number: float | None) -> float | None:
-    """Return a number as JSON may have it: None where it is not finite."""
-    return number if number is not None and math.isfinite(number) else None
 
 
 def percent(ratio: float, is_factor: bool = False) -> str:

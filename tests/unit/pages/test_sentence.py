@@ -100,7 +100,6 @@ SCENARIOS: dict[str, Result] = {
     "settling, both": Result(state="settling", changed="both"),
     "no earlier image": Result(state="no_baseline"),
     "too few runs before": Result(state="no_baseline", upgraded_at=1.0),
-    "too few runs on this hardware": Result(state="no_baseline", upgraded_at=1.0, hosts=2),
     "image rolled back": Result(state="no_baseline", rolled_back_image="search:2", candidate_image="search:1"),
     "model rolled back": Result(state="no_baseline", rolled_back_image="search:1", candidate_image="search:1"),
     "settings changed": Result(state="no_baseline", settings_changed_at=1.78e9),
@@ -120,7 +119,6 @@ SCENARIOS: dict[str, Result] = {
     "unknown, siblings": slow("unknown", unknown_siblings=True),
     "unknown, waiting": slow("unknown", unknown_waiting=True),
     "unknown, load": slow("unknown", unknown_load=True),
-    "unknown, mostly host": slow("unknown", host=Part(0.3, 0.2, 0.4), image=Part(0.09, -0.02, 0.2)),
     # Alarms.
     "memory kills": slow(memory_kills=(1, 3)),
     "CPU fallback": slow(cpu_fallback=True),
@@ -273,7 +271,7 @@ OPERATORS = "Cast (4 nodes), Concat (12 nodes), Gather (20 nodes), Unique"
         ([VARIABLE, TORCH], "torch 2.7.0 → 2.13.0, env_ONEDNN_MAX_CPU_ISA none → SSE41"),
         ([Change("c", "a, b", "a, d")], "c a, b → a, d"),
         ([Change("c", None, OPERATORS)], "c none → Cast (4 nodes), Concat (12 nodes), Gath…"),
-        ([Change("c", OPERATORS, OPERATORS.replace("Unique", "NonZero, Unique"))], "c …, Unique → …, NonZero, Unique"),
+        ([Change("c", OPERATORS, OPERATORS.replace("Unique", "NonZero, Unique"))], "c …ather (20 nodes), Unique → …ather (20 nodes), NonZero, Unique"),
     ],
 )  # fmt: skip
 def test_changes_that_are_listed(changes: list[Change], words: str) -> None:
