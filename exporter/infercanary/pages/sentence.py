@@ -50,8 +50,8 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
         also: Other findings on the same canary, such as :func:`measure_words`.
 
     Returns:
-        One line of at most :data:`SENTENCE_BYTES` bytes without a full stop. The first phrase that does not fit ends the
-        list, which is in order of importance; alarms are always in.
+        One line of at most :data:`SENTENCE_BYTES` bytes without a full stop. The first phrase that does not fit ends
+        the list, which is in order of importance; alarms are always in.
     """
     causes, is_change = result.causes, result.state in CHANGED
     versions, variables = (
@@ -122,7 +122,7 @@ def is_variable(change: Change) -> bool:
 def distinct(before: str | None, after: str | None) -> tuple[str, str]:
     """Shorten both values of a component, long ones that begin alike to where they differ; "none" if missing."""
     old, new = ("none" if value is None else value for value in (before, after))
-    start = len(commonprefix((old, new))) - _VALUE // 2
+    start = len(commonprefix((old, new))) - _VALUE // 2  # noqa: RUF071 - of texts
     if start > 0 and max(len(old), len(new)) > _VALUE:
         old, new = f"…{old[start:]}", f"…{new[start:]}"
     return shortened(old, _VALUE), shortened(new, _VALUE)
