@@ -120,11 +120,11 @@ def is_variable(change: Change) -> bool:
 
 
 def distinct(before: str | None, after: str | None) -> tuple[str, str]:
-    """Shorten both values of a component, long ones that begin alike to where they differ; "none" if missing."""
+    """Shorten both values of a component, and long lists that begin alike to where they differ."""
     old, new = ("none" if value is None else value for value in (before, after))
-    start = len(commonprefix((old, new))) - _VALUE // 2  # noqa: RUF071 - of texts
-    if start > 0 and max(len(old), len(new)) > _VALUE:
-        old, new = f"…{old[start:]}", f"…{new[start:]}"
+    head = commonprefix((old, new)).rpartition(", ")[0]  # noqa: RUF071 - of texts
+    if head and max(len(old), len(new)) > _VALUE:
+        old, new = f"…{old.removeprefix(head)}", f"…{new.removeprefix(head)}"
     return shortened(old, _VALUE), shortened(new, _VALUE)
 
 
