@@ -120,7 +120,7 @@ def _upgrade(result: Result) -> list[Fact]:
     """Return medians and images of both sides, and the link to the commits between them."""
     link, names = origin.link(*result.origins), (result.baseline_image, result.candidate_image)
     old, new = (
-        f"{name} ({of.words})" if of.words else name for name, of in zip(names, result.origins, strict=True)
+        f"{name} ({of.words})".removesuffix(" ()") for name, of in zip(names, result.origins, strict=True)
     )
     return [
         Fact("old median", result.baseline, "s"),

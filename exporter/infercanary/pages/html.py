@@ -16,7 +16,7 @@ from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
 from infercanary.pages.safe_text import shown, web_link
 from infercanary.render.document import Document
-from infercanary.render.units import duration, quantity, value, when
+from infercanary.render.units import duration, value, when
 
 STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 """Stylesheet of every page."""
@@ -38,7 +38,6 @@ def environment() -> Environment:
     templates.filters |= {
         "chart": draw,
         "duration": duration,
-        "quantity": quantity,
         "shown": shown,
         "value": value,
         "web_link": web_link,
@@ -74,7 +73,9 @@ def write(path: str, text: str, option: str = "--html") -> None:
         UsageError: ``path`` cannot be written.
     """
     target = Path(os.path.realpath(path))  # a link stays one
-    if target.exists() and not target.is_file():
+    if os.path.exists(target) and not os.path.isfile(
+        target
+    ):  # of a name that is too long, Path.exists raises
         raise UsageError(f"{option} {path}: is a folder, a device or a pipe; name a file")
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:

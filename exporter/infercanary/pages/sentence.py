@@ -54,22 +54,19 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
         the list, which is in order of importance; alarms are always in.
     """
     causes, is_change = result.causes, result.state in CHANGED
-    versions, variables = (
-        [Phrase("", listed([change])) for change in causes.changes if is_variable(change) is kind]
-        for kind in (False, True)
-    )
+    versions = [listed([change]) for change in causes.changes if not is_variable(change)][:_COMPONENTS]
+    variables = [listed([change]) for change in causes.changes if is_variable(change)]
     subject = _UPGRADED[result.changed] if subject == "image" else subject
     is_blamed = is_change and causes.cause not in ("host", "load")
     statements = [
         Phrase("", _cause(causes, subject) if is_change else ""),
         *alarms(causes),
-        *(Phrase("", text) for text in also),
-        *versions[:_COMPONENTS],
+        *(Phrase("", text) for text in (*also, *versions)),
         *(shares(causes) + evidence(causes) if is_change else ()),
         *cold_starts(causes),
         *conditions(result, policy),
         Phrase("", origin.changed(*result.origins) if is_blamed else ""),
-        *variables,
+        *(Phrase("", text) for text in variables),
     ]
     return _fitted(_lead(result), result.state, [phrase for phrase in statements if phrase.value])
 
@@ -223,10 +220,8 @@ def operators_words(operators: Operators | None) -> str:
     """Name the largest operator of a change: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
     if operators is None:
         return ""
-    if operators.state != "explained" or not operators.shifts:
-        return (
-            "no operator explains it" if operators.state == "outside" else "the profile does not explain it"
-        )
+    if operators.state != "explained":
+        return {"outside": "no operator explains it"}.get(operators.state, "the profile does not explain it")
     shift = operators.shifts[0]
     name, times = shortened(short_name(shift.operator), _VALUE), milliseconds(shift.before, shift.after)
     detail = f", {shortened(shift.detail, 80)}" if shift.detail else ""
@@ -254,10 +249,20 @@ def _fitted(lead: str, state: str, statements: Sequence[Phrase]) -> str:
 
 
 def _lead(result: Result) -> str:
-    """Return the verdict, its size, and both medians."""
+    """Return the verdict, its size, and both medians; without a baseline, the reason."""
     new = f"the new {_UPGRADED[result.changed]}"
     if result.state == "no_baseline":
-        return _no_baseline(result)
+        if result.settings_changed_at is not None:
+            at = when(result.settings_changed_at)
+            return (
+                f"no baseline yet: the canary's settings changed ({at}), and runs before are not comparable"
+            )
+        if result.upgraded_at is not None:
+            return "no upgrade yet: the image before has too few runs"
+        if not (image := result.rolled_back_image):
+            return "no upgrade yet: no earlier image has enough runs"
+        stopped = f"the new model in {image}" if image == result.candidate_image else image
+        return f"nothing to judge: {stopped} was stopped"
     if not (size := shift_words(result)):
         return f"{result.state}: too few runs of {new} yet"
     if result.only is not None:
@@ -267,19 +272,6 @@ def _lead(result: Result) -> str:
         lead += f" ({milliseconds(result.baseline, result.current)})"
     lead += f" with {new}" if result.changed != "image" else ""
     return lead + (" after a rollback" if result.rollback else "")
-
-
-def _no_baseline(result: Result) -> str:
-    """Return why there is nothing to compare with."""
-    image = result.rolled_back_image
-    if result.settings_changed_at is not None:
-        at = when(result.settings_changed_at)
-        return f"no baseline yet: the canary's settings changed ({at}), and runs before are not comparable"
-    if result.upgraded_at is not None:
-        return "no upgrade yet: the image before has too few runs"
-    if image:
-        return f"nothing to judge: {'the new model in ' if image == result.candidate_image else ''}{image} was stopped"
-    return "no upgrade yet: no earlier image has enough runs"
 
 
 def _cause(causes: Causes, subject: str) -> str:

@@ -64,12 +64,12 @@ def count(number: float, noun: str) -> str:
     return f"{short(number, 12)} {noun}{'' if number == 1 else 's'}"
 
 
-def when(seconds: float) -> str:
-    """Return date and time (UTC) of Unix seconds. A probe's clock may be wrong, so any number is accepted."""
+def when(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC", unknown: str = "at an unknown time") -> str:
+    """Return date and time (UTC) of Unix seconds, or ``unknown`` outside the calendar: a probe's clock may be wrong."""
     try:
-        return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime(form)
     except (ValueError, OverflowError, OSError):
-        return "at an unknown time"
+        return unknown
 
 
 def duration(seconds: float) -> str:
