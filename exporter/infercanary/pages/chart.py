@@ -15,16 +15,16 @@ from infercanary.render.scale import chart_scale, finite_values, part_medians
 _POINTS = 1500
 """Points of a series; a longer series is drawn as medians of parts, and a page stays below a megabyte."""
 _BINS = 60
+_WIDTH = 600  # of the drawing's coordinates; on a page the drawing is as wide as its place
 
 
 @pass_environment
-def draw(environment: Environment, chart: Chart, width: int = 600, height: int = 100) -> str:
+def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
     """Return a figure: the drawing, its scale and a key; empty where no series has a finite value.
 
     Args:
         environment: Of the template that calls this filter.
         chart: Series in order of time, or as distributions.
-        width: Of the drawing's coordinates; on a page the drawing is as wide as its place.
         height: CSS pixels; of a distribution for each series.
     """
     scale = chart_scale(chart)
@@ -44,5 +44,5 @@ def draw(environment: Environment, chart: Chart, width: int = 600, height: int =
         ]
         return f"M{separator.join(dots)}h0" if dots else ""
 
-    figure = environment.get_template("chart.html").render(locals(), median=median, bins=_BINS)
+    figure = environment.get_template("chart.html").render(locals(), median=median, bins=_BINS, width=_WIDTH)
     return Markup(figure)  # noqa: S704 - the template escaped it

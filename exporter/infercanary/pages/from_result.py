@@ -24,7 +24,7 @@ from infercanary.pages.sentence import (
     shift_words,
 )
 from infercanary.render.document import Chart, Document, Fact, Series, Table
-from infercanary.render.units import quantity, when
+from infercanary.render.units import when
 
 _CHANGES = 20  # components in a fact
 
@@ -71,24 +71,21 @@ def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
     """Return the verdicts beside latency, those that changed first; None without any."""
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
-        measure, sides = measure_of(name), (verdict.before, verdict.after)
+        measure = measure_of(name)
         unit = (measure and measure.unit) or "ratio"
-        before, after = ("" if side is None else quantity(side, unit) for side in sides)
-        words = measure.words if measure else name
-        rows.append((words, verdict.state, before, after, shift_words(verdict) or "too few values"))
+        sides = (Fact("", side, unit).text for side in (verdict.before, verdict.after))
+        change = shift_words(verdict) or "too few values"
+        rows.append((measure.words if measure else name, verdict.state, *sides, change))
     return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
 
 
-def verdict_document(
-    result: Result, sentence: str, measures: Mapping[str, MeasureVerdict], *, name: str = ""
-) -> Document:
+def verdict_document(result: Result, sentence: str, measures: Mapping[str, MeasureVerdict]) -> Document:
     """Return the document of a live verdict.
 
     Args:
         result: On a service's last upgrade.
         sentence: The same in words.
         measures: Measure → verdict.
-        name: Name of the canary.
     """
     is_change = result.state in CHANGED
     before, after = result.medians
@@ -98,7 +95,6 @@ def verdict_document(
     ]
     tables = measures_table(measures), operators_table(result.causes.operators if is_change else None)
     return Document(
-        name=name,
         verdict=result.state,
         sentence=sentence,
         facts=[

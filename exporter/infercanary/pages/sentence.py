@@ -154,18 +154,16 @@ def shares(causes: Causes) -> list[Phrase]:
     """Return what the change went to: resources of the host, phases, operators."""
     resources, phase = causes.bottlenecks, " and ".join(causes.phases)
     known = max((share for limit, share in resources.items() if limit != "unknown"), default=0.0)
-    words = phase and f"{phase} phase"
-    bottleneck = ""
-    if known >= LIVE.attribute.phase_share:
-        # Where another resource takes less now, one has more than all of the change.
-        parts = (f"{limit} {100 * min(share, 1):.0f} %" for limit, share in resources.items() if share > 0)
-        bottleneck = f"{', '.join(parts)} of the change"
-        phase = "" if phase == "compute" else phase  # the one phase of a CPU says less than its resource
-    is_whole = known >= LIVE.attribute.whole_share
+    # Where another resource takes less now, one has more than all of the change.
+    parts = (f"{limit} {100 * min(share, 1):.0f} %" for limit, share in resources.items() if share > 0)
+    bottleneck = f"{', '.join(parts)} of the change" if known >= LIVE.attribute.phase_share else ""
+    if bottleneck and phase == "compute":
+        phase = ""  # the one phase of a CPU says less than its resource
+    words = next(iter(resources)) if known >= LIVE.attribute.whole_share else bottleneck
     operator = operators_words(causes.operators)
     return [
-        Phrase("bottleneck", bottleneck, next(iter(resources)) if is_whole else bottleneck),
-        Phrase("phase", phase, words),
+        Phrase("bottleneck", bottleneck, words),
+        Phrase("phase", phase, f"{phase} phase"),
         Phrase("operators", operator, operator),
     ]
 

@@ -66,9 +66,9 @@ def test_the_document_of_a_verdict() -> None:
         causes=CAUSES, origins=ORIGINS, baseline=0.02, current=0.022, medians=((0.02, 0.021), (0.022,)),
         looks=Looks(5, 8),
     )  # fmt: skip
-    document = verdict_document(result, "words", {HOST_MEMORY: MeasureVerdict("equivalent")}, name="c")
+    document = verdict_document(result, "words", {HOST_MEMORY: MeasureVerdict("equivalent")})
     facts = {fact.label: fact for fact in document.facts}
-    assert (document.name, document.verdict, document.sentence) == ("c", "regressed", "words")
+    assert (document.verdict, document.sentence) == ("regressed", "words")
     assert (facts["old median"].value, facts["new median"].value, facts["new median"].unit) == (
         0.02,
         0.022,
