@@ -81,10 +81,9 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     sizes = [min(_MOST_CELL, max(map(len, column))) for column in zip(*rows, strict=True)]
     lines = []
     for *cells, last in rows:
-        head = (
-            "".join(f"  {shortened(cell, size):<{size}}" for cell, size in zip(cells, sizes, strict=False))
-            + "  "
-        )
+        head = "  "
+        for cell, size in zip(cells, sizes, strict=False):
+            head += f"{shortened(cell, size):<{size}}  "
         lines += wrapped(last, max(width, len(head) + _LABEL), head, " " * len(head))
     return lines
 
