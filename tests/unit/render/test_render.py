@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -87,6 +89,16 @@ def test_texts_of_others_are_printable_and_short() -> None:
     text = render_text(document)
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text) < 60_000
+
+
+@pytest.mark.parametrize("kind", ["points", "distributions"])
+@pytest.mark.parametrize("values", [[-9e9, 9e9], [5e-324] * 20, [1.0] * 30 + [9e9], [3.0, None, math.nan]])
+def test_any_series_has_bars_on_the_scale(
+    kind: Literal["points", "distributions"], values: list[float]
+) -> None:
+    document = Document(charts=[Chart("a", kind, [Series("b", values), Series("none", [None])], marks=[1])])
+    _, bars, *others = render_text(document).splitlines()
+    assert re.search("[▁▂▃▄▅▆▇█]", bars) and "▲" in others[-1] and max(map(len, [bars, *others])) <= 80
 
 
 def test_a_number_stays_with_its_unit_and_its_interval() -> None:
