@@ -21,7 +21,13 @@ from infercanary.ab.sides import words
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
-from infercanary.compare.comparison import ComparisonResult, Gate, compare_runs, with_claim, with_measures
+from infercanary.compare.comparison import (
+    ComparisonResult,
+    Gate,
+    compare_runs,
+    concluded,
+    regressions,
+)
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
@@ -152,8 +158,8 @@ class ExperimentJudge:
         """
         of = CanaryPairs(result.pairs, canary)
         verdicts = {each.measure.name: each.verdict for each in measures.decide(of.starts, self._pairs)}
-        answer = with_measures(self._latency(canary, of, result, a, b), verdicts, self.gate)
-        answer = with_claim(answer, self.claimed, self.policy)
+        latency = self._latency(canary, of, result, a, b, regressions(verdicts))
+        answer = concluded(latency, verdicts, self.gate, self.claimed, self.policy)
         pairs = [
             PairShift(
                 math.expm1(shift.log),
@@ -180,7 +186,13 @@ class ExperimentJudge:
         return claim.check(self.claimed, decision.looks[-1].seen[1:], self.policy).state != "unknown"
 
     def _latency(
-        self, canary: str, of: CanaryPairs, result: Result, a: ArmSummary, b: ArmSummary
+        self,
+        canary: str,
+        of: CanaryPairs,
+        result: Result,
+        a: ArmSummary,
+        b: ArmSummary,
+        also: Sequence[str],
     ) -> ComparisonResult:
         """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
         decision = self._pairs.decide(of.shifts)
@@ -221,7 +233,7 @@ class ExperimentJudge:
                 is_same = (a.image_id or a.name) == (b.image_id or b.name)
                 subject = "settings" if is_same else "image or settings"
             changes |= {
-                "sentence": sentence(judged, self.policy, subject, own[:1]),
+                "sentence": sentence(judged, self.policy, subject, [*own[:1], *also]),
                 "shift": shift,
                 "low": low,
                 "high": high,

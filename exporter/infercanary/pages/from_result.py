@@ -84,6 +84,15 @@ def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
     return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
 
 
+def timeline(
+    title: str, sides: tuple[str, str], before: Sequence[float], after: Sequence[float], unit: str = "s"
+) -> list[Chart]:
+    """Return the chart of two sides, one after the other, with a mark between them; none if a side is empty."""
+    old = Series(sides[0], [*before, *[None] * len(after)], "old")
+    new = Series(sides[1], [*[None] * len(before), *after])
+    return [Chart(title, "points", [old, new], unit, marks=[len(before)])] if before and after else []
+
+
 def verdict_document(
     result: Result, sentence: str, measures: Mapping[str, MeasureVerdict], *, name: str = ""
 ) -> Document:
@@ -108,7 +117,7 @@ def verdict_document(
             *condition_facts(result),
         ],
         tables=[table for table in tables if table is not None],
-        charts=_charts(*result.medians),
+        charts=timeline("medians of runs", ("old image", "new image"), *result.medians),
     )
 
 
@@ -130,11 +139,3 @@ def _upgrade(result: Result) -> list[Fact]:
         Fact("commits", link and (origin.changed(*result.origins) or "source"), link=link),
         Fact("upgraded", "" if result.upgraded_at is None else when(result.upgraded_at)),
     ]
-
-
-def _charts(before: Sequence[float], after: Sequence[float]) -> list[Chart]:
-    if not before or not after:
-        return []
-    old = Series("old image", [*before, *[None] * len(after)], "old")
-    new = Series("new image", [*[None] * len(before), *after])
-    return [Chart("medians of runs", "points", [old, new], marks=[len(before)])]
