@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from infercanary.judge import changepoints, differences
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.policy import FILES
 from infercanary.judge.result import Change, Part
-from infercanary.judge.statistics import Points
 from infercanary.render.units import count, percent
 
 LEAST = changepoints.FEWEST
@@ -91,10 +90,7 @@ def scan_runs(
     sentence = f"inconclusive: a scan needs {LEAST} runs, and there are {points.size}"
     if points.size >= LEAST:
         blocks = np.median(points[: points.size // block * block].reshape(-1, block), axis=1)
-        changes = [
-            _level_change(change, block, series, components, canary)
-            for change in scan(cast("Points", blocks))
-        ]
+        changes = [_level_change(change, block, series, components, canary) for change in scan(blocks)]
         edges = [0, *(change.index for change in changes), points.size]
         levels = [Level(i, j - i, float(np.median(points[i:j]))) for i, j in pairwise(edges)]
         shift = levels[-1].median / levels[0].median - 1

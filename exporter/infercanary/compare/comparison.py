@@ -152,15 +152,16 @@ def compare_runs(
     # Runs that ended well say nothing about those that failed, however fast they were.
     verdict = "inconclusive" if failures and seen.verdict != "regressed" else seen.verdict
     is_known = math.isfinite(shift.se)
+    ratio, low, high = seen[1:] if is_known else (None, None, None)
     unit: Literal["s"] | None = "s" if starts or (old.in_seconds and new.in_seconds) else None
     causes = Attribution(policy).explain(shift, [pair], canary) if starts and is_known else None
     phases, controls = part_shifts(pair, policy) if causes else ({}, {})
     measures = Measures(policy).compare(pair.before, pair.after)
     result = Result(
         state=verdict,
-        shift=seen.shift if is_known else None,
-        low=seen.low if is_known else None,
-        high=seen.high if is_known else None,
+        shift=ratio,
+        low=low,
+        high=high,
         restart=restarts,
         causes=causes or Causes(),
         # In seconds, for the sentence.
@@ -188,9 +189,9 @@ def compare_runs(
             verdict=verdict,
             exit_code=OF_VERDICT[verdict],
             sentence=text,
-            shift=result.shift,
-            low=result.low,
-            high=result.high,
+            shift=ratio,
+            low=low,
+            high=high,
             level=policy.decide.confidence,
             smallest_effect=policy.decide.smallest_effect,
             restart_sd=restarts.sd,
@@ -266,13 +267,13 @@ def concluded(
 
 def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
     ids = dict.fromkeys(shown(id_, 16) for start in kept.environments for _, id_ in start)
-    rest = {"in starts that are too short or too old": whole.runs - kept.runs}
+    rest = whole.runs - kept.runs
     return SideSummary(
         files=files,
         runs=kept.runs,
         starts=len(kept.points),
         median=float(np.median(kept.every)) if kept.runs else None,
         environments=[*ids],
-        left_out={**whole.left_out, **rest} if kept.runs < whole.runs else whole.left_out,
+        left_out={**whole.left_out, **({"in starts that are too short or too old": rest} if rest else {})},
         attempts=whole.attempts,
     )

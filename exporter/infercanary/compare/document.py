@@ -52,11 +52,8 @@ def comparison_document(
     operators = operators_table(causes.operators if causes and is_change else None)
     old, new = baseline.every.tolist(), candidate.every.tolist()
     sides = [Series("baseline", old, "old"), Series("candidate", new)]
-    return Document(
-        name=result.canary or "",
-        verdict=result.verdict,
-        sentence=result.sentence,
-        exit_code=result.exit_code,
+    return msgspec.structs.replace(
+        _document(result),
         actions=result.next,
         facts=[
             Fact("expected", result.claim.sentence if result.claim else None),
@@ -78,8 +75,6 @@ def comparison_document(
             *([Chart("run medians", "distributions", sides, unit)] if old and new else ()),
             *timeline("runs in order of time", ("baseline", "candidate"), old, new, unit),
         ],
-        notes=result.notes,
-        data=plain(result),
     )
 
 
@@ -110,11 +105,8 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
         marks=[change.index for change in result.changes],
         levels=[(level.index, level.runs, level.median) for level in result.levels],
     )
-    return Document(
-        name=result.canary or "",
-        verdict=result.verdict,
-        sentence=result.sentence,
-        exit_code=result.exit_code,
+    return msgspec.structs.replace(
+        _document(result),
         facts=[
             Fact("levels", " → ".join(value(level.median, result.unit) for level in result.levels)),
             Fact("runs", f"{count(result.runs, 'run')} of {count(result.starts, 'start')}{block}"),
@@ -122,7 +114,6 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
         ],
         tables=_table("changes", ("index", "time", "shift", "what began there"), changes),
         charts=[chart] if series.runs else (),
-        data=plain(result),
     )
 
 
@@ -159,6 +150,17 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
 def plain(result: object) -> Any:
     """Return ``result`` as plain values for JSON: a number that is not finite is None."""
     return msgspec.json.decode(msgspec.json.encode(result))
+
+
+def _document(result: ComparisonResult | ScanResult) -> Document:
+    return Document(
+        name=result.canary or "",
+        verdict=result.verdict,
+        sentence=result.sentence,
+        exit_code=result.exit_code,
+        notes=result.notes,
+        data=plain(result),
+    )
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Table]:
