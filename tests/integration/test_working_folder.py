@@ -17,7 +17,7 @@ import yaml
 
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
-from infercanary.ab.sides import Side, check_python
+from infercanary.ab.sides import Side
 
 DEPENDENCIES = ("yaml", "msgspec", "click", "psutil", "numpy")
 STANDARD = ("types", "queue", "statistics", "typing", "logging", "dataclasses")
@@ -152,11 +152,11 @@ def test_a_model_that_is_named_like_a_library_is_told_apart(app: Path, command: 
 
 
 def test_an_experiments_processes(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of ``python=``, the probe under it, and the reaper."""
+    """The probe under an interpreter, and the reaper."""
     monkeypatch.chdir(app)
     settings = {"canaries": CANARIES, "controls": False, "samplers": {"nvml": False}}
     with Reaper("none") as reaper:
-        host = Host(Side(python=check_python(sys.executable), probe=settings), reaper)
+        host = Host(Side(python=sys.executable, probe=settings), reaper)
         try:
             assert "quick" in json.dumps(report(host.start(1)[0]))
         finally:

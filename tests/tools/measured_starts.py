@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from infercanary.ab.answer import ArmSummary, ExperimentJudge
+from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.experiment import Result, TurnPair
-from infercanary.ab.turn import Turn
+from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.compare.comparison import ComparisonResult, compare_runs
 from infercanary.compare.recording import RecordedRuns
 from infercanary.contract.measures import ENERGY, HOST_MEMORY, throughput_of
@@ -104,9 +104,10 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
     pairs: list[TurnPair] = []
     judge = ExperimentJudge(MOST)
     while not pairs or not all(each.done for each in judge.decisions(pairs).values()):
-        a, b = (Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, 0.4, {}, 9.0) for own in ({}, change))
+        a, b = (Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, {}, 9.0) for own in ({}, change))
         pairs.append(TurnPair(a, b))
-    return judge.answer(CANARY, Result(pairs, (), "clear", 1.0), ArmSummary(name="a"), ArmSummary(name="b"))
+    arms = [ArmSummary(name=name) for name in "ab"]
+    return judge.answer(CANARY, Result(arms, pairs, (), "clear", 1.0))
 
 
 def _recorded(starts: Sequence[Start]) -> RecordedRuns:

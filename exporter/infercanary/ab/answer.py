@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from infercanary.ab import estimate, measures
-from infercanary.ab.estimate import PairDecision, PairJudge
+from infercanary.ab import measures
+from infercanary.ab.estimate import FEWEST_PAIRS, PairDecision, PairJudge, restart_sd
 from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.ab.neighbours import counted
 from infercanary.ab.sides import words
+from infercanary.ab.turn import ArmSummary
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
@@ -31,35 +32,14 @@ from infercanary.compare.comparison import (
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
-from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Shift
 from infercanary.pages.sentence import sentence
-from infercanary.render.units import count, duration, short
+from infercanary.render.units import count, duration
 
-
-class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm: its starts and the runs that count, in seconds."""
-
-    name: str
-    image_id: str = ""
-    image_bytes: int | None = None
-    origin: Origin = NOWHERE
-    settings: dict[str, str] = {}
-    """The settings in which it differs from the other arm: key of `--a` and `--b` → value."""
-    starts: int = 0
-    failed_starts: int = 0
-    runs: int = 0
-    mean: float | None = None
-    sd: float | None = None
-    start_sd: float | None = None
-    """SD of the levels of its starts, as a ratio."""
-    cold_start: dict[str, float] = {}
-    """Step → its median, in seconds."""
-    swing: dict[str, float] = {}
-    """Step → half of its range over its median: 0.05 is ± 5 %."""
+_OPEN = ("inconclusive", "unconfirmed")
 
 
 class PairShift(msgspec.Struct, frozen=True):
@@ -147,37 +127,12 @@ class ExperimentJudge:
             decisions[name] = decision._replace(done=decision.done or len(pairs) > self.most)
         return decisions
 
-    def answer(self, canary: str, result: Result, a: ArmSummary, b: ArmSummary) -> ExperimentAnswer:
-        """Return the answer on one canary.
-
-        Args:
-            canary: A name that every start has.
-            result: Of the experiment.
-            a: The first arm: its name and image; the rest is filled in.
-            b: The second arm, likewise.
-        """
+    def answer(self, canary: str, result: Result) -> ExperimentAnswer:
+        """Return the answer on one canary, a name that every start has."""
         of = CanaryPairs(result.pairs, canary)
         verdicts = {each.measure.name: each.verdict for each in measures.decide(of.starts, self._pairs)}
-        latency = self._latency(canary, of, result, a, b, regressions(verdicts))
-        answer = concluded(latency, verdicts, self.gate, self.claimed, self.policy)
-        pairs = [
-            PairShift(
-                math.expm1(shift.log),
-                "A" if a.generation.started_at < b.generation.started_at else "B",
-                _median(a),
-                _median(b),
-            )
-            for shift, (a, b) in zip(of.shifts, of.starts, strict=True)
-        ]
-        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
-        return ExperimentAnswer(
-            **fields,
-            a=_summary(a, result, of, 0),
-            b=_summary(b, result, of, 1),
-            pairs=pairs,
-            ended=result.ended,
-            seconds=result.seconds,
-        )
+        answer = self._latency(canary, of, result, regressions(verdicts))
+        return concluded(answer, verdicts, self.gate, self.claimed, self.policy)
 
     def _is_known(self, decision: PairDecision) -> bool:
         """Whether a claim is held or refuted by the last look."""
@@ -185,28 +140,19 @@ class ExperimentJudge:
             return False
         return claim.check(self.claimed, decision.looks[-1].seen[1:], self.policy).state != "unknown"
 
-    def _latency(
-        self,
-        canary: str,
-        of: CanaryPairs,
-        result: Result,
-        a: ArmSummary,
-        b: ArmSummary,
-        also: Sequence[str],
-    ) -> ComparisonResult:
+    def _latency(self, canary: str, of: CanaryPairs, result: Result, also: Sequence[str]) -> ExperimentAnswer:
         """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
         decision = self._pairs.decide(of.shifts)
-        rules = self.policy.decide
+        rules, (a, b), n = self.policy.decide, result.arms, len(of.shifts)
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
         compared = compare_runs(canary, *of.series, files=((a.name,), (b.name,)), policy=files)
-        is_open = decision.verdict in ("inconclusive", "unconfirmed")
-        changes: dict[str, Any] = {
+        fields: dict[str, Any] = {name: getattr(compared, name) for name in compared.__struct_fields__}
+        fields |= {
             "verdict": decision.verdict,
             "exit_code": OF_VERDICT[decision.verdict],
-            "sentence": f"{decision.verdict}: {count(len(of.shifts), 'pair')} of starts, and at least "
-            f"{estimate.FEWEST_PAIRS} are needed",
-            "restarts_seen": 2 * len(of.shifts),
-            "next": self._actions(of, result) if is_open else (),
+            "sentence": f"{decision.verdict}: {count(n, 'pair')} of starts, and at least {FEWEST_PAIRS} are needed",
+            "restarts_seen": 2 * n,
+            "next": self._actions(of, result) if decision.verdict in _OPEN else (),
             "notes": _notes(of, result),
             **dict.fromkeys(("shift", "low", "high", "causes")),
         }
@@ -215,34 +161,43 @@ class ExperimentJudge:
             causes = Attribution(self.policy).explain(
                 look.shift, [Pair([x], [y]) for x, y in of.starts], canary
             )
-            _, shift, low, high = look.seen
+            seen: dict[str, Any] = dict(zip(("shift", "low", "high"), look.seen[1:], strict=True))
             judged = JudgeResult(
                 state=decision.verdict,
                 origins=(a.origin, b.origin),
-                shift=shift,
-                low=low,
-                high=high,
+                **seen,
                 baseline=compared.baseline.median,
                 current=compared.candidate.median,
                 causes=causes,
                 only=look.shift.resolution.only,
             )
             own = [f"{name}: {words(arm.settings)}" for name, arm in (("B", b), ("A", a)) if arm.settings]
-            subject = "image"
-            if own:
-                is_same = (a.image_id or a.name) == (b.image_id or b.name)
-                subject = "settings" if is_same else "image or settings"
-            changes |= {
+            is_same = (a.image_id or a.name) == (b.image_id or b.name)
+            subject = "image" if not own else "settings" if is_same else "image or settings"
+            fields |= {
                 "sentence": sentence(judged, self.policy, subject, [*own[:1], *also]),
-                "shift": shift,
-                "low": low,
-                "high": high,
+                **seen,
                 "level": round(look.level, 4),
                 "causes": causes,
-                "restart_sd": math.expm1(estimate.restart_sd(of.shifts)),
+                "restart_sd": math.expm1(restart_sd(of.shifts)),
                 "restart_sd_from": "measured",
             }
-        return msgspec.structs.replace(compared, **changes)
+        return ExperimentAnswer(
+            **fields,
+            a=_summary(result, of, canary, 0),
+            b=_summary(result, of, canary, 1),
+            pairs=[
+                PairShift(
+                    math.expm1(shift.log),
+                    "A" if x.generation.started_at < y.generation.started_at else "B",
+                    _median(x),
+                    _median(y),
+                )
+                for shift, (x, y) in zip(of.shifts, of.starts, strict=True)
+            ],
+            ended=result.ended,
+            seconds=result.seconds,
+        )
 
     def _actions(self, of: CanaryPairs, result: Result) -> list[str]:
         """Return next actions that would settle it."""
@@ -255,12 +210,10 @@ class ExperimentJudge:
                 f"about {needed} starts a side would settle it, if they continue like this (--restarts {needed}, "
                 f"{time})"
             )
-        elif len(of.shifts) >= estimate.FEWEST_PAIRS:
-            effect, sd = self.policy.decide.smallest_effect, math.expm1(estimate.restart_sd(of.shifts))
+        elif len(of.shifts) >= FEWEST_PAIRS:
             actions.append(
-                "more of the same will hardly settle it: the shift is at the edge of what counts as one "
-                f"({short(100 * effect)} %), or starts differ too much ({short(100 * sd)} %); give the containers CPUs "
-                "of their own (--both cpuset=…), and keep other work off them"
+                "more starts will hardly settle it: the shift is at the edge, or starts differ too much; give "
+                "the containers CPUs of their own (--both cpuset=…), and keep other work off them"
             )
         return actions
 
@@ -295,18 +248,14 @@ def _notes(of: CanaryPairs, result: Result) -> list[str]:
     return notes
 
 
-def _summary(arm: ArmSummary, result: Result, of: CanaryPairs, side: int) -> ArmSummary:
+def _summary(result: Result, of: CanaryPairs, canary: str, side: int) -> ArmSummary:
     runs = of.series[side]
-    levels = [np.log(np.median(points)) for points in runs.points]
+    arm, levels = result.arms[side], [np.log(np.median(points)) for points in runs.points]
     steps: dict[str, list[float]] = defaultdict(list)
     for pair in result.pairs:
-        turn = pair[side]
-        for canary in {start.canary_name for start in runs.starts}:
-            cold = {"start": turn.start, **turn.starts[canary].generation.cold_start.get(canary, {})}
-            if canary in turn.answered:
-                cold["first_answer"] = turn.answered[canary]
-            for step, seconds in cold.items():
-                steps[step].append(seconds)
+        for step, seconds in pair[side].steps.get(canary, {}).items():
+            steps[step].append(seconds)
+    medians = {step: median(seconds) for step, seconds in steps.items()}
     return msgspec.structs.replace(
         arm,
         starts=len(result.pairs),
@@ -315,18 +264,18 @@ def _summary(arm: ArmSummary, result: Result, of: CanaryPairs, side: int) -> Arm
         mean=float(runs.every.mean()),
         sd=float(runs.every.std(ddof=1)),
         start_sd=float(np.std(levels, ddof=1)) if len(levels) > 1 else None,
-        cold_start=arm.cold_start | {step: median(seconds) for step, seconds in steps.items()},
+        cold_start=arm.cold_start | medians,
         swing={
-            step: (max(seconds) - min(seconds)) / 2 / median(seconds)
+            step: (max(seconds) - min(seconds)) / 2 / medians[step]
             for step, seconds in steps.items()
-            if len(seconds) > 1 and median(seconds)
+            if len(seconds) > 1 and medians[step]
         },
     )
 
 
 def _recorded(starts: Sequence[Start]) -> RecordedRuns:
     points = [np.exp(start.series.logs) for start in starts]
-    return RecordedRuns(points, starts, [[] for _ in starts])
+    return RecordedRuns(points, starts)
 
 
 def _median(start: Start) -> float:

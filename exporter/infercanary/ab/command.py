@@ -5,24 +5,22 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any, get_args
 
 import click
-import msgspec
 
 from infercanary.ab import sides
-from infercanary.ab.answer import ArmSummary, CanaryPairs, ExperimentJudge, common
+from infercanary.ab.answer import CanaryPairs, ExperimentJudge, common
 from infercanary.ab.container import Container
 from infercanary.ab.daemon import Daemon
 from infercanary.ab.document import ENDED, experiment_document
-from infercanary.ab.experiment import ArmName, Experiment, Plan, Result
+from infercanary.ab.experiment import ArmName, Experiment, Result
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
-from infercanary.ab.progress import Progress
+from infercanary.ab.progress import show_progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
-from infercanary.ab.turn import Arm, Needed
+from infercanary.ab.turn import Arm, Plan
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.paths import unwritable
@@ -32,6 +30,19 @@ from infercanary.compare.comparison import Gate
 from infercanary.compare.options import Output
 from infercanary.judge.policy import EXPERIMENT, FILES
 from infercanary.render.document import Document
+
+_NUMBERS = [
+    options.number(
+        name, low=low, high=high, advice=f"give {unit} from {low} to {high}", type=type(default), default=default,
+        show_default=True, metavar=unit.split()[-1].upper(), help=text,
+    )
+    for name, low, high, default, unit, text in (
+        ("--restarts", 3, FILES.pool.history, 12, "a number", "Starts of each side, at most; one more if it is late."),
+        ("--runs", EXPERIMENT.pool.fewest_runs, 200, 12, "a number", "Runs of each start."),
+        ("--budget", 10, 86_400, 1800.0, "seconds", "Stop after so long."),
+        ("--start-timeout", 1, 86_400, 300.0, "seconds", "How long a start may take to its first steady run."),
+    )
+]  # fmt: skip
 
 
 @click.command(
@@ -46,46 +57,7 @@ from infercanary.render.document import Document
     ),
 )
 @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
-@options.number(
-    "--restarts",
-    low=3,
-    high=FILES.pool.history,
-    advice=f"give a number from 3 to {FILES.pool.history}",
-    type=int,
-    default=12,
-    show_default=True,
-    help="Starts of each side, at most; one more for a late change.",
-)
-@options.number(
-    "--runs",
-    low=EXPERIMENT.pool.fewest_runs,
-    high=200,
-    advice=f"give a number from {EXPERIMENT.pool.fewest_runs} to 200",
-    type=int,
-    default=12,
-    show_default=True,
-    help="Runs of each start.",
-)
-@options.number(
-    "--budget",
-    low=10,
-    high=86_400,
-    advice="give seconds from 10 to 86400",
-    default=1800.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop after so long.",
-)
-@options.number(
-    "--start-timeout",
-    low=1,
-    high=86_400,
-    advice="give seconds from 1 to 86400",
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a start may take to its first steady run.",
-)
+@options.together(*_NUMBERS)
 @click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
 @click.option("--experiment", default="", metavar="FILE", help="YAML with the keys below: both, a, b.")
 @click.option("--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
@@ -131,16 +103,14 @@ def command(
     judge = ExperimentJudge(
         restarts, options.adjusted(EXPERIMENT, smallest_effect, confidence), claimed, gate
     )
-    plan = Plan(restarts, budget, Needed(runs, canary, start_timeout))
-    interruption, progress = Interruption(), Progress()
+    plan = Plan(restarts, runs, budget, start_timeout, canary)
+    interruption = Interruption()
     with interruption.handled():
         try:
-            result, arms = run_experiment(pair, plan, judge, interruption, progress)
+            result = run_experiment(pair, plan, judge, interruption)
         except ExperimentInterrupted:
             return exit_codes.of_signal(interruption.number)
-        finally:
-            progress.clear()
-        return show(result, arms, judge, interruption.number, shown)
+        return show(result, judge, interruption.number, shown)
 
 
 def run_experiment(
@@ -148,58 +118,36 @@ def run_experiment(
     plan: Plan,
     judge: ExperimentJudge,
     interruption: Interruption,
-    progress: Progress,
-) -> tuple[Result, list[ArmSummary]]:
+) -> Result:
     """Run the experiment, and remove everything that it started."""
     identity = uuid.uuid4().hex[:12]
     with ExitStack() as stack:
         daemon = None
         if any(side.image for side in pair):
             daemon = stack.enter_context(closing(Daemon(identity, plan.budget)))
-            if stale := daemon.sweep_stale():
-                progress.note(
-                    f"removed {stale} container(s) that an experiment before this one left when it was killed"
-                )
+            if overdue := daemon.sweep_overdue():
+                show_progress(f"removed {overdue} container(s) that an experiment before this one left")
         reaper = stack.enter_context(Reaper(identity))
 
         @stack.callback
-        def sweep() -> None:
-            # Where Docker does not answer, and after a signal that cannot wait, the reaper does it.
+        def sweep() -> None:  # where Docker does not answer, the reaper does it
             if daemon is None or daemon.sweep():
                 reaper.send("done")
 
-        running: dict[ArmName, Arm] = {}
-        arms = []
-        for letter, side in zip(get_args(ArmName), pair, strict=True):
-            arm = ArmSummary(name=side.image, settings=dict(side.differing))
-            if daemon is None or side.python:
-                running[letter] = host = Host(side, reaper)
-                arms.append(msgspec.structs.replace(arm, name=host.name))
-                continue
-            for mount in side.volume:
-                if mount["Type"] == "volume":
-                    daemon.check_volume(mount["Source"])
-            image = daemon.image(side.image, interruption, partial(progress.show, f"pull {side.image}"))
-            running[letter] = Container(daemon, image, side, f"infercanary-ab-{identity}-{letter.lower()}")
-            arms.append(
-                msgspec.structs.replace(
-                    arm,
-                    image_id=image.id,
-                    image_bytes=image.bytes,
-                    origin=image.origin,
-                    cold_start=image.pull,
-                )
+        arms: dict[ArmName, Arm] = {}
+        for name, side in zip(get_args(ArmName), pair, strict=True):
+            prefix = f"infercanary-ab-{identity}-{name.lower()}"
+            arms[name] = (
+                Container(daemon, side, prefix, interruption) if daemon and side.image else Host(side, reaper)
             )
-        return Experiment(running, plan, judge.decisions, interruption, progress).run(), arms
+        return Experiment(arms, plan, judge.decisions, interruption).run()
 
 
-def show(
-    result: Result, arms: list[ArmSummary], judge: ExperimentJudge, signal_number: int, output: Output
-) -> int:
+def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Output) -> int:
     """Show the answer on each canary; return the exit code."""
     names, notes = common(result.pairs) if result.pairs else ([], [])
     documents = [
-        experiment_document(judge.answer(name, result, *arms), *CanaryPairs(result.pairs, name).series)
+        experiment_document(judge.answer(name, result), *CanaryPairs(result.pairs, name).series)
         for name in names
     ]
     if not documents:
@@ -208,12 +156,14 @@ def show(
     code: int = worst(document.exit_code for document in documents)
     if signal_number:
         code = exit_codes.of_signal(signal_number)
-    labels = [f"{arm.name} ({sides.words(arm.settings)})" if arm.settings else arm.name for arm in arms]
+    sides_ = [
+        f"{arm.name} ({sides.words(arm.settings)})" if arm.settings else arm.name for arm in result.arms
+    ]
     output.show(
         documents,
         notes,
-        title=" → ".join(labels),
-        sides=(f"A: {arms[0].name}", f"B: {arms[1].name}"),
+        title=" → ".join(sides_),
+        sides=(f"A: {result.arms[0].name}", f"B: {result.arms[1].name}"),
         exit_code=code,
         ended=result.ended,
         seconds=result.seconds,

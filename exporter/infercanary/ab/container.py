@@ -6,26 +6,30 @@ Containers do not remove themselves (`--rm`), because the log of one that died s
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import Any
 
 import docker.errors
 import docker.types
 
-from infercanary.ab.daemon import UNREACHED, Daemon, InspectedImage, one_line, remote
+from infercanary.ab.daemon import HERE, UNREACHED, Daemon, one_line, published_host
+from infercanary.ab.interruption import Interruption
 from infercanary.ab.probe_settings import settings_text
 from infercanary.ab.sides import Side
-from infercanary.ab.turn import StartFailed, last_line
+from infercanary.ab.turn import ArmSummary, StartFailed, last_line
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
 from infercanary.contract.report import DEFAULT_PORT
-from infercanary.contract.vocabulary import ENABLE_LABEL
+from infercanary.contract.vocabulary import ENABLE_LABEL, PORT_LABEL, SOCKET_LABEL
+from infercanary.judge.origin import Origin
 
-SETTINGS = PurePosixPath("/infercanary-ab/probe.yaml")
+SETTINGS = "/infercanary-ab.yaml"
 """Path of the settings in a container."""
+
+_IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")  # files that Docker and Podman make in theirs
 
 _WRONG = {*range(400, 500)} - {404, 409}
 """Status of a request that would be wrong the next time too; the others are "not found" and "being removed"."""
@@ -36,32 +40,44 @@ class Container:
 
     Args:
         daemon: Docker.
-        image: From :meth:`Daemon.image`.
         side: Its settings.
         prefix: Begin of the containers' names.
+        interruption: Ends a pull.
     """
 
-    def __init__(self, daemon: Daemon, image: InspectedImage, side: Side, prefix: str) -> None:
-        self.name = image.name
-        self._client, self._labels = daemon.client, daemon.labels
-        self._image, self._side, self._prefix = image, side, prefix
-        self._id = ""
+    def __init__(self, daemon: Daemon, side: Side, prefix: str, interruption: Interruption) -> None:
+        for mount in side.volume:
+            if mount["Type"] == "volume":
+                daemon.check_volume(mount["Source"])
+        image, pull = daemon.image(side.image, interruption)
+        labels = (image.get("Config") or {}).get("Labels") or {}
+        self.summary = ArmSummary(
+            name=side.image,
+            image_id=str(image["Id"]),
+            image_bytes=int(image.get("Size") or 0),
+            origin=Origin.of(labels),
+            settings=side.differing,
+            cold_start=pull,
+        )
+        self._port = DEFAULT_PORT if side.probe else probe_port(side.image, labels)
+        self._client, self._labels = daemon.client, {**daemon.labels, ENABLE_LABEL: "false"}
+        """Labels; an exporter on this host ignores the containers."""
+        self._side, self._prefix, self._id = side, prefix, ""
 
     def start(self, number: int) -> Sequence[str]:
         """Start a container; return the addresses at which its probe may answer."""
         side = self._side
-        port = DEFAULT_PORT if side.probe else self._image.port
         try:
             made = self._client.create_container(
-                self._image.id,
-                command=["probe", "--config", str(SETTINGS)] if side.probe else [*side.command] or None,
+                self.summary.image_id,
+                command=["probe", "--config", SETTINGS] if side.probe else [*side.command] or None,
                 entrypoint=["infercanary"] if side.probe else None,
                 name=f"{self._prefix}-{number}",
                 environment=side.variables,
-                labels={**self._labels, ENABLE_LABEL: "false"},  # an exporter on this host ignores it
+                labels=self._labels,
                 healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
-                ports=[port],
-                host_config=self._host_config(port),
+                ports=[self._port],
+                host_config=self._host_config(),
             )
             self._id = str(made["Id"])
             if side.probe:
@@ -73,16 +89,14 @@ class Container:
             if isinstance(error, docker.errors.APIError) and error.status_code in _WRONG:
                 raise UsageError(f"Docker refuses the container: {one_line(error)}") from None
             raise StartFailed(f"Docker: {one_line(error)}") from None
-        return probe_urls(settings, port)
+        return probe_urls(settings, self._port, published_host(self._client))
 
     def ended(self) -> str:
         """Return why the container has ended; empty while it runs."""
         try:
             state = self._client.inspect_container(self._id).get("State") or {}
-        except docker.errors.NotFound:
-            return "its container was removed from outside"
         except UNREACHED as error:
-            return f"Docker went away ({one_line(error)})"
+            return f"its container or Docker is gone ({one_line(error)})"
         if state.get("Running"):
             return ""
         if state.get("OOMKilled"):
@@ -102,13 +116,13 @@ class Container:
                 self._client.remove_container(self._id, force=True, v=True)
             self._id = ""
 
-    def _host_config(self, port: int) -> Any:
+    def _host_config(self) -> Any:
         side = self._side
         return self._client.create_host_config(
             # On this machine only; with a daemon on another one (docker:dind) that would not be reachable.
-            port_bindings={port: ("" if remote() else "127.0.0.1", None)},
+            port_bindings={self._port: (HERE if published_host(self._client) == HERE else "", None)},
             nano_cpus=None if side.cpus is None else round(side.cpus * 1e9),
-            cpuset_cpus=side.cpuset or None,
+            cpuset_cpus=",".join(map(str, sorted(side.cpuset))) or None,
             mem_limit=side.memory,
             device_requests=[docker.types.DeviceRequest(device_ids=[*side.gpus], capabilities=[["gpu"]])]
             if side.gpus
@@ -117,33 +131,39 @@ class Container:
         )
 
 
-def probe_urls(settings: Mapping[str, Any], port: int) -> list[str]:
-    """Return where a container's probe may answer: at its published port, and at its own address, in case this runs in
-    a container too.
+def probe_port(name: str, labels: Mapping[str, str]) -> int:
+    """Return the port of an image's own probe, by its labels."""
+    text = labels.get(PORT_LABEL, labels.get(SOCKET_LABEL, str(DEFAULT_PORT)))
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536):
+        raise UsageError(
+            f"image {name}: by its labels its probe answers on {text[:60]!r}, which is not a port; have it "
+            f"listen on one (label {PORT_LABEL}, 1 to 65535), or give config=…"
+        )
+    return int(text)
+
+
+def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
+    """Return where a container's probe may answer: at its published port, or at its own address if this runs in a
+    container beside it.
 
     Args:
         settings: NetworkSettings of the inspected container, in which anything may be null.
         port: Of the probe, inside the container.
+        host: On which Docker publishes ports.
     """
+    if host == HERE and any(map(os.path.exists, _IN_CONTAINER)):
+        networks = [network or {} for network in (settings.get("Networks") or {}).values()]
+        own = [network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks]
+        return [f"http://{in_url(address)}:{port}" for address in own if address]
     published = (settings.get("Ports") or {}).get(f"{port}/tcp") or []
-    networks = (settings, *filter(None, (settings.get("Networks") or {}).values()))
-    own = (network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks)
-    addresses = [
-        *((remote() or "127.0.0.1", binding["HostPort"]) for binding in published),
-        *((address, port) for address in own if address),
-    ]
-    return [*dict.fromkeys(f"http://{in_url(address)}:{at}" for address, at in addresses)]
+    return [*dict.fromkeys(f"http://{in_url(host)}:{binding['HostPort']}" for binding in published)]
 
 
-def tar_archive(path: PurePosixPath, text: str) -> bytes:
+def tar_archive(path: str, text: str) -> bytes:
     """Return a tar archive with one file, to copy into a container: the daemon may not see files of this host."""
+    file, buffer = tarfile.TarInfo(path.lstrip("/")), io.BytesIO()
     data = text.encode()
-    buffer = io.BytesIO()
+    file.size, file.mode = len(data), 0o444
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        folder = tarfile.TarInfo(str(path.parent).lstrip("/"))
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(folder)
-        file = tarfile.TarInfo(str(path).lstrip("/"))
-        file.size, file.mode = len(data), 0o444
         archive.addfile(file, io.BytesIO(data))
     return buffer.getvalue()

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from infercanary.ab.answer import ArmSummary, ExperimentAnswer
+from infercanary.ab.answer import ExperimentAnswer
 from infercanary.ab.experiment import Ended
 from infercanary.ab.sides import words
+from infercanary.ab.turn import ArmSummary
 from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.judge import origin

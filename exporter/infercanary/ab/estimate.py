@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -147,7 +148,7 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     """
     pool, n = policy.pool, len(pairs)
     logs = np.array([pair.log for pair in pairs])
-    squares = 2 * pool.restart_df * pool.restart_sd**2 + float(((logs - logs.mean()) ** 2).sum())
+    squares = 2 * pool.restart_df * pool.restart_sd**2 + n * float(logs.var())
     df = pool.restart_df + n - 1
     return _pooled(pairs, float(logs.mean()), math.sqrt(squares / df / n), df)
 
@@ -179,10 +180,9 @@ def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:
-    """Return the restart SD (of logarithms): a pair's shift has the variance of two starts. NaN for fewer than two.
+    """Return the restart SD (of logarithms): a pair's shift has the variance of two starts.
 
     Args:
-        pairs: Shift of each pair (logarithms).
+        pairs: Shift of each pair (logarithms), two or more.
     """
-    logs = [pair.log for pair in pairs]
-    return float(np.std(logs, ddof=1)) / math.sqrt(2) if len(logs) > 1 else math.nan
+    return stdev(pair.log for pair in pairs) / math.sqrt(2)

@@ -10,21 +10,13 @@ from typing import Literal, NamedTuple
 
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
-from infercanary.ab.progress import Progress
-from infercanary.ab.turn import Arm, Needed, OutOfTime, StartFailed, Turn, TurnReader
+from infercanary.ab.progress import show_progress
+from infercanary.ab.turn import Arm, ArmSummary, OutOfTime, Plan, StartFailed, Turn, TurnReader
 from infercanary.command.settings import UsageError
-from infercanary.render.units import duration, interval
+from infercanary.render.units import duration
 
 ArmName = Literal["A", "B"]
 Ended = Literal["clear", "restarts", "budget", "interrupted"]
-
-
-class Plan(NamedTuple):
-    """Limits of an experiment: starts of each arm at most, and seconds in all."""
-
-    restarts: int
-    budget: float
-    needed: Needed
 
 
 class TurnPair(NamedTuple):
@@ -42,8 +34,9 @@ class FailedStart(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The pairs of turns, the starts that failed, and why the experiment ended."""
+    """Both arms, the pairs of turns, the starts that failed, and why the experiment ended."""
 
+    arms: Sequence[ArmSummary]
     pairs: Sequence[TurnPair]
     failures: Sequence[FailedStart]
     ended: Ended
@@ -63,18 +56,15 @@ class Experiment:
         plan: Starts of each arm at most, and seconds in all.
         judged: Decides after each pair.
         interruption: Ends it at the next safe place.
-        progress: Where it says what is going on.
     """
 
     sides: Mapping[ArmName, Arm]
     plan: Plan
     judged: Judged
     interruption: Interruption
-    progress: Progress
     _pairs: list[TurnPair] = field(default_factory=list)
     _failures: list[FailedStart] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
-    _so_far: str = ""
 
     def run(self) -> Result:
         """Return the pairs, also if a signal or the budget ended it.
@@ -90,13 +80,13 @@ class Experiment:
             while not decisions or not all(decision.done for decision in decisions.values()):
                 self._pairs.append(self._pair())
                 decisions = self.judged(self._pairs)
-                self._so_far = so_far(decisions)
             ended = "clear" if all(decision.clear for decision in decisions.values()) else "restarts"
         except ExperimentInterrupted:
             ended = "interrupted"
         except OutOfTime:
             ended = "budget"
-        return Result(self._pairs, self._failures, ended, time.monotonic() - begin)
+        arms = [arm.summary for arm in self.sides.values()]
+        return Result(arms, self._pairs, self._failures, ended, time.monotonic() - begin)
 
     def _pair(self) -> TurnPair:
         order: Sequence[ArmName] = ("B", "A") if len(self._pairs) % 2 else ("A", "B")
@@ -108,44 +98,24 @@ class Experiment:
         arm = self.sides[side]
         for is_last in (False, True):
             self.interruption.check()
-            # Do not begin what cannot end in time.
-            if self._deadline - time.monotonic() < fmean(self._seconds or [0.0]):
+            left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
+            if left < expected:  # do not begin what cannot end in time
                 raise OutOfTime
-            number = len(self._seconds) + len(self._failures) + 1
-            reader = TurnReader(
-                arm, self.plan.needed, self._deadline, self.interruption, self._notifier(side)
-            )
+            done = len(self._seconds)
+            most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
+            rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
+            show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
+            reader = TurnReader(arm, self.plan, self._deadline, self.interruption)
             try:
-                turn = reader.take(number)
+                turn = reader.take(done + len(self._failures) + 1)
             except StartFailed as error:
                 self._failures.append(FailedStart(side, str(error)))
                 if is_last:
-                    raise UsageError(f"{side}, {arm.name}: failed to start twice in a row: {error}") from None
-                self.progress.note(f"{side} failed to start ({error}); once more")
+                    raise UsageError(
+                        f"{side}, {arm.summary.name}: failed to start twice in a row: {error}"
+                    ) from None
+                show_progress(f"infercanary: {side} failed to start ({error}); once more")
             else:
                 self._seconds.append(turn.seconds)
                 return turn
         raise AssertionError
-
-    def _notifier(self, side: ArmName) -> Callable[[str], None]:
-        done = len(self._seconds)
-        most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
-        head = f"start {done + 1} of {most} at most, {side}"
-
-        def notify(what: str) -> None:
-            parts = [f"{head}: {what}", self._so_far]
-            if self._seconds:
-                left = min(fmean(self._seconds) * (most - done), self._deadline - time.monotonic())
-                parts.append(f"at most {duration(max(1.0, left))} left")
-            self.progress.show(head, "; ".join(filter(None, parts)))
-
-        return notify
-
-
-def so_far(decisions: Mapping[str, PairDecision]) -> str:
-    """Return the estimate so far in a few words, of the canary that moved most; empty where none has a look yet."""
-    looks = [decision.looks[-1] for decision in decisions.values() if decision.looks]
-    if not looks:
-        return ""
-    _, *seen = max(looks, key=lambda look: abs(look.shift.log)).seen
-    return f"so far {interval(*seen)}"

@@ -56,9 +56,7 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, str]:
     if 2 * len(kept) < len(pairs):
         return pairs, "most runs were contended; all runs count, and the result is less certain"
     before, after = (sum(len(start.samples) for pair in side for start in pair) for side in (pairs, kept))
-    dropped = len(pairs) - len(kept)
-    more = f", and with them {dropped} of {len(pairs)} pairs" if dropped else ""
-    return kept, f"{before - after} of {before} runs excluded: contended{more}"
+    return kept, f"{before - after} of {before} runs excluded: contended"
 
 
 def _differ(differences: Sequence[float]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -28,7 +28,7 @@ def load_settings(path: str) -> dict[str, Any]:
     return document
 
 
-def model_settings(model: str, inputs: tuple[dict[str, Any], ...], device: str) -> dict[str, Any]:
+def model_settings(model: str, inputs: Sequence[Mapping[str, Any]], device: str) -> dict[str, Any]:
     """Return the settings of one canary of torch, which is named ``model``."""
     options = {"model": model, "inputs": [*inputs], "device": device}
     return {"canaries": {"model": {"target": "torch", "options": options}}}

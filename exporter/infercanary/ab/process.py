@@ -15,11 +15,9 @@ from typing import IO
 from infercanary.ab.probe_settings import settings_text
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
-from infercanary.ab.turn import StartFailed, last_line
+from infercanary.ab.turn import ArmSummary, StartFailed, last_line
 from infercanary.command.interpreter import run_module
-from infercanary.contract.cpus import numbers, parse_cpus
 
-_STANDARD_INPUT = "/dev/stdin"
 _END_SECONDS = 10.0
 _LOG_BYTES = 8192
 
@@ -33,7 +31,7 @@ class Host:
     """
 
     def __init__(self, side: Side, reaper: Reaper) -> None:
-        self.name = f"host ({side.python})"
+        self.summary = ArmSummary(name=f"host ({side.python})", settings=side.differing)
         self._side, self._reaper = side, reaper
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes]
@@ -43,7 +41,6 @@ class Host:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
         side = self._side
-        cpus = numbers(parse_cpus(side.cpuset))
         # CUDA's own order is by speed; Docker's and NVML's is by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
         try:
@@ -52,14 +49,14 @@ class Host:
                 settings.write(settings_text(side.probe, address).encode())
                 settings.seek(0)
                 self._child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
-                    run_module("infercanary", "probe", "--config", _STANDARD_INPUT, python=side.python),
+                    run_module("infercanary", "probe", "--config", "/dev/stdin", python=side.python),
                     env={**os.environ, **(devices if side.gpus else {}), **side.variables},
                     stdin=settings,
                     stdout=subprocess.DEVNULL,
                     stderr=self._log,
                     # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
                     start_new_session=True,
-                    preexec_fn=partial(os.sched_setaffinity, 0, cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs
+                    preexec_fn=partial(os.sched_setaffinity, 0, side.cpuset) if side.cpuset else None,  # noqa: PLW1509 - no other thread runs
                 )
         except (OSError, subprocess.SubprocessError) as error:
             raise StartFailed(f"{side.python} cannot be started ({error})") from None
@@ -69,15 +66,13 @@ class Host:
     def ended(self) -> str:
         """Return why it has ended; empty while it runs."""
         code = self._child.poll() if self._child else None
-        if code is None:
-            return ""
-        return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
+        return "" if code is None else f"it ended with exit code {code}"
 
     def last_words(self) -> str:
         """Return the last line that it logged; empty without one."""
         size = os.fstat(self._log.fileno()).st_size
         log = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES))
-        return last_line(log).replace(_STANDARD_INPUT, self._side.place)
+        return last_line(log)
 
     def end(self) -> None:
         """Stop it and all processes that it started."""

@@ -88,13 +88,13 @@ def reap(identity: str) -> None:
     Args:
         identity: The experiment's id.
     """
-    from infercanary.ab.daemon import LABEL, connect, remove
+    from infercanary.ab.daemon import connect, remove
 
     quiet_since = begin = time.monotonic()
     while (now := time.monotonic()) < min(begin + _MOST_SECONDS, quiet_since + _QUIET_SECONDS):
         try:
             with contextlib.closing(connect()) as client:
-                if remove(client, {"label": f"{LABEL}={identity}"}):
+                if remove(client, identity):
                     quiet_since = now
         except Exception:  # Docker is busy, or restarts: try again
             quiet_since = now

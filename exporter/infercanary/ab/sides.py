@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import docker.errors
 import docker.types
@@ -16,29 +15,20 @@ import docker.utils
 import msgspec
 
 from infercanary.ab.probe_settings import PACE, load_settings, model_settings
-from infercanary.ab.turn import last_line
-from infercanary.command.interpreter import LIBRARIES_FIRST
 from infercanary.command.settings import UsageError, load, unknown_key
-from infercanary.contract.cpus import parse_cpus
+from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.contract.text import printable, shortened
 
 _LONGEST = 60  # characters of a setting in a sentence
-_LEAST_MEMORY = 6 << 20  # Docker's own
 _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8})*)(?::([a-z0-9_]+))?")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
-_MOUNT = re.compile(r"([^:]+):(/[^:]*)(:r[ow])?")
+_MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _EXCLUSIVE = (("image", "python"), ("config", "model", "command"))
-_NEEDS = {"input": ("model",), "model": ("input",), "python": ("config", "model")}
+_NEEDS = {"model": ("input",), "python": ("config", "model")}
 _CONTAINERS_ONLY = ("cpus", "memory", "volume")
+_AS_HERE = "(as here)"  # text of a variable that has the value that it has here
 _TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
-
-
-class Value(NamedTuple):
-    """A value as it was written, and as it was parsed."""
-
-    text: str
-    parsed: Any
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,44 +36,18 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     image: str = ""
     python: str = ""
-    place: str = ""
-    """File of the probe's settings, for messages."""
     probe: dict[str, Any] = {}
     """A ``probe.yaml`` as a document; empty if the image has its own."""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     """With an experiment's pace unless the user set another."""
     cpus: float | None = None
-    cpuset: str = ""
+    cpuset: frozenset[int] = frozenset()
     memory: int | None = None
     gpus: Sequence[str] = ()
-    volume: tuple[docker.types.Mount, ...] = ()
+    volume: Sequence[docker.types.Mount] = ()
     differing: Mapping[str, str] = {}
     """The settings in which it differs from the other side: key → text."""
-
-
-def check_python(path: str) -> str:
-    """Check an interpreter; return its absolute path, with its links as they are: a virtual environment's is one.
-
-    Raises:
-        UsageError: It is no interpreter, or has no InferCanary.
-    """
-    try:
-        done = subprocess.run(  # noqa: S603 - the user named the interpreter
-            [path, "-c", f"{LIBRARIES_FIRST}; import infercanary.probe as probe; print(probe.__name__)"],
-            capture_output=True,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(
-            f"python {path}: cannot be run ({error}); name an interpreter, such as .venv/bin/python"
-        ) from None
-    if done.returncode or b"infercanary.probe" not in done.stdout:
-        why = last_line(done.stderr) or "it is no Python"
-        raise UsageError(f"python {path}: has no InferCanary ({why}); install it there with pip")
-    return str(Path(path).absolute())
 
 
 def _cpus(text: str) -> float:
@@ -91,18 +55,6 @@ def _cpus(text: str) -> float:
     if not 0.01 <= number <= 4096:  # NaN is neither
         raise ValueError
     return number
-
-
-def _cpuset(text: str) -> str:
-    parse_cpus(text)
-    return text
-
-
-def _memory(text: str) -> int:
-    size = int(docker.utils.parse_bytes(text))
-    if size < _LEAST_MEMORY:
-        raise ValueError
-    return size
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
@@ -117,38 +69,35 @@ def _gpus(text: str) -> list[str]:
     return _matched(_DEVICES, text)[1].split(",")
 
 
-def _input(text: str) -> tuple[dict[str, Any]]:
+def _input(text: str) -> dict[str, Any]:
     sizes, dtype = _matched(_SHAPE, text).groups()
-    return ({"shape": [int(size) for size in sizes.split("x")], **({"dtype": dtype} if dtype else {})},)
+    return {"shape": [int(size) for size in sizes.split("x")], **({"dtype": dtype} if dtype else {})}
 
 
-def _volume(text: str) -> tuple[docker.types.Mount]:
+def _volume(text: str) -> docker.types.Mount:
     """A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume."""
-    source, target, mode = _matched(_MOUNT, text).groups()
-    is_path = source.startswith((".", "/", "~"))
-    return (
-        docker.types.Mount(
-            target,
-            str(Path(source).absolute()) if is_path else source,
-            type="bind" if is_path else "volume",
-            read_only=mode == ":ro",
-        ),
-    )
+    source, rest = _matched(_MOUNT, text).groups()
+    if source.startswith((".", "/", "~")):
+        source = str(Path(source).absolute())
+    return docker.types.Mount.parse_mount_string(f"{source}:{rest}")
 
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "image": ("an image; it is pulled if it is missing", str),
-    "python": ("an interpreter on this host, in place of an image", check_python),
+    "python": ("an interpreter on this host, in place of an image", lambda text: str(Path(text).absolute())),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
     "model": ("a model of torch to probe: module:factory, or a .pt2 file", str),
-    "input": ("its input, such as 1x3x224x224 or 1x128:int64; repeat", _input),
+    "input": ("its input, such as 1x3x224x224 or 1x128:int64; repeat", lambda text: [*map(_input, text.split(", "))]),
     "command": ("a command, quoted as for a shell, in place of the image's", lambda text: tuple(shlex.split(text))),
     "env.NAME": ("a variable; without =VALUE, its value here", str),
     "cpus": ("a number of CPUs, such as 2 or 0.5", _cpus),
-    "cpuset": ("numbers of CPUs, such as 0-3 or 0,2", _cpuset),
-    "memory": ("a size of 6m or more, such as 512m or 2g", _memory),
+    "cpuset": ("numbers of CPUs, such as 0-3 or 0,2", lambda text: numbers(parse_cpus(text))),
+    "memory": ("a size, such as 512m or 2g", docker.utils.parse_bytes),
     "gpus": ("GPUs by index or uuid, such as device=0 or device=0,1", _gpus),
-    "volume": ("SOURCE:/in/the/container, with :ro to only read; repeat", _volume),
+    "volume": (
+        "SOURCE:/in/the/container, with :ro to only read; repeat",
+        lambda text: [*map(_volume, text.split(", "))],
+    ),
 }  # fmt: skip
 """Key of a side → the value it takes, in the words of help and errors, and a parser, which raises ValueError."""
 
@@ -196,11 +145,11 @@ def read(
         both = (*named, *both)
     elif named:
         a, b = (named[0], *a), (named[1], *b)
-    shared, *own = (
-        {**_parse(f"{path}: {name}", _entries(f"{path}: {name}", written)), **_parse(f"--{name}", given)}
+    shared, first, second = (
+        _texts(f"{path}: {name}", _flat(written)) | _texts(f"--{name}", map(_split, given))
         for name, written, given in (("both", file.both, both), ("a", file.a, a), ("b", file.b, b))
     )
-    first, second = (_merged(name, shared, side) for name, side in zip("AB", own, strict=True))
+    first, second = _merged(shared, first), _merged(shared, second)
     if len(images) > 2 or (first == second and len(images) < 2):
         raise UsageError(_TWO)
     return _side("A", first, second), _side("B", second, first)
@@ -212,79 +161,75 @@ def words(settings: Mapping[str, str]) -> str:
     return ", ".join(shortened(printable(text), _LONGEST) for text in texts)
 
 
-def _entries(place: str, written: Mapping[str, Any]) -> Iterator[str]:
-    """Return the keys of a file as on the command line."""
+def _split(entry: str) -> tuple[str, str | None]:
+    key, sign, text = entry.partition("=")
+    return key, text if sign else None
+
+
+def _flat(written: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Return keys and values of a file as on the command line."""
     for key, value in written.items():
         if isinstance(value, dict):
-            yield from _entries(place, {f"{key}.{name}": each for name, each in value.items()})
-            continue
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, bool):  # it may have been written as `on` or `yes`
-                raise UsageError(f"{place}: {key}: is `{each}` in YAML; put it in quotes")
-            yield key if each is None else f"{key}={each}"
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield from ((f"{before}{key}", each) for each in (value if isinstance(value, list) else [value]))
 
 
-def _parse(place: str, entries: Iterable[str]) -> dict[str, Value]:
-    side: dict[str, Value] = {}
-    for entry in entries:
-        key, sign, text = entry.partition("=")
+def _texts(place: str, entries: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Return the text of each key."""
+    texts: dict[str, str] = {}
+    for key, value in entries:
         is_variable = bool(_VARIABLE.fullmatch(key))
-        kind = "env.NAME" if is_variable else key
-        if kind not in KEYS:
+        if key not in KEYS and not is_variable:
             raise UsageError(f"{place}: {unknown_key(key[:_LONGEST], [*KEYS])}")
-        if is_variable and not sign:
+        if isinstance(value, bool):  # it may have been written as `on` or `yes`
+            raise UsageError(f"{place}: {key}: is `{value}` in YAML; put it in quotes")
+        if value is None and is_variable:
             if key[4:] not in os.environ:
                 raise UsageError(f"{place}: {key}: is not set here; give {key}=VALUE")
-            side[key] = Value("(as here)", os.environ[key[4:]])
-            continue
-        takes, parser = KEYS[kind]
-        try:
-            if not (text.strip() or is_variable):
-                raise ValueError
-            parsed = parser(text)
-        except (ValueError, docker.errors.DockerException):
-            raise UsageError(f"{place}: {entry[:_LONGEST]}: give {takes}") from None
-        if key in side and key in ("input", "volume"):
-            before = side[key]
-            text, parsed = f"{before.text}, {text}", before.parsed + parsed
-        side[key] = Value(text, parsed)
-    return side
+            value = _AS_HERE
+        text = "" if value is None else str(value)
+        texts[key] = f"{texts[key]}, {text}" if key in ("input", "volume") and key in texts else text
+    return texts
 
 
-def _merged(side: str, both: Mapping[str, Value], own: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a side's values: its own, and those of both that do not contradict them."""
-    merged = {**both, **own}
-    for group in _EXCLUSIVE:
-        chosen = [key for key in group if key in own] or [key for key in group if key in both]
-        if len(chosen) > 1:
-            raise UsageError(f"{side}: {chosen[0]} and {chosen[1]}: exclude each other; give one of them")
-        merged = {key: value for key, value in merged.items() if key not in group or key in chosen}
-    if "model" in both and "model" not in merged:
-        merged.pop("input", None)
-    return merged
+def _merged(both: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return a side's texts: its own, and those of both that do not contradict them."""
+    replaced = {key for group in _EXCLUSIVE if not own.keys().isdisjoint(group) for key in group}
+    return {key: text for key, text in both.items() if key not in replaced} | {**own}
 
 
-def _side(name: str, own: Mapping[str, Value], other: Mapping[str, Value]) -> Side:
+def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
     if "image" not in own and "python" not in own:
         raise UsageError(_TWO)
+    for group in _EXCLUSIVE:
+        if len(chosen := [key for key in group if key in own]) > 1:
+            raise UsageError(f"{name}: {chosen[0]} and {chosen[1]}: exclude each other; give one of them")
     for key, needed in _NEEDS.items():
-        if key in own and not any(each in own for each in needed):
+        if key in own and own.keys().isdisjoint(needed):
             raise UsageError(f"{name}: {key}: needs {' or '.join(needed)}; give that too")
     if "python" in own and (limits := [key for key in _CONTAINERS_ONLY if key in own]):
         raise UsageError(f"{name}: {limits[0]}: cannot be kept on the host; leave it out, or use cpuset")
-    values = {key: value.parsed for key, value in own.items()}
-    probe = values.pop("config", {})
-    if model := values.pop("model", ""):
-        probe = model_settings(model, values.pop("input"), "cuda" if "gpus" in values else "cpu")
-    variables = {key[4:]: values.pop(key) for key in own if key.startswith("env.")}
+    variables, values = dict(PACE), {}
+    for key, text in own.items():
+        if key not in KEYS:
+            variables[key[4:]] = os.environ[key[4:]] if text == _AS_HERE else text
+            continue
+        takes, parser = KEYS[key]
+        try:
+            if not text.strip():
+                raise ValueError
+            values[key] = parser(text)
+        except (ValueError, docker.errors.DockerException):
+            raise UsageError(f"{name}: {key}={text[:_LONGEST]}: give {takes}") from None
+    probe, inputs = values.pop("config", {}), values.pop("input", ())
+    if "model" in values:
+        probe = model_settings(values.pop("model"), inputs, "cuda" if "gpus" in values else "cpu")
     return Side(
         **values,
-        place=own["config"].text if "config" in own else "model",
         probe=probe,
-        variables={**PACE, **variables},
+        variables=variables,
         differing={
-            key: value.text
-            for key, value in own.items()
-            if key not in _EXCLUSIVE[0] and (key not in other or other[key].parsed != value.parsed)
+            key: text for key, text in own.items() if key not in _EXCLUSIVE[0] and other.get(key) != text
         },
     )

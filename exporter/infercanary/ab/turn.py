@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.neighbours import is_quiet
 from infercanary.client.fetch import PollError, Received, fetch, open_session, read
 from infercanary.client.limits import Limits
-from infercanary.contract.measures import THROUGHPUT
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable, shortened
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
 from infercanary.judge.model import Generation, Sample, Start, kept
+from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
@@ -26,12 +29,12 @@ _MOST_RUNS = 3  # times the runs that are needed, if some are contended
 _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds: a sweep that is further away is not waited for
 _SWEEP_PATIENCE = 2.0  # times its interval
-_PASSED_OVER = 15  # times that an address is skipped after a timeout
 _LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
 _INTERVAL = "infercanary_interval_seconds"
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
+_SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
 
 class StartFailed(Exception):
@@ -42,11 +45,32 @@ class OutOfTime(Exception):
     """Raised when the budget is used up."""
 
 
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of an experiment; after it with its starts and the runs that count, in seconds."""
+
+    name: str
+    image_id: str = ""
+    image_bytes: int | None = None
+    origin: Origin = NOWHERE
+    settings: Mapping[str, str] = {}
+    """The settings in which it differs from the other side: key of `--a` and `--b` → value."""
+    starts: int = 0
+    failed_starts: int = 0
+    runs: int = 0
+    mean: float | None = None
+    sd: float | None = None
+    start_sd: float | None = None
+    """SD of the levels of its starts, as a ratio."""
+    cold_start: dict[str, float] = {}
+    """Step → its median, in seconds."""
+    swing: dict[str, float] = {}
+    """Step → half of its range over its median: 0.05 is ± 5 %."""
+
+
 class Arm(Protocol):
     """One of the two sides of an experiment, an image or an interpreter of this host; one start of it at a time."""
 
-    @property
-    def name(self) -> str: ...
+    summary: ArmSummary
 
     def start(self, number: int) -> Sequence[str]:
         """Start it for turn ``number``, from 1 on; whatever happens, :meth:`end` follows.
@@ -78,21 +102,24 @@ class Turn(NamedTuple):
 
     starts: Mapping[str, Start]
     """Canary → its settled runs, in order."""
-    start: float
-    """Seconds that Docker, or this host, took to start it."""
-    answered: Mapping[str, float]
-    """Canary → seconds from the request to start until the first inference was answered."""
+    steps: Mapping[str, Mapping[str, float]]
+    """Canary → step of a deployment → seconds: the start itself, from the request for it until the first
+    inference was answered, and the steps of a cold start."""
     seconds: float
     """Seconds of the whole turn."""
 
 
-class Needed(NamedTuple):
-    """When a turn has enough: so many runs of ``canary``, or of every canary where that is empty."""
+class Plan(NamedTuple):
+    """Limits of an experiment. A turn needs ``runs`` of ``canary``, or of every canary where that is empty."""
 
+    restarts: int
+    """Starts of each side, at most."""
     runs: int
-    canary: str
-    start_seconds: float
+    budget: float
+    """Seconds in all."""
+    start_timeout: float
     """Seconds within which the first run must come, and each later one after the one before."""
+    canary: str = ""
 
 
 def last_line(text: bytes) -> str:
@@ -107,25 +134,22 @@ class TurnReader:
 
     Args:
         arm: The arm to start.
-        needed: When there are enough runs.
+        plan: When there are enough runs.
         deadline: Monotonic seconds at which it gives up.
         interruption: Whether a signal came.
-        notify: Is called with what is going on, in a few words.
     """
 
     arm: Arm
-    needed: Needed
+    plan: Plan
     deadline: float
     interruption: Interruption
-    notify: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self._begin = self._progressed = time.monotonic()  # and when the last steady run came
-        self._passed_over: Counter[str] = Counter()
         self._last: Received | None = None
         self._why = "nothing answers"
         self._runs: dict[str, list[Run]] = defaultdict(list)
-        self._answered: dict[str, float] = {}
+        self._steps: dict[str, dict[str, float]] = defaultdict(dict)
         self._good = 0
         self._had_enough: float | None = None  # when there were enough runs, and only a sweep was missing
 
@@ -140,7 +164,6 @@ class TurnReader:
         try:
             self._urls = self.arm.start(number)
             self._start = time.monotonic() - self._begin
-            self.notify("starting")
             while not self._is_done():
                 self.interruption.pause(min(self._pause(), max(0.0, self.deadline - time.monotonic())))
             return self._turn()
@@ -155,11 +178,9 @@ class TurnReader:
             return True
         if why := self.arm.ended():
             raise self._failed(why)
-        if time.monotonic() - self._progressed > self.needed.start_seconds:
-            missing = "no steady run" if not self._good else "no more steady runs"
-            if self._last is None:
-                missing = f"no report ({self._why})"
-            raise self._failed(f"{missing} within {self.needed.start_seconds:g} s (--start-timeout)")
+        if time.monotonic() - self._progressed > self.plan.start_timeout:
+            missing = "no steady run" if self._last else f"no report ({self._why})"
+            raise self._failed(f"{missing} within {self.plan.start_timeout:g} s (--start-timeout)")
         return False
 
     def _failed(self, why: str, detail: str = "") -> StartFailed:
@@ -169,25 +190,18 @@ class TurnReader:
 
     def _ask(self) -> None:
         for url in self._urls:
-            if self._passed_over[url]:
-                self._passed_over[url] -= 1
-                continue
             try:
                 cursor = self._last.report.cursor if self._last else ""
                 self._last = read(asyncio.run(_fetched(url, cursor)), _LIMITS)
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
-                # If Docker runs in a virtual machine, a container's own address never answers, and waiting for it would
-                # count as time to the first answer.
-                if error.reason == "timeout" and url != self._urls[0]:
-                    self._passed_over[url] = _PASSED_OVER
                 continue
             self._urls = [url]
             took = time.monotonic() - self._begin
             for (canary, step), seconds in self._points(COLD_START_METRIC).items():
                 if step == "warm_up":
                     # Warm-up comes after the first inference, and the probe reports both at once.
-                    self._answered.setdefault(canary, max(self._start, took - seconds))
+                    self._steps[canary].setdefault("first_answer", max(self._start, took - seconds))
             for run in self._last.accepted.runs:
                 if not run.boot_id:
                     self._runs[run.canary].append(run)
@@ -205,11 +219,11 @@ class TurnReader:
 
     def _canaries(self) -> list[str]:
         names = [*dict.fromkeys(canary for canary, _ in self._points(_STATE))]
-        if not self.needed.canary:
+        if not self.plan.canary:
             return names
-        if names and self.needed.canary not in names:
-            raise StartFailed(f"it has no canary `{self.needed.canary}`; it has {', '.join(names)}")
-        return [self.needed.canary]
+        if names and self.plan.canary not in names:
+            raise StartFailed(f"it has no canary `{self.plan.canary}`; it has {', '.join(names)}")
+        return [self.plan.canary]
 
     def _has_enough(self) -> bool:
         states = self._points(_STATE)
@@ -222,23 +236,18 @@ class TurnReader:
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
         least = min(map(self._count, settled.values()), default=0)
-        if least >= self.needed.runs:
-            self._had_enough = self._had_enough or time.monotonic()
-            if not self._awaits_sweep(settled, time.monotonic() - self._had_enough):
-                return True
-            self.notify("sweep")
-        elif any(self._runs.values()):
-            self.notify(f"{least} of {self.needed.runs} runs" if least else "warming up")
-        else:
-            self.notify("loading")
-        return False
+        if least < self.plan.runs:
+            return False
+        self._had_enough = self._had_enough or time.monotonic()
+        return not self._awaits_sweep(settled, time.monotonic() - self._had_enough)
 
     def _awaits_sweep(self, settled: Mapping[str, Sequence[Sample]], waited: float) -> bool:
         """Return whether a sweep of a canary is near, whose numbers the run after it brings."""
+        swept_at = self._points(_SWEPT_AT, 1)
         return any(
             0 < interval <= _SWEEP_SOON
             and waited <= _SWEEP_PATIENCE * interval
-            and not any(name.startswith(THROUGHPUT + "@") for run in settled[canary] for name in run.measures)
+            and all(run.started_at <= swept_at.get((canary,), math.inf) for run in settled[canary])
             for (canary,), interval in self._points(_SWEEP_INTERVAL, 1).items()
             if canary in settled
         )
@@ -248,7 +257,7 @@ class TurnReader:
 
     def _count(self, samples: Sequence[Sample]) -> int:
         """Return how many runs count: the uncontended ones, or all if those are too rare."""
-        return len(samples) if len(samples) >= _MOST_RUNS * self.needed.runs else sum(map(is_quiet, samples))
+        return len(samples) if len(samples) >= _MOST_RUNS * self.plan.runs else sum(map(is_quiet, samples))
 
     def _pause(self) -> float:
         """Return the seconds until the missing runs may be there: each request disturbs the probe a little.
@@ -259,15 +268,16 @@ class TurnReader:
         if not states or any(on for (_, state), on in states.items() if state == "opening"):
             return _FIRST_PAUSE
         least = min((len(runs) for runs in self._runs.values()), default=0)
-        expected = (self.needed.runs - least) * self._points(_INTERVAL, 0).get((), 1.0)
+        expected = (self.plan.runs - least) * self._points(_INTERVAL, 0).get((), 1.0)
         return min(_MOST_PAUSE, max(_LEAST_PAUSE, expected))
 
     def _turn(self) -> Turn:
         assert self._last is not None
-        cold: dict[str, dict[str, float]] = defaultdict(dict)
-        for (canary, step), seconds in self._points(COLD_START_METRIC).items():
-            if step in COLD_START:
-                cold[canary][step] = seconds
+        points, cold = self._points(COLD_START_METRIC), {}
+        for name in self._canaries():
+            cold[name] = {step: points[name, step] for step in COLD_START if (name, step) in points}
+            self._steps[name]["start"] = self._start
+            self._steps[name] |= cold[name]
         report, accepted = self._last.report, self._last.accepted
         generation = Generation(
             service="",
@@ -279,8 +289,8 @@ class TurnReader:
             profiles=merged({}, of_runs(run for runs in self._runs.values() for run in runs)),
             cold_start=cold,
         )
-        starts = {name: Start(generation, self._settled(name)) for name in self._canaries()}
-        return Turn(starts, self._start, self._answered, time.monotonic() - self._begin)
+        starts = {name: Start(generation, self._settled(name)) for name in cold}
+        return Turn(starts, self._steps, time.monotonic() - self._begin)
 
 
 async def _fetched(url: str, cursor: str) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -92,6 +92,9 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     input does not record failed runs."""
     next: Sequence[str] = ()
     """Next actions, if it is inconclusive."""
+
+
+R = TypeVar("R", bound=ComparisonResult)
 
 
 def compare_runs(
@@ -233,12 +236,12 @@ def regressions(measures: Mapping[str, MeasureVerdict]) -> list[str]:
 
 
 def concluded(
-    result: ComparisonResult,
+    result: R,
     measures: Mapping[str, MeasureVerdict],
     gate: Gate = "all",
     claimed: float | None = None,
     policy: Policy = FILES,
-) -> ComparisonResult:
+) -> R:
     """Return a result on the latency with its measures, its claim and its exit code.
 
     Args:

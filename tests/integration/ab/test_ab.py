@@ -20,15 +20,14 @@ import psutil
 import pytest
 import yaml
 
-from infercanary.ab.answer import ArmSummary, ExperimentJudge
+from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.document import STEPS
-from infercanary.ab.experiment import Experiment, Plan
+from infercanary.ab.experiment import Experiment
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
-from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
-from infercanary.ab.turn import Arm, Needed, StartFailed, Turn, TurnReader
+from infercanary.ab.turn import Arm, ArmSummary, Plan, StartFailed, Turn, TurnReader
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
@@ -59,21 +58,18 @@ def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]
 
 
 def side(settings: dict[str, Any], **variables: str) -> Side:
-    return Side(python=sys.executable, place="mine.yaml", probe=settings, variables={**FAST, **variables})
-
-
-def needed(seconds: float = 60, runs: int = 8) -> Needed:
-    return Needed(runs, "", seconds)
+    return Side(python=sys.executable, probe=settings, variables={**FAST, **variables})
 
 
 def take(arm: Arm, interruption: Interruption | None = None, seconds: float = 60) -> Turn:
     deadline = time.monotonic() + 100
-    return TurnReader(arm, needed(seconds), deadline, interruption or Interruption(), lambda _: None).take(1)
+    plan = Plan(1, 8, 100, seconds)
+    return TurnReader(arm, plan, deadline, interruption or Interruption()).take(1)
 
 
 def experiment(a: Arm, b: Arm, restarts: int) -> Experiment:
-    plan, judge = Plan(restarts, 300, needed()), ExperimentJudge(restarts)
-    return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption(), Progress())
+    plan, judge = Plan(restarts, 8, 300, 60), ExperimentJudge(restarts)
+    return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption())
 
 
 def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
@@ -114,7 +110,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
     assert "work_bytes" in {change["component"] for change in result["causes"]["changes"]}
     left = {*psutil.Process().children(recursive=True)} - before
     assert all("reaper" in " ".join(child.cmdline()) for child in left), left
-    assert "start 1 of 12 at most, A: starting\n" in err
+    assert "start 1 of 12 at most: A\n" in err
 
 
 @pytest.mark.campaign  # three quarters of a minute; tests/unit/ab/test_measures.py has its decisions
@@ -122,8 +118,7 @@ def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
     """Half as much again, whatever this machine does meanwhile to the latency of both."""
     sides = host(WORK_BYTES="1e6"), host(WORK_BYTES="1e6", WORK_HOLDS_BYTES="40e6")
     result = experiment(*sides, restarts=4).run()
-    a, b = (ArmSummary(name=side.name) for side in sides)
-    each = ExperimentJudge(4).answer("work", result, a, b)
+    each = ExperimentJudge(4).answer("work", result)
     found = each.measures[HOST_MEMORY]
     assert found.state == "regressed" and found.shift is not None and found.shift > 0.2
     assert (each.regressed, each.exit_code) == ([HOST_MEMORY], 1)
@@ -147,12 +142,10 @@ def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None
     assert str(error.value) == f"B, host ({sys.executable}): failed to start twice in a row: {why}"
 
 
-def test_settings_that_are_wrong_are_reported_by_their_own_name(
-    host: Callable[..., Host], reaper: Reaper
-) -> None:
+def test_settings_that_are_wrong_are_reported(host: Callable[..., Host], reaper: Reaper) -> None:
     wrong = Host(side({"canaries": {"work": {"target": "work:Play"}}}), reaper)
     with pytest.raises(
-        StartFailed, match=r"exit code 2: infercanary: mine\.yaml: canaries\.work\.target: module `work` has"
+        StartFailed, match=r"exit code 2: infercanary: /dev/stdin: canaries\.work\.target: module `work` has"
     ):
         take(wrong)
 
@@ -171,7 +164,7 @@ def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
 class Served:
     """A side that is a server of this test's, and not a probe."""
 
-    name = "served"
+    summary = ArmSummary(name="served")
 
     def __init__(self, url: str) -> None:
         self.urls = [url]
@@ -290,7 +283,7 @@ def test_docker_without_room_is_reported_in_one_line() -> None:
         server.shutdown()
     assert (done.returncode, done.stdout) == (2, "")
     why = "Docker: mkdir /var/lib/docker/overlay2/5: no space left on device"
-    assert done.stderr.splitlines()[-2:] == [
+    assert done.stderr.splitlines()[-3::2] == [
         f"infercanary: A failed to start ({why}); once more",
         f"infercanary: A, old: failed to start twice in a row: {why}",
     ]

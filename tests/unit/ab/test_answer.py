@@ -14,10 +14,10 @@ from jsonschema import validate
 from msgspec.structs import replace
 
 from infercanary.ab import command
-from infercanary.ab.answer import ArmSummary, CanaryPairs, ExperimentJudge, common
+from infercanary.ab.answer import CanaryPairs, ExperimentJudge, common
 from infercanary.ab.document import experiment_document
 from infercanary.ab.experiment import FailedStart, Result, TurnPair
-from infercanary.ab.turn import Turn
+from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare.options import Output
@@ -53,7 +53,15 @@ def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",)):
             cold_start={canary: {"load": rng.uniform(0.95, 1.05), "first_run": 0.1, "time_to_steady": 3.0}},
         )  # fmt: skip
         starts[canary] = Start(generation, samples)
-    return Turn(starts, 0.4, {canary: 2.0 * rng.uniform(0.9, 1.1) for canary in canaries}, 9.0)
+    steps = {
+        canary: {
+            "start": 0.4,
+            "first_answer": 2.0 * rng.uniform(0.9, 1.1),
+            **start.generation.cold_start[canary],
+        }
+        for canary, start in starts.items()
+    }
+    return Turn(starts, steps, 9.0)
 
 
 def in_turn(pairs):
@@ -75,21 +83,21 @@ def pairs(count, shift=1.0, seed=1, scatter=0.0, **b):
     )
 
 
-def result(found, ended="clear", failures=()):
-    return Result(found, failures, ended, 18.0 * len(found))
+def result(found, ended="clear", failures=(), arms=(A, B)):
+    return Result(arms, found, failures, ended, 18.0 * len(found))
 
 
 def answered(found, a=A, b=B, judge=JUDGE, **more):
-    return judge.answer("c", result(found, **more), a, b)
+    return judge.answer("c", result(found, arms=(a, b), **more))
 
 
 def document(found, answer):
     return experiment_document(answer, *CanaryPairs(found, "c").series)
 
 
-def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, arms=(A, B), **output):
+def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, **output):
     """Exit code and output of the command."""
-    code = command.show(result(found, ended), [*arms], judge, signal, Output(**output))
+    code = command.show(result(found, ended), judge, signal, Output(**output))
     return code, capsys.readouterr().out
 
 
@@ -210,7 +218,7 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
     [
         (pairs(2), 12, "budget", "the time was up (--budget): give it more"),
         (pairs(4, 1.04, seed=2, scatter=0.03), 4, "restarts", "would settle it, if they continue like this"),
-        (pairs(4, 1.03), 4, "restarts", "will hardly settle it: the shift is at the edge of what counts as one (3 %)"),
+        (pairs(4, 1.03), 4, "restarts", "more starts will hardly settle it: the shift is at the edge"),
     ],
 )  # fmt: skip
 def test_an_open_answer_says_what_would_settle_it(found, most, ended, action):

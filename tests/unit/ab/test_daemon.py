@@ -3,65 +3,37 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+import docker
 import docker.errors
 import pytest
 
 from infercanary.ab import daemon
-from infercanary.ab.container import SETTINGS, probe_urls, tar_archive
+from infercanary.ab.container import SETTINGS, probe_port, probe_urls, tar_archive
 from infercanary.ab.daemon import (
-    LABEL,
-    OWNER_LABEL,
     UNTIL_LABEL,
     Daemon,
-    _port,
-    hold,
-    is_stale,
+    is_overdue,
     one_line,
-    place,
+    published_host,
 )
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import last_line
 from infercanary.command.settings import UsageError
 
-SOON, PAST = (f"{time.time() + seconds:.0f}" for seconds in (3600, -1))
-
 
 @pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ({LABEL: "over", OWNER_LABEL: place(), UNTIL_LABEL: SOON}, True),  # no process holds it
-        ({LABEL: "over", OWNER_LABEL: "another-host/net:[1]", UNTIL_LABEL: SOON}, False),
-        ({LABEL: "over", OWNER_LABEL: "another-host/net:[1]", UNTIL_LABEL: PAST}, True),
-        ({LABEL: "over", OWNER_LABEL: "another-host 1 5", UNTIL_LABEL: "²"}, False),
-        ({LABEL: "x" * 500, OWNER_LABEL: place()}, False),
-        ({}, False),
-    ],
+    ("until", "expected"), [(time.time() - 1, True), (time.time() + 3600, False), ("²", False), ("", False)]
 )
-def test_what_an_experiment_left_is_stale(labels: Mapping[str, str], expected: bool) -> None:
-    assert is_stale(labels) is expected
-
-
-def test_an_experiment_of_another_process_is_stale_when_that_has_ended() -> None:
-    code = "from infercanary.ab.daemon import hold; held = hold('theirs'); print(1, flush=True); input()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None and child.stdout.readline()
-    labels = {LABEL: "theirs", OWNER_LABEL: place(), UNTIL_LABEL: SOON}
-    assert not is_stale(labels)
-    child.kill()
-    child.communicate()
-    assert is_stale(labels)
-    with hold("theirs"):
-        assert not is_stale(labels)
+def test_an_experiment_is_overdue_after_its_time(until: float | str, expected: bool) -> None:
+    text = f"{until:.0f}" if isinstance(until, float) else until
+    assert is_overdue({UNTIL_LABEL: text}) is expected
+    assert not is_overdue({})
 
 
 @pytest.mark.parametrize(
@@ -82,8 +54,8 @@ def test_last_words(log: bytes, line: str) -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),  # type: ignore[no-untyped-call]
-        (docker.errors.DockerException('{"message": "not\\tfound"}'), "not found"),
+        (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),
+        (docker.errors.DockerException("not\tfound"), "not found"),
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
@@ -108,18 +80,19 @@ def test_a_pull_that_fails_names_the_fix(monkeypatch: pytest.MonkeyPatch, answer
     registry = Registry({"error": answer})
     monkeypatch.setattr(daemon, "connect", lambda: registry)
     with closing(Daemon("pull", 60)) as here, pytest.raises(UsageError) as error:
-        here.image("h/i:1", Interruption(), print)
+        here.image("h/i:1", Interruption())
     assert f"cannot be pulled ({answer}); {fix}" in str(error.value)
 
 
-def test_only_a_missing_image_is_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_missing_image_is_pulled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     registry = Registry({"status": "Pulling from i"})
     monkeypatch.setattr(daemon, "connect", lambda: registry)
-    said: list[str] = []
     with closing(Daemon("pull", 60)) as made:
-        pulled, here = (made.image("h/i:1", Interruption(), said.append) for _ in range(2))
-    assert pulled.pull["pull"] > 0 and here.pull == {}
-    assert said == ["pulling h/i:1: Pulling from i"]
+        pulled, here = (made.image("h/i:1", Interruption()) for _ in range(2))
+    assert pulled[1]["pull"] > 0 and here[1] == {}
+    assert capsys.readouterr().err == "pulling h/i:1\n"
 
 
 class Registry:
@@ -133,7 +106,7 @@ class Registry:
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         if not self._is_here:
-            raise docker.errors.ImageNotFound("no such image")  # type: ignore[no-untyped-call]
+            raise docker.errors.ImageNotFound("no such image")
         return {"Id": "sha256:1", "Size": 5, "Config": None}
 
     def pull(self, repository: str, **options: Any) -> Iterator[dict[str, str]]:
@@ -143,9 +116,8 @@ class Registry:
 
 def test_settings_as_an_archive() -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_archive(SETTINGS, "a: µ\n"))) as archive:
-        folder, file = archive.getmembers()
-        assert (folder.name, folder.isdir(), folder.mode) == ("infercanary-ab", True, 0o755)
-        assert (f"/{file.name}", file.mode) == (str(SETTINGS), 0o444)
+        [file] = archive.getmembers()
+        assert (f"/{file.name}", file.mode) == (SETTINGS, 0o444)
         read = archive.extractfile(file)
         assert read is not None and read.read().decode() == "a: µ\n"
 
@@ -156,37 +128,52 @@ def test_settings_as_an_archive() -> None:
         ({}, 9798),
         ({"infercanary.port": "80"}, 80),
         ({"infercanary.port": "80", "infercanary.socket": "unix:///x"}, 80),
-        *(({"infercanary.port": wrong}, r"label infercanary\.port: .* is not a port; write a number")
+        *(({"infercanary.port": wrong}, "is not a port; have it listen on one")
           for wrong in ("0", "65536", "http", "²")),
-        ({"infercanary.socket": "unix:///x"}, r"answers on a socket .*; have it listen on a port, or give config="),
+        ({"infercanary.socket": "unix:///x"}, "answers on 'unix:///x'.*or give config="),
     ],
 )  # fmt: skip
 def test_the_port_of_an_image(labels: Mapping[str, str], port: int | str) -> None:
     if isinstance(port, int):
-        assert _port("i", labels) == port
+        assert probe_port("i", labels) == port
     else:
         with pytest.raises(UsageError, match=f"image i: .*{port}"):
-            _port("i", labels)
+            probe_port("i", labels)
+
+
+IN_BOTH = {
+    "Ports": {"9798/tcp": [{"HostPort": "32768"}]},
+    "Networks": {"n": {"IPAddress": "172.18.0.2"}, "m": None},
+}
 
 
 @pytest.mark.parametrize(
-    ("host", "settings", "urls"),
+    ("host", "inside", "settings", "urls"),
     [
-        ("", {"IPAddress": None, "Ports": None, "Networks": None}, []),
-        ("", {"Networks": {"a": None, "b": {"IPAddress": None}, "c": {"IPAddress": "10.0.0.5"}}},
-         ["http://10.0.0.5:9798"]),
-        ("", {"Ports": {"9798/tcp": [{"HostPort": "32768"}]}, "Networks": {"n": {"IPAddress": "172.18.0.2"}}},
-         ["http://127.0.0.1:32768", "http://172.18.0.2:9798"]),
-        ("tcp://[fd00::9]:2375",
-         {"Ports": {"9798/tcp": [{"HostPort": "32768"}, {"HostPort": "32769"}]},
-          "Networks": {"n": {"IPAddress": "", "GlobalIPv6Address": "fd00::2"}}},
-         ["http://[fd00::9]:32768", "http://[fd00::9]:32769", "http://[fd00::2]:9798"]),
-        ("", {"IPAddress": "172.17.0.2", "Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
-         ["http://172.17.0.2:9798"]),
+        ("127.0.0.1", False, {"IPAddress": None, "Ports": None, "Networks": None}, []),
+        ("127.0.0.1", True, {"IPAddress": None, "Ports": None, "Networks": None}, []),
+        ("127.0.0.1", False, IN_BOTH, ["http://127.0.0.1:32768"]),
+        ("127.0.0.1", True, IN_BOTH, ["http://172.18.0.2:9798"]),
+        ("docker", True, IN_BOTH, ["http://docker:32768"]),
+        ("fd00::9", False, {"Ports": {"9798/tcp": [{"HostPort": "1"}, {"HostPort": "2"}]}},
+         ["http://[fd00::9]:1", "http://[fd00::9]:2"]),
     ],
 )  # fmt: skip
-def test_a_probe_is_asked_at_addresses_of_both_kinds(
-    monkeypatch: pytest.MonkeyPatch, host: str, settings: dict[str, Any], urls: list[str]
+def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_address(
+    monkeypatch: pytest.MonkeyPatch, host: str, inside: bool, settings: dict[str, Any], urls: list[str]
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", host)
-    assert probe_urls(settings, 9798) == urls
+    monkeypatch.setattr("infercanary.ab.container._IN_CONTAINER", ("/",) if inside else ())
+    assert probe_urls(settings, 9798, host) == urls
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("unix:///run/docker.sock", "127.0.0.1"),
+        ("tcp://127.0.0.1:1", "127.0.0.1"),
+        ("tcp://docker:1", "docker"),
+    ],
+)
+def test_ports_are_published_on_the_daemons_host(address: str, host: str) -> None:
+    with closing(docker.APIClient(address, version="1.41")) as client:
+        assert published_host(client) == host

@@ -8,10 +8,10 @@ import pytest
 from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment
 
 from infercanary.ab import measures
-from infercanary.ab.answer import ArmSummary, ExperimentJudge
+from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.estimate import PairJudge
 from infercanary.ab.experiment import Result, TurnPair
-from infercanary.ab.turn import Turn
+from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.compare.comparison import Gate
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.judge.model import Generation, Sample, Start
@@ -67,7 +67,7 @@ def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:
     """Of each pair, the throughput of B over that of A at batch 8; and of all, its latency over that of A."""
     sides = [
         [
-            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, 0.4, {}, 9.0)
+            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, {}, 9.0)
             for r, slower in ((1.0, 1.0), (ratio, latency))
         ]
         for ratio in ratios
@@ -96,8 +96,8 @@ def test_an_experiment_goes_on_while_something_looks_worse(
 )
 def test_the_exit_code(gate: Gate, claimed: float | None, code: int) -> None:
     """A claim is about latency alone."""
-    result = Result(pairs([0.8, 0.81, 0.79, 0.8, 0.8]), (), "clear", 9.0)
     arms = ArmSummary(name="a"), ArmSummary(name="b", settings={"cpus": "2"})
-    found = ExperimentJudge(MOST, claimed=claimed, gate=gate).answer(CANARY, result, *arms)
+    result = Result(arms, pairs([0.8, 0.81, 0.79, 0.8, 0.8]), (), "clear", 9.0)
+    found = ExperimentJudge(MOST, claimed=claimed, gate=gate).answer(CANARY, result)
     assert (found.exit_code, found.regressed, found.verdict) == (code, [AT_8], "equivalent")
     assert "B: cpus=2; throughput at batch 8 regressed -20.0 % [" in found.sentence

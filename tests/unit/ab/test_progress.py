@@ -10,43 +10,24 @@ import time
 import pytest
 
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
-from infercanary.ab.progress import Progress
+from infercanary.ab.progress import show_progress
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("start 2 \x1b[2J", "start 2 ?[2J\n"), ("± µ", "+/- u\n"), ("x" * 500, "x" * 399 + "...\n")],
+)
+def test_progress_is_a_line_of_ascii(capsys: pytest.CaptureFixture[str], text: str, line: str) -> None:
+    show_progress(text)
+    assert capsys.readouterr().err == line
 
 
-def test_on_a_terminal_one_line_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "41")
-    stream = Terminal()
-    progress = Progress(stream)
-    progress.show("start 1", "start 1: loading")
-    progress.show("start 1", "start 1: " + "x" * 60)
-    progress.note("B failed")
-    progress.clear()
-    assert stream.getvalue() == (
-        "\rstart 1: loading\x1b[K\rstart 1: " + "x" * 30 + "…\x1b[K\r\x1b[Kinfercanary: B failed\n"
-    )
-
-
-def test_in_a_log_each_start_is_a_line() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    for what in ("starting", "loading", "3 of 12 runs"):
-        progress.show("start 1", f"start 1: {what}")
-    progress.show("start 2", "start 2: starting \x1b[2J")
-    progress.clear()
-    assert stream.getvalue() == "start 1: starting\nstart 2: starting ?[2J\n"
-
-
-def test_a_closed_standard_error_does_not_end_it() -> None:
-    stream = io.TextIOWrapper(open("/dev/full", "wb", buffering=0), encoding="ascii", write_through=True)  # noqa: SIM115
-    progress = Progress(stream)
-    progress.show("a", "± µ")
-    progress.note("b")
-    stream.detach().close()
+def test_a_closed_standard_error_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        stream = io.TextIOWrapper(full, encoding="ascii", write_through=True)
+        monkeypatch.setattr("sys.stderr", stream)
+        show_progress("start 1")
+        stream.detach()
 
 
 def test_what_the_parent_ignores_stays_ignored() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,68 +10,53 @@ import pytest
 
 from infercanary.ab import turn
 from infercanary.ab.interruption import Interruption
-from infercanary.ab.turn import Needed, TurnReader
-from infercanary.client.fetch import PollError, Received, read
+from infercanary.ab.turn import Plan, TurnReader
+from infercanary.client.fetch import Received, read
 from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Point, Report, Run, encode
 
 
 def reader(runs: int = 8) -> TurnReader:
     """A turn that was started, of an arm that runs on."""
-    made = TurnReader(Mock(), Needed(runs, "", 60), time.monotonic() + 60, Interruption(), print)
-    made._urls, made._start = ["http://published", "http://inside"], 0.0
+    made = TurnReader(Mock(), Plan(12, runs, 60, 60), time.monotonic() + 60, Interruption())
+    made._urls, made._start = ["http://published"], 0.0
     return made
 
 
-def test_an_address_from_which_nothing_comes_back_does_not_hold_up_the_first_report(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """If Docker runs in a virtual machine, a container's own address does not answer here."""
-    asked: list[str] = []
-
-    async def fetched(url: str, cursor: str) -> bytes:
-        asked.append(url)
-        raise PollError("unreachable" if url == "http://published" else "timeout", "on purpose")
-
-    monkeypatch.setattr(turn, "_fetched", fetched)
-    start = reader(1)
-    for _ in range(33):
-        start._ask()
-    assert asked.count("http://published") == 33
-    assert asked.count("http://inside") == 3, "and it is not given up: it may be the one that answers"
-
-
-def report(interval: float | None, runs: int = 8, measures: Sequence[str] = ()) -> Received:
-    """A probe with one canary and so many runs."""
+def report(interval: float | None, swept_at: float | None, runs: int, at: float) -> Received:
+    """A probe with one canary and so many runs, the last of which began then."""
+    of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
     families = [
         Family(
             "infercanary_canary_state", "gauge", "help", ("canary", "state"), (Point(("c", "steady"), 1.0),)
-        )
+        ),
+        *(
+            Family(name, "gauge", "help", ("canary",), (Point(("c",), value),))
+            for name, value in of.items()
+            if value is not None
+        ),
     ]
-    if interval:
-        sweep = "infercanary_sweep_interval_seconds"
-        families.append(Family(sweep, "gauge", "help", ("canary",), (Point(("c",), interval),)))
-    ran = [Run(i, "c", 0.0, 0.0, "ok", (0.02,), measures=dict.fromkeys(measures, 1.0)) for i in range(runs)]
-    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, tuple(ran))), Limits())
+    ran = tuple(Run(i, "c", at, at, "ok", (0.02,)) for i in range(runs))
+    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)), Limits())
 
 
 @pytest.mark.parametrize(
-    ("interval", "measures", "waited", "runs", "is_enough"),
+    ("interval", "swept_at", "run_at", "waited", "runs", "is_enough"),
     [
-        (None, (), 0.0, 7, False),
-        (None, (), 0.0, 8, True),  # it is not swept
-        (4.0, (), 0.0, 8, False),
-        (4.0, ("host_memory",), 0.0, 8, False),
-        (4.0, ("throughput@8x1",), 0.0, 8, True),
-        (4.0, (), 9.0, 8, True),  # no point gave numbers
-        (3600.0, (), 0.0, 8, True),  # of a server's own probe: not within this experiment
+        (None, None, 5.0, 0.0, 7, False),
+        (None, None, 5.0, 0.0, 8, True),  # it is not swept
+        (4.0, None, 5.0, 0.0, 8, False),
+        (4.0, 6.0, 5.0, 0.0, 8, False),  # the next run brings what it gave
+        (4.0, 4.0, 5.0, 0.0, 8, True),
+        (4.0, None, 5.0, 9.0, 8, True),  # no point gave numbers
+        (3600.0, None, 5.0, 0.0, 8, True),  # of a server's own probe: not within this experiment
     ],
 )
 def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
-    interval: float | None, measures: Sequence[str], waited: float, runs: int, is_enough: bool
+    interval: float | None, swept_at: float | None, run_at: float, waited: float, runs: int, is_enough: bool
 ) -> None:
     start = reader()
-    start._last = report(interval, runs, measures)
+    start._last = report(interval, swept_at, runs, run_at)
     start._runs["c"] = [*start._last.report.runs]
     start._had_enough = time.monotonic() - waited
     assert start._has_enough() is is_enough
@@ -98,9 +82,10 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
 
     monkeypatch.setattr(turn, "_fetched", fetched)
     start = reader()
-    while len(start._answered) < 2:
+    while len(start._steps) < 2:
         start._ask()
         now += start._pause()
-    assert start._answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
+    answered = {name: steps["first_answer"] for name, steps in start._steps.items()}
+    assert answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
     start._ask()
     assert start._pause() > turn._FIRST_PAUSE, "nothing opens any more"
