@@ -14,9 +14,6 @@ from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import assess
 from infercanary.render.units import count
 
-_FACTORS = [1.25**step for step in range(1, 32)]  # up to 1,000 times the runs
-_MOST_STARTS = 64
-
 
 def settling_actions(
     shift: Shift, restarts: Restarts, runs: int, starts: tuple[int, int], policy: Policy
@@ -40,10 +37,12 @@ def settling_actions(
         expected = scattered.widened(variance, restarts.df + 2 * more)
         return assess(expected, policy.decide.confidence, policy.decide).verdict != "inconclusive"
 
-    if factor := next(filter(settles, _FACTORS), 0.0):
+    if factor := next(
+        filter(settles, (1.25**step for step in range(1, 32))), 0.0
+    ):  # up to 1,000 times the runs
         number = float(f"{(factor - 1) * runs:.2g}")  # it is an estimate
         action = f"about {count(max(1.0, number), 'more run')} a side would settle it"
-    elif more := next((n for n in range(1, _MOST_STARTS) if settles(1 + n / max(starts), n)), 0):
+    elif more := next((n for n in range(1, 64) if settles(1 + n / max(starts), n)), 0):
         action = f"{count(more, 'more start')} a side would settle it; more runs alone would not"
     elif shift.resolution != FINE:
         action = "more runs will not settle it, the values are too coarse: write them with more digits"

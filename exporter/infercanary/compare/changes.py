@@ -125,20 +125,19 @@ def _level_change(
 ) -> LevelChange:
     """Return a change with what began there: a boot, or another environment."""
     index = change.index * block
-    samples = [sample for start in series.starts for sample in start.samples]
     began: list[tuple[int, str, str]] = []  # first run, boot if it begins there, environment
-    offset = 0
+    times: list[float] = []
     for start, environments in zip(series.starts, series.environments, strict=True):
         boot = shown(start.generation.boot_id)
-        began += [(offset + first, "" if first else boot, id_) for first, id_ in environments]
-        offset += len(start.samples)
+        began += [(len(times) + first, "" if first else boot, id_) for first, id_ in environments]
+        times += [sample.started_at for sample in start.samples]
     # A change is found within a few points of where it is.
     near = [n for n, (first, _, _) in enumerate(began) if first and abs(first - index) <= 3 * block]
     ids = [began[n][2] for n in (near[0] - 1, near[-1])] if near else ["", ""]
     before, after = (components.get(id_, {}) for id_ in ids)
     return LevelChange(
         index=index,
-        at=samples[index].started_at if samples else None,
+        at=times[index] if times else None,
         shift=change.shift,
         low=change.low,
         high=change.high,

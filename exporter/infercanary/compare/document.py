@@ -13,6 +13,7 @@ from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
 from infercanary.compare.overview import COLUMNS, OverviewRow
 from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.from_result import causes_facts, measures_table, operators_table, timeline
 from infercanary.pages.sentence import listed
@@ -43,13 +44,11 @@ def comparison_document(
         )
         for name, part in {**result.phases, **result.controls}.items()
     ]
-    shift = "unknown"
-    if result.shift is not None and result.low is not None and result.high is not None:
-        shift = interval(result.shift, result.low, result.high)
-    medians = (value(side.median, unit) for side in (result.baseline, result.candidate))
-    measures = measures_table(result.measures)
-    rows = [("latency", result.verdict, *medians, shift), *(measures.rows if measures else ())]
-    operators = operators_table(causes.operators if causes and is_change else None)
+    latency = MeasureVerdict(
+        result.verdict, result.shift, result.low, result.high, result.baseline.median, result.candidate.median
+    )
+    measures = measures_table({"latency": latency, **result.measures}, unit)
+    known = [measures, operators_table(causes.operators if causes and is_change else None)]
     old, new = baseline.every.tolist(), candidate.every.tolist()
     sides = [Series("baseline", old, "old"), Series("candidate", new)]
     return msgspec.structs.replace(
@@ -67,9 +66,8 @@ def comparison_document(
             *(causes_facts(causes, is_change=is_change) if causes else ()),
         ],
         tables=[
-            Table("", ("measure", "verdict", "before", "after", "change"), rows),
+            *filter(None, known),
             *_table("phases and controls", ("part", "of the change", "shift"), parts),
-            *([operators] if operators else ()),
         ],
         charts=[
             *([Chart("run medians", "distributions", sides, unit)] if old and new else ()),
@@ -123,27 +121,27 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     Args:
         rows: One or more; those of a canary one after the other.
     """
-    titled = {column: of for column, of in COLUMNS.items() if of[1]}
+    numbers = [
+        (attrgetter(field), _UNITS.get(column.rpartition("_")[2], ""))
+        for column, (field, title) in COLUMNS.items()
+        if title
+    ]
+    titles = [*(title for _, title in COLUMNS.values() if title), "of"]
     names = [field for field, title in COLUMNS.values() if not title and field != "canary"]
     shared = [name for name in names if len({getattr(row, name) for row in rows}) == 1]
+    own = [name for name in names if name not in shared]
     tables = []
     for canary, group in groupby(rows, key=attrgetter("canary")):
-        cells = []
-        for row in group:
-            words = (shown(getattr(row, name), 80) for name in names if name not in shared)
-            numbers = (
-                Fact(title, attrgetter(field)(row), _UNITS.get(column.rpartition("_")[2], "")).text
-                for column, (field, title) in titled.items()
-            )
-            cells.append([*numbers, " · ".join(filter(None, words))])
-        titles = [*(title for _, title in titled.values()), "of"]
-        for title, columns in (
-            (canary, [*range(_LATENCIES), -1]),
-            (f"{canary}: cost", range(_LATENCIES, len(titles))),
-        ):
-            tables += _table(
-                title, [titles[i] for i in columns], [[row[i] for i in columns] for row in cells]
-            )
+        cells = [
+            [
+                *(Fact("", number(row), unit).text for number, unit in numbers),
+                " · ".join(filter(None, (shown(getattr(row, name), 80) for name in own))),
+            ]
+            for row in group
+        ]
+        latencies = [[*row[:_LATENCIES], row[-1]] for row in cells]
+        tables += _table(canary, [*titles[:_LATENCIES], "of"], latencies)
+        tables += _table(f"{canary}: cost", titles[_LATENCIES:], [row[_LATENCIES:] for row in cells])
     return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 

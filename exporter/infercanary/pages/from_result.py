@@ -72,13 +72,14 @@ def operators_table(operators: Operators | None) -> Table | None:
     return Table("operators", ("operator", "change", "before", "after", "of the change", "detail"), rows)
 
 
-def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
-    """Return the verdicts beside latency, those that changed first; None without any."""
+def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table | None:
+    """Return the verdicts, those that changed first; None without any. ``unit`` is that of a name that is no measure,
+    such as latency."""
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
         measure, sides = measure_of(name), (verdict.before, verdict.after)
-        unit = (measure and measure.unit) or "ratio"
-        before, after = ("" if side is None else quantity(side, unit) for side in sides)
+        own = (measure.unit or "ratio") if measure else unit
+        before, after = ("" if side is None else quantity(side, own) for side in sides)
         words = measure.words if measure else name
         rows.append((words, verdict.state, before, after, measure_change(verdict) or "too few values"))
     return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
