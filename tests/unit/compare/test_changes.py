@@ -58,6 +58,19 @@ def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
     assert result.unit == "s" and result.starts == 3
 
 
+def test_a_change_names_all_that_began_near_it(journal):
+    """A container that restarted at once: the two runs of its first boot are no place of their own."""
+    paths = [
+        journal("a", [0.02]),
+        journal("b", [0.03], count=2, torch="2.8.0"),
+        journal("c", [0.03], torch="2.13.0"),
+    ]
+    recording = read(paths)
+    (change,) = scan_runs("", recording.canaries["resnet18"], components=recording.components).changes
+    assert (change.start, change.index) == ("c-0", pytest.approx(40, abs=2))
+    assert [(c.before, c.after) for c in change.changes] == [("2.7.0", "2.13.0")]
+
+
 def test_a_long_series_is_scanned_in_blocks():
     rng = np.random.default_rng(2)
     points = np.exp(rng.normal(0, 0.05, 20 * MOST))
