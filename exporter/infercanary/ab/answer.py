@@ -130,7 +130,9 @@ class ExperimentJudge:
     def answer(self, canary: str, result: Result) -> ExperimentAnswer:
         """Return the answer on one canary, a name that every start has."""
         of = CanaryPairs(result.pairs, canary)
-        verdicts = {each.measure.name: each.verdict for each in measures.decide(of.starts, self._pairs)}
+        verdicts = {
+            decided.measure.name: decided.verdict for decided in measures.decide(of.starts, self._pairs)
+        }
         answer = self._latency(canary, of, result, regressions(verdicts))
         return concluded(answer, verdicts, self.gate, self.claimed, self.policy)
 
@@ -171,11 +173,13 @@ class ExperimentJudge:
                 causes=causes,
                 only=look.shift.resolution.only,
             )
-            own = [f"{name}: {words(arm.settings)}" for name, arm in (("B", b), ("A", a)) if arm.settings]
+            settings = [
+                f"{name}: {words(arm.settings)}" for name, arm in (("B", b), ("A", a)) if arm.settings
+            ]
             is_same = (a.image_id or a.name) == (b.image_id or b.name)
-            subject = "image" if not own else "settings" if is_same else "image or settings"
+            subject = "image" if not settings else "settings" if is_same else "image or settings"
             fields |= {
-                "sentence": sentence(judged, self.policy, subject, [*own[:1], *also]),
+                "sentence": sentence(judged, self.policy, subject, [*settings[:1], *also]),
                 **seen,
                 "level": round(look.level, 4),
                 "causes": causes,

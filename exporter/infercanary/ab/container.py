@@ -68,7 +68,7 @@ class Container:
         """Start a container; return the addresses at which its probe may answer."""
         side = self._side
         try:
-            made = self._client.create_container(
+            created = self._client.create_container(
                 self.summary.image_id,
                 command=["probe", "--config", SETTINGS] if side.probe else [*side.command] or None,
                 entrypoint=["infercanary"] if side.probe else None,
@@ -79,7 +79,7 @@ class Container:
                 ports=[self._port],
                 host_config=self._host_config(),
             )
-            self._id = str(made["Id"])
+            self._id = str(created["Id"])
             if side.probe:
                 archive = tar_archive(SETTINGS, settings_text(side.probe, DEFAULT_PORT))
                 self._client.put_archive(self._id, "/", archive)
@@ -153,8 +153,8 @@ def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
     """
     if host == HERE and any(map(os.path.exists, _IN_CONTAINER)):
         networks = [network or {} for network in (settings.get("Networks") or {}).values()]
-        own = [network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks]
-        return [f"http://{in_url(address)}:{port}" for address in own if address]
+        addresses = [network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks]
+        return [f"http://{in_url(address)}:{port}" for address in addresses if address]
     published = (settings.get("Ports") or {}).get(f"{port}/tcp") or []
     return [*dict.fromkeys(f"http://{in_url(host)}:{binding['HostPort']}" for binding in published)]
 

@@ -156,15 +156,15 @@ def remove(client: docker.APIClient, identity: str = "") -> int:
         How many there were; some may still be there: what Docker refuses now is left to the reaper.
     """
     label = f"{LABEL}={identity}" if identity else LABEL
-    found = [
+    ids = [
         container["Id"]
         for container in client.containers(all=True, filters={"label": label})
         if identity or is_overdue(container["Labels"] or {})
     ]
-    for id_ in found:
+    for id_ in ids:
         with suppress(*UNREACHED):
             client.remove_container(id_, force=True, v=True)
-    return len(found)
+    return len(ids)
 
 
 def is_overdue(labels: Mapping[str, str]) -> bool:

@@ -172,7 +172,7 @@ def _flat(written: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{key}.")
         else:
-            yield from ((f"{before}{key}", each) for each in (value if isinstance(value, list) else [value]))
+            yield from ((f"{before}{key}", item) for item in (value if isinstance(value, list) else [value]))
 
 
 def _texts(place: str, entries: Iterable[tuple[str, Any]]) -> dict[str, str]:
