@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from infercanary.contract.measures import measure_of
 from infercanary.judge import origin
@@ -67,16 +67,26 @@ def operators_table(operators: Operators | None) -> Table | None:
     return Table("operators", ("operator", "change", "before", "after", "of the change", "detail"), rows)
 
 
-def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
-    """Return the verdicts beside latency, those that changed first; None without any."""
+def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table | None:
+    """Return the verdicts, those that changed first; None without any. ``unit`` is that of a name that is no measure,
+    such as latency."""
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
         measure = measure_of(name)
-        unit = (measure and measure.unit) or "ratio"
-        sides = (Fact("", side, unit).text for side in (verdict.before, verdict.after))
+        own = (measure.unit or "ratio") if measure else unit
+        sides = (Fact("", side, own).text for side in (verdict.before, verdict.after))
         change = shift_words(verdict) or "too few values"
         rows.append((measure.words if measure else name, verdict.state, *sides, change))
     return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
+
+
+def timeline(
+    title: str, sides: tuple[str, str], before: Sequence[float], after: Sequence[float], unit: str = "s"
+) -> list[Chart]:
+    """Return the chart of two sides, one after the other, with a mark between them; none if a side is empty."""
+    old = Series(sides[0], [*before, *[None] * len(after)], "old")
+    new = Series(sides[1], [*[None] * len(before), *after])
+    return [Chart(title, "points", [old, new], unit, marks=[len(before)])] if before and after else []
 
 
 def verdict_document(result: Result, sentence: str, measures: Mapping[str, MeasureVerdict]) -> Document:
@@ -88,11 +98,6 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
         measures: Measure → verdict.
     """
     is_change = result.state in CHANGED
-    before, after = result.medians
-    sides = [
-        Series("old image", [*before, *[None] * len(after)], "old"),
-        Series("new image", [*[None] * len(before), *after]),
-    ]
     tables = measures_table(measures), operators_table(result.causes.operators if is_change else None)
     return Document(
         verdict=result.state,
@@ -104,7 +109,7 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
             *_facts(conditions(result)),
         ],
         tables=[table for table in tables if table is not None],
-        charts=[Chart("medians of runs", "points", sides, marks=[len(before)])],
+        charts=timeline("medians of runs", ("old image", "new image"), *result.medians),
     )
 
 

@@ -46,7 +46,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
     Args:
         result: Of an upgrade, of two files or of an experiment.
         policy: Says where the restart variance comes from.
-        subject: Difference of the two sides besides the host.
+        subject: Difference of the two sides besides the host; empty if it is not known.
         also: Other findings on the same canary, such as :func:`measure_words`.
 
     Returns:
@@ -59,7 +59,7 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
     subject = _UPGRADED[result.changed] if subject == "image" else subject
     is_blamed = is_change and causes.cause not in ("host", "load")
     statements = [
-        Phrase("", _cause(causes, subject) if is_change else ""),
+        Phrase("", _cause(causes, subject) if is_change and subject else ""),
         *alarms(causes),
         *(Phrase("", text) for text in (*also, *versions)),
         *(shares(causes) + evidence(causes) if is_change else ()),
