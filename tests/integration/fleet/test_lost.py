@@ -14,33 +14,19 @@ from postgres import Postgres, running
 
 from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result
 from infercanary.store.postgres import Location, PostgresStore
-from tests.integration.fleet.world import SERVICE, Exporter, Probe, eventually, fleet, location
-
-KEY = ServiceKey("", SERVICE)
-# What a test watches that the product does not need: each write of a finding, in the order in which they were made.
-AUDIT = """
-CREATE TABLE written (number bigserial PRIMARY KEY, holder text, fence bigint);
-CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
-  INSERT INTO written (holder, fence) VALUES (NEW.holder, NEW.fence); RETURN NEW; END $$ LANGUAGE plpgsql;
-CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCTION note();
-"""
-
-
-def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
-    rows = postgres.sql("SELECT holder, fence FROM written ORDER BY number", url).splitlines()
-    return [(holder, int(fence)) for holder, fence in (row.split("|") for row in rows)]
-
-
-def one_owner_at_a_time(writes: list[tuple[str, int]]) -> None:
-    fences = [fence for _, fence in writes]
-    assert fences == sorted(fences), "nobody writes by an older lease after a newer one"
-    owners: dict[int, str] = {}
-    assert all(owners.setdefault(fence, holder) == holder for holder, fence in writes), (
-        "a lease has one holder"
-    )
+from tests.integration.fleet.world import (
+    AUDIT,
+    KEY,
+    Probe,
+    eventually,
+    fleet,
+    location,
+    one_owner_at_a_time,
+    publishers,
+    written,
+)
 
 
 def stored(store: PostgresStore) -> dict[str, tuple[int, int]]:
@@ -57,10 +43,6 @@ def made(probes: list[Probe]) -> dict[str, tuple[int, int]]:
         for run in probe.made():
             sequences.setdefault(str(run.boot_id), []).append(run.sequence)
     return {boot: (len(numbers), numbers[-1]) for boot, numbers in sequences.items()}
-
-
-def publishers(exporters: list[Exporter]) -> list[str]:
-    return [one.host for one in exporters if one.values("infercanary_verdict")]
 
 
 def undisturbed(store: PostgresStore) -> Result:
@@ -127,7 +109,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
 
                 eventually(judged)
             eventually(lambda: len(publishers(exporters)) == 1)
-        one_owner_at_a_time(written(postgres, url))
+        one_owner_at_a_time(postgres, url)
 
 
 def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(
@@ -157,4 +139,4 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
         writes = written(postgres, url)
         assert len([n for n, _ in writes if n in before]) == written_by_stopped
         assert publishers(exporters) == [other.host]
-        one_owner_at_a_time(writes)
+        one_owner_at_a_time(postgres, url)
