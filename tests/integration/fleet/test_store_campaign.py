@@ -59,7 +59,7 @@ class Scene(NamedTuple):
     location: str
     """Of the store, as the test reads it."""
     clocks: list[Clock]
-    """Of each exporter and, as the last one, of PostgreSQL; of rows that set clocks."""
+    """Of each exporter, or the first one of PostgreSQL; empty where no clock is set."""
     networks: list[Proxy]
     """Between each exporter and PostgreSQL; empty with a file."""
     server: Postgres | None
@@ -80,6 +80,10 @@ class Scene(NamedTuple):
         eventually(lambda: len(publishers(self.exporters)) == 1)
         [host] = publishers(self.exporters)
         return next(one for one in self.exporters if one.host == host)
+
+    def kill(self) -> None:
+        for exporter in self.exporters:
+            exporter.kill()
 
     def is_up(self, up: bool, *exporters: Exporter) -> None:
         """Wait until these exporters say so of the store; none for all."""
@@ -260,7 +264,7 @@ def slow_packets(scene: Scene) -> None:
 
 
 def exporters_clocks_set(scene: Scene) -> None:
-    first, second, _ = scene.clocks
+    first, second = scene.clocks
     for days in (1, -1):
         first.move(days * DAY)
         second.move(-days * DAY)
@@ -269,7 +273,7 @@ def exporters_clocks_set(scene: Scene) -> None:
 
 
 def postgres_clock_set(scene: Scene) -> None:
-    clock = scene.clocks[-1]
+    clock = scene.clocks[0]
     for days in (1, -1, -1):
         before = float(scene.postgres.sql("SELECT extract(epoch FROM now())"))
         clock.move(days * DAY)
@@ -288,7 +292,8 @@ class Row(NamedTuple):
     replicas: int = 4
     disk: int = 0
     """MiB of a disk for the store, where that is to be filled."""
-    sets_clocks: bool = False
+    clock: str = ""
+    """Whose clocks are set: "exporters" or "server"."""
     parts: bool = False
     """The holder of a lease cannot reach the database for longer than the lease lasts. It shows what it found
     meanwhile (docs/fleet.md), beside the exporter that takes over."""
@@ -309,8 +314,8 @@ ROWS = (
     Row(partitioned, parts=True),
     Row(postgres_stopped, parts=True),
     Row(slow_packets, poll_seconds=10.0),
-    Row(exporters_clocks_set, sets_clocks=True),
-    Row(postgres_clock_set, sets_clocks=True, parts=True),
+    Row(exporters_clocks_set, clock="exporters"),
+    Row(postgres_clock_set, clock="server", parts=True),
 )
 
 
@@ -320,16 +325,16 @@ def begun(row: Row, kind: str, folder: Path) -> Iterator[Scene]:
     with ExitStack() as stack:
         hosts = 1 if kind == "file" else 2
         clocks, server, networks, stores = [], None, [], [""]
-        if row.sets_clocks:
+        if row.clock:
             shared = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             shared.chmod(0o755)  # the server runs as another user
-            clocks = [Clock(shared / str(number)) for number in range(hosts + 1)]
+            clocks = [Clock(shared / str(number)) for number in range(hosts)]
         if kind == "file":
             place = folder if not row.disk else stack.enter_context(mounted(folder / "disk", row.disk))
             at = str(place / "store.db")
             stores = [at]
         else:
-            server = stack.enter_context(running(clocks[-1].environment if clocks else {}))
+            server = stack.enter_context(running(clocks[0].environment if row.clock == "server" else {}))
             if row.disk:
                 stack.enter_context(mounted(server.folder / "small", row.disk, "postgres"))
                 stack.callback(server.stop, signal.SIGKILL)
@@ -340,14 +345,14 @@ def begun(row: Row, kind: str, folder: Path) -> Iterator[Scene]:
             networks = [stack.enter_context(closing(Proxy(server.port))) for _ in range(hosts)]
             named = location(server, at, folder, LEASE_SECONDS)
             stores = [named.replace(f":{server.port}/", f":{network.port}/") for network in networks]
-        environments = [clock.environment for clock in clocks[:hosts]]
+        environments = [clock.environment for clock in clocks] if row.clock == "exporters" else []
         probes, exporters = stack.enter_context(
             fleet(
                 folder, stores, hosts, row.replicas, environments=environments, poll_seconds=row.poll_seconds
             )
         )
         scene = Scene(folder, probes, exporters, at, clocks, networks, server, random.Random(11))
-        stack.callback(lambda: [one.kill() for one in scene.exporters])
+        stack.callback(scene.kill)
         eventually(lambda: len(publishers(exporters)) == 1)
         eventually(lambda: all(probe.boot_id in probe.reported for probe in probes))
         scene.goes_on()
