@@ -25,7 +25,6 @@ def most_rows(images: int) -> int:
 
 
 @pytest.mark.campaign
-@pytest.mark.store
 @pytest.mark.parametrize("days", [1, 7])
 def test_memory_is_flat_and_files_are_within_their_bound(tmp_path: Path, days: int) -> None:
     days += 1  # and the first one

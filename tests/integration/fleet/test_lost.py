@@ -15,7 +15,8 @@ from postgres import Postgres, running
 from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.result import Result
-from infercanary.store.postgres import Location, PostgresStore
+from infercanary.store.base import Store
+from infercanary.store.kinds import open_store
 from tests.integration.fleet.world import (
     AUDIT,
     KEY,
@@ -29,7 +30,7 @@ from tests.integration.fleet.world import (
 )
 
 
-def stored(store: PostgresStore) -> dict[str, tuple[int, int]]:
+def stored(store: Store) -> dict[str, tuple[int, int]]:
     """Start → how many runs its rows stand for, after hours also as medians of several, and the last one."""
     return {
         g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
@@ -45,7 +46,7 @@ def made(probes: list[Probe]) -> dict[str, tuple[int, int]]:
     return {boot: (len(numbers), numbers[-1]) for boot, numbers in sequences.items()}
 
 
-def undisturbed(store: PostgresStore) -> Result:
+def undisturbed(store: Store) -> Result:
     """The verdict of one judge with a file that got the same runs in one piece."""
     alone = Judging(None)
     alone.turn()
@@ -62,13 +63,13 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
     rng = random.Random(3)
     with running() as postgres:
         url = postgres.database()
-        with closing(PostgresStore(Location.of(url))) as store:
+        with closing(open_store(url)) as store:
             store.canaries()
         postgres.sql(AUDIT, url)
         at = location(postgres, url, tmp_path, lease_seconds=2)
         with fleet(tmp_path, at, hosts=2, replicas=4) as (probes, exporters):
             eventually(lambda: len(publishers(exporters)) == 1)
-            with closing(PostgresStore(Location.of(url))) as store:
+            with closing(open_store(url)) as store:
                 # Of a start that nobody saw while it ran the image is not known, and its runs are left out.
                 eventually(lambda: {probe.boot_id for probe in probes} <= stored(store).keys())
             for probe in probes:
@@ -92,7 +93,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
             for probe in probes:
                 probe.stopped = True
             expected = made(probes)
-            with closing(PostgresStore(Location.of(url))) as store:
+            with closing(open_store(url)) as store:
                 eventually(lambda: stored(store) == expected)
                 taken = store.taken(KEY, "c")
                 assert {boot: count for (_, boot), count in taken.items()} == {
@@ -102,7 +103,8 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                 assert truth.state == "regressed"
 
                 def judged() -> bool:
-                    with closing(PostgresStore(Location.of(url))) as reader:
+                    with closing(open_store(url)) as reader:
+                        assert reader.fleet is not None
                         found = {one.canary: one.body for one in reader.fleet.findings([KEY])}
                     result = msgspec.msgpack.decode(found["c"], type=Finding).result
                     return (result.state, result.upgraded_at) == (truth.state, truth.upgraded_at)
@@ -116,7 +118,7 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
     tmp_path: Path, postgres: Postgres
 ) -> None:
     url = postgres.database()
-    with closing(PostgresStore(Location.of(url))) as store:
+    with closing(open_store(url)) as store:
         store.canaries()
     postgres.sql(AUDIT, url)
     at = location(postgres, url, tmp_path, lease_seconds=2)

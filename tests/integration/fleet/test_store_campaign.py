@@ -3,7 +3,7 @@
 Each run is stored exactly once by start and sequence, one exporter publishes the verdict, and no exporter writes a
 finding by a lease that it lost. Rows that are tests of their own, all found by `make campaign ARGS="-k store"`:
 test_killed.py and test_lost.py (kill -9), test_disk.py (power, a disk that is full at any write), test_clock.py (a file
-and the host's clock), test_away.py (the disk of PostgreSQL's log), test_soak.py (bounded size, exporter and all).
+and the host's clock), test_away.py (the disk of PostgreSQL's log).
 """
 
 from __future__ import annotations

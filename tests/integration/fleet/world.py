@@ -21,8 +21,6 @@ from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
 from infercanary.judge.model import ServiceKey
-from infercanary.store.postgres import Location
-from infercanary.store.postgres.location import LEASE_SECONDS
 
 SERVICE = "search"
 KEY = ServiceKey("", SERVICE)
@@ -202,11 +200,11 @@ class Exporter:
         return self._log.read_text()
 
 
-def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = LEASE_SECONDS) -> str:
+def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = 20.0) -> str:
     """The database ``url`` over TCP, with a password in a file."""
     (folder / "password").write_text(PASSWORD)
     return (
-        f"postgresql://postgres@127.0.0.1:{postgres.port}/{Location.of(url).shown.rpartition('/')[2]}"
+        f"postgresql://postgres@127.0.0.1:{postgres.port}/{urlsplit(url).path[1:]}"
         f"?password_file={folder / 'password'}&lease_seconds={lease_seconds}"
     )
 
