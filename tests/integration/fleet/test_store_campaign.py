@@ -384,13 +384,10 @@ def watched(scene: Scene) -> Iterator[list[float]]:
         thread.join()
 
 
-def stored(store: Store) -> dict[str, list[int]]:
-    """Start → the sequences of its runs, each of which was taken once."""
+def stored(store: Store) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Start → the sequences of its runs, and how many the store counted as taken."""
     found = {g.boot_id: [run.sequence for run in runs] for g, runs in store.generations(KEY, "c")}
-    assert {boot: taken for (_, boot), taken in store.taken(KEY, "c").items()} == {
-        boot: len(sequences) for boot, sequences in found.items()
-    }
-    return found
+    return found, {boot: count for (_, boot), count in store.taken(KEY, "c").items()}
 
 
 def made(probes: list[Probe]) -> dict[str, list[int]]:
@@ -427,7 +424,8 @@ def test_each_run_is_stored_once_and_one_exporter_publishes(row: Row, kind: str,
             scene.goes_on()
             for probe in scene.probes:
                 probe.stopped = True
-            expected = {boot: runs for boot, runs in made(scene.probes).items() if boot not in lost}
+            runs = {boot: numbers for boot, numbers in made(scene.probes).items() if boot not in lost}
+            expected = runs, {boot: len(numbers) for boot, numbers in runs.items()}
             eventually(lambda: all(probe.is_collected for probe in scene.probes))
             if scene.server is not None:
                 with closing(open_store(scene.location)) as store:
@@ -439,12 +437,10 @@ def test_each_run_is_stored_once_and_one_exporter_publishes(row: Row, kind: str,
             exporter.stop()
         with closing(open_store(scene.location)) as store:
             assert store.set_aside_at is None
-            found = stored(store)
-        assert found == expected
+            assert stored(store) == expected
         if scene.server is not None:
             one_owner_at_a_time(scene.server, scene.location)
-    runs = sum(map(len, expected.values()))
-    print(f"{runs:,} runs made, {sum(map(len, found.values())):,} stored, of {len(expected)} starts")
+    print(f"{sum(expected[1].values()):,} runs of {len(runs)} starts, each stored once")
 
 
 @needs_faketime
