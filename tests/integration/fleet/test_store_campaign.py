@@ -110,15 +110,8 @@ def stored_by(exporter: Exporter) -> float:
 
 
 def a_full_disk(scene: Scene) -> None:
-    if scene.server is None:
-        ballast = fill(scene.file.parent)
-    else:
-        tables = scene.postgres.folder / "small"
-        scene.postgres.sql(f"CREATE TABLESPACE small LOCATION '{tables}'")
-        for kind in ("TABLE", "INDEX"):
-            move = f"ALTER {kind} ALL IN TABLESPACE pg_default SET TABLESPACE small"
-            scene.postgres.sql(move, scene.location)
-        ballast = fill(tables)
+    disk = scene.file.parent if scene.server is None else scene.postgres.folder / "small"
+    ballast = fill(disk)
     scene.is_up(False)
     scene.says("disk is full")
     ballast.unlink()
@@ -264,12 +257,18 @@ def slow_packets(scene: Scene) -> None:
 
 
 def exporters_clocks_set(scene: Scene) -> None:
+    """One exporter a day ahead, one behind: whichever of them dies, the other one takes over."""
     first, second = scene.clocks
-    for days in (1, -1):
+    for days in (1, -2):
         first.move(days * DAY)
         second.move(-days * DAY)
         scene.goes_on()
-    first.move(DAY)
+        for _ in range(2):
+            holder = scene.holder
+            holder.kill()
+            eventually(lambda: publishers(scene.exporters))
+            holder.start()
+            scene.is_up(True)
 
 
 def postgres_clock_set(scene: Scene) -> None:
@@ -341,6 +340,10 @@ def begun(row: Row, kind: str, folder: Path) -> Iterator[Scene]:
             at = server.database()
             with closing(open_store(at)) as store:
                 store.canaries()
+            if row.disk:
+                server.sql(f"CREATE TABLESPACE small LOCATION '{server.folder / 'small'}'")
+                for kind_of in ("TABLE", "INDEX"):
+                    server.sql(f"ALTER {kind_of} ALL IN TABLESPACE pg_default SET TABLESPACE small", at)
             server.sql(AUDIT, at)
             networks = [stack.enter_context(closing(Proxy(server.port))) for _ in range(hosts)]
             named = location(server, at, folder, LEASE_SECONDS)
