@@ -200,7 +200,7 @@ def _exists(name: str) -> bool:
 
 
 @contextmanager
-def running(environment: Mapping[str, str] | None = None, **settings: str) -> Iterator[Postgres]:
+def running(environment: Mapping[str, str] | None = None, /, **settings: str) -> Iterator[Postgres]:
     """A server of one's own.
 
     Args:
