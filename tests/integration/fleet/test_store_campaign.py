@@ -256,6 +256,14 @@ def slow_packets(scene: Scene) -> None:
         network.delay_seconds = 0.0
 
 
+def dies(holder: Exporter, scene: Scene) -> None:
+    """Kill the holder of the lease, and start it again once another exporter took over."""
+    holder.kill()
+    eventually(lambda: publishers(scene.exporters))
+    holder.start()
+    scene.is_up(True)
+
+
 def exporters_clocks_set(scene: Scene) -> None:
     """One exporter a day ahead, one behind: whichever of them dies, the other one takes over."""
     first, second = scene.clocks
@@ -264,11 +272,7 @@ def exporters_clocks_set(scene: Scene) -> None:
         second.move(-days * DAY)
         scene.goes_on()
         for _ in range(2):
-            holder = scene.holder
-            holder.kill()
-            eventually(lambda: publishers(scene.exporters))
-            holder.start()
-            scene.is_up(True)
+            dies(scene.holder, scene)
 
 
 def postgres_clock_set(scene: Scene) -> None:
@@ -280,6 +284,7 @@ def postgres_clock_set(scene: Scene) -> None:
         assert abs(moved - days * DAY) < DAY / 2
         for _ in range(2):
             scene.goes_on()
+        dies(scene.holder, scene)
 
 
 class Row(NamedTuple):
