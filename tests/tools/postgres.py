@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -56,11 +56,13 @@ class Postgres:
 
     Args:
         folder: Empty; the user that the server runs as may read it.
+        environment: Variables that the server has besides those of this process.
         settings: Of postgresql.conf, beside the quick ones.
     """
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, **settings: str) -> None:
         self.folder = folder
+        self._environment = environment or {}
         self._programs = needed()
         self._settings = _QUICK | settings
         self._user = None
@@ -172,7 +174,9 @@ class Postgres:
             shutil.chown(path, self._user)
 
     def _as_user(self, program: str, *arguments: object) -> list[str]:
-        command = [str(self._programs / program), *map(str, arguments)]
+        # Not of setpriv: what libfaketime shares between processes would be root's.
+        variables = [f"{name}={value}" for name, value in self._environment.items() if program == "postgres"]
+        command = ["env", *variables, str(self._programs / program), *map(str, arguments)]
         if self._user is None:
             return command
         found = pwd.getpwnam(self._user)
@@ -196,10 +200,11 @@ def _exists(name: str) -> bool:
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[Postgres]:
+def running(environment: Mapping[str, str] | None = None, /, **settings: str) -> Iterator[Postgres]:
     """A server of one's own.
 
     Args:
+        environment: Variables that the server has besides those of this process.
         settings: Of postgresql.conf.
 
     Yields:
@@ -207,7 +212,7 @@ def running(**settings: str) -> Iterator[Postgres]:
     """
     needed()
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
-        server = Postgres(Path(folder), **settings)
+        server = Postgres(Path(folder), environment, **settings)
         server.start()
         try:
             yield server

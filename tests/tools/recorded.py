@@ -1,24 +1,60 @@
-"""Starts that were recorded in a real stack: gzipped JSON Lines, a line for each start with its settled runs."""
+"""Starts that were recorded in a real stack: gzipped JSON Lines, a line for each start with its settled runs.
+
+``python tests/tools/recorded.py STORE CANARY >FILE.jsonl.gz`` makes such a file of an exporter's store that is not in
+use; it is read by no store's tables, so a record lasts longer than the store that it came from.
+"""
 
 from __future__ import annotations
 
 import gzip
-import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.store.kinds import open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
+class _Line(msgspec.Struct):
+    generation: Generation
+    samples: list[dict[str, object]]
+    """By name: a sample itself is an array of its fields."""
+
+
 def starts(name: str) -> dict[str, list[Start]]:
     """Service → its starts in order of time, from ``tests/golden/NAME.jsonl.gz``."""
+    return parsed(gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()))
+
+
+def parsed(text: bytes) -> dict[str, list[Start]]:
+    """Service → its starts in order of time."""
     found: dict[str, list[Start]] = {}
-    for line in gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()).splitlines():
-        start = json.loads(line)
-        samples = [Sample(**{**sample, "tags": tuple(sample.get("tags", ()))}) for sample in start["samples"]]
-        generation = msgspec.convert(start["generation"], Generation)
-        found.setdefault(generation.service, []).append(Start(generation, samples))
+    fields = {field.name: field for field in msgspec.structs.fields(Sample)}
+    for line in msgspec.json.Decoder(_Line).decode_lines(text):
+        samples = [
+            Sample(**{name: msgspec.convert(value, fields[name].type) for name, value in sample.items()})
+            for sample in line.samples
+        ]
+        found.setdefault(line.generation.service, []).append(Start(line.generation, samples))
     return found
+
+
+def lines(location: str, canary: str) -> Iterator[bytes]:
+    """A line for each start in which a canary ran, of all services of a store."""
+    with closing(open_store(location)) as store:
+        for service, name in store.canaries():
+            for generation, samples in store.generations(service, name) if name == canary else ():
+                named = [
+                    {field: getattr(sample, field) for field in sample.__struct_fields__}
+                    for sample in Start.of(generation, samples).samples
+                ]
+                yield msgspec.json.encode(_Line(generation, named)) + b"\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(gzip.compress(b"".join(lines(*sys.argv[1:])), mtime=0))

@@ -1,10 +1,11 @@
-"""A network between an exporter and its database that holds back what it is given."""
+"""A network between an exporter and its database that delays packets or holds them back."""
 
 from __future__ import annotations
 
 import itertools
 import socket
 import threading
+import time
 from contextlib import suppress
 
 
@@ -20,6 +21,8 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._passes: int | None = None
+        self.delay_seconds = 0.0
+        """Added to each packet, in each direction."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -46,7 +49,11 @@ class Proxy:
         with suppress(OSError):
             for number in itertools.count():
                 near, _ = self._listening.accept()
-                far = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # the database is down, and may come back
+                    near.close()
+                    continue
                 for one, other in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(number, one, other), daemon=True).start()
 
@@ -55,4 +62,5 @@ class Proxy:
             while data := one.recv(1 << 16):
                 if number != self._passes:
                     self._open.wait()
+                time.sleep(self.delay_seconds)
                 other.sendall(data)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +22,13 @@ from infercanary.ab.turn import ArmSummary
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
-from infercanary.compare.comparison import ComparisonResult, Gate, compare_runs, with_claim, with_measures
+from infercanary.compare.comparison import (
+    ComparisonResult,
+    Gate,
+    compare_runs,
+    concluded,
+    regressions,
+)
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Start
@@ -127,8 +133,8 @@ class ExperimentJudge:
         verdicts = {
             decided.measure.name: decided.verdict for decided in measures.decide(of.starts, self._pairs)
         }
-        answer = with_measures(self._latency(canary, of, result), verdicts, self.gate)
-        return cast("ExperimentAnswer", with_claim(answer, self.claimed, self.policy))
+        answer = self._latency(canary, of, result, regressions(verdicts))
+        return concluded(answer, verdicts, self.gate, self.claimed, self.policy)
 
     def _is_known(self, decision: PairDecision) -> bool:
         """Whether a claim is held or refuted by the last look."""
@@ -136,7 +142,7 @@ class ExperimentJudge:
             return False
         return claim.check(self.claimed, decision.looks[-1].seen[1:], self.policy).state != "unknown"
 
-    def _latency(self, canary: str, of: CanaryPairs, result: Result) -> ExperimentAnswer:
+    def _latency(self, canary: str, of: CanaryPairs, result: Result, also: Sequence[str]) -> ExperimentAnswer:
         """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
         decision = self._pairs.decide(of.shifts)
         rules, (a, b), n = self.policy.decide, result.arms, len(of.shifts)
@@ -173,7 +179,7 @@ class ExperimentJudge:
             is_same = (a.image_id or a.name) == (b.image_id or b.name)
             subject = "image" if not settings else "settings" if is_same else "image or settings"
             fields |= {
-                "sentence": sentence(judged, self.policy, subject, settings[:1]),
+                "sentence": sentence(judged, self.policy, subject, [*settings[:1], *also]),
                 **seen,
                 "level": round(look.level, 4),
                 "causes": causes,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +18,6 @@ SLACK = 0.5
 gain that is not known well; near 0 no claim that is just true would ever hold."""
 
 ClaimState = Literal["held", "refuted", "unknown"]
-CLAIM_STATES: tuple[ClaimState, ...] = get_args(ClaimState)
 
 OF_CLAIM: Mapping[ClaimState, ExitCode] = {
     "held": ExitCode.FINE,
@@ -28,7 +26,7 @@ OF_CLAIM: Mapping[ClaimState, ExitCode] = {
 }
 """State → the exit code of a command that was given a claim."""
 
-_SHIFT = re.compile(r"([+-]\d{1,5}(?:\.\d+)?|0(?:\.0+)?) ?%?")
+_SHIFT = re.compile(r"(-\d{1,2}(?:\.\d+)?|\+\d{1,5}(?:\.\d+)?|0(?:\.0+)?) ?%?")
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -43,30 +41,20 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> float | None:
-    """Read ``--expect``.
-
-    Args:
-        text: Such as ``-40%`` (faster) or ``+5%`` (slower); empty where the option was left out.
-
-    Returns:
-        A ratio; None where the option was left out.
+    """Read ``--expect`` as a ratio: ``-40%`` (faster) or ``+5%`` (slower); None where the option was left out.
 
     Raises:
         UsageError: It is no shift, or has no sign.
     """
-    if not text:
-        return None
-    given = text.strip().replace("\N{MINUS SIGN}", "-")
-    found = _SHIFT.fullmatch(given)
-    shift = float(found[1]) / 100 if found else math.nan
-    if not shift > -1:
+    given = _SHIFT.fullmatch(text.strip().replace("\N{MINUS SIGN}", "-"))
+    if text and not given:
         raise UsageError(
             f"--expect {text[:40]}: give a shift of latency with its sign: -40% is 40 % faster, +5% is 5 % slower"
         )
-    return shift
+    return float(given[1]) / 100 if given else None
 
 
-def check(shift: float, seen: tuple[float | None, float | None, float | None], policy: Policy) -> Claim:
+def check(shift: float, seen: Sequence[float | None], policy: Policy) -> Claim:
     """Hold a claim against an interval.
 
     It holds where the interval reaches the claimed shift or less, and lies wholly below half of the claim above it:
@@ -75,25 +63,17 @@ def check(shift: float, seen: tuple[float | None, float | None, float | None], p
 
     Args:
         shift: What is claimed, as a ratio.
-        seen: The estimate and its interval, as ratios; None if not known.
-        policy: How far above the claim the interval may reach (:data:`SLACK`, and for a claim that it is no slower
-            ``smallest_effect``).
-
-    Returns:
-        The claim, with whether it holds.
+        seen: The estimate and both ends of its interval, as ratios; None if not known.
+        policy: How far above the claim the interval may reach at least: a claim that it is no slower may be exceeded by
+            less than ``smallest_effect``.
     """
-    reach = shift + SLACK * abs(shift)
-    if shift >= 0:
-        reach = max(reach, shift + policy.decide.smallest_effect)
-    claimed = percent(shift)
+    least = policy.decide.smallest_effect if shift >= 0 else 0.0
+    reach = shift + max(SLACK * abs(shift), least)
     estimate, low, high = seen
     state: ClaimState = "unknown"
-    if estimate is None or low is None or high is None:
-        return Claim(shift, reach, state, f"not known whether {claimed} holds")
-    words = interval(estimate, low, high)
-    text = f"not known whether {claimed} holds: {words} reaches it, and also {percent(reach)}"
-    if low > shift:
-        state, text = "refuted", f"{claimed} is refuted: all of {words} is slower"
-    elif high < reach:
-        state, text = "held", f"{claimed} holds: {words} reaches it, and lies below {percent(reach)}"
-    return Claim(shift, reach, state, text)
+    words = "too few runs"
+    if estimate is not None and low is not None and high is not None:
+        state = "refuted" if low > shift else "held" if high < reach else "unknown"
+        words = f"{interval(estimate, low, high)}, and below {percent(reach)} it holds"
+    said = {"held": "holds", "refuted": "is refuted", "unknown": "is not known to hold"}[state]
+    return Claim(shift, reach, state, f"{percent(shift)} {said}: {words}")

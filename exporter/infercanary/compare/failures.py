@@ -14,25 +14,24 @@ _LEAST = 3
 _LEAST_SHARE = 0.05
 
 
-def rise(before: Attempts, after: Attempts | None) -> tuple[bool | None, str]:
-    """Return whether clearly more runs fail ``after`` than ``before``, and how many do.
+def rise(before: Attempts, after: Attempts | None) -> str | None:
+    """Say that clearly more runs fail ``after`` than ``before``: ``40 of 50 runs failed, 0 of 200 before``.
 
     Args:
         before: Of the baseline.
         after: Of the candidate; None where it is not recorded.
 
     Returns:
-        None where the input does not record failed runs: files of numbers, or a side without runs. The words are
-        such as ``40 of 50 runs failed, 0 of 200 before``.
+        Empty without a clear rise; None where the input does not record failed runs: files of numbers, or a side
+        without runs.
     """
     if after is None or not (before.begun and after.begun):
-        return None, ""
-    if not after.failed:
-        return False, ""
-    words = f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"
+        return None
     if after.failed < _LEAST or after.failed <= _LEAST_SHARE * after.begun:
-        return False, words
+        return ""
     from scipy.stats import fisher_exact  # takes a second, and is rarely needed
 
     table = [[side.failed, side.begun - side.failed] for side in (after, before)]
-    return bool(fisher_exact(table, alternative="greater")[1] < _LEVEL), words
+    if fisher_exact(table, alternative="greater")[1] >= _LEVEL:
+        return ""
+    return f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"

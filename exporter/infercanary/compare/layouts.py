@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.cells import PER_SECOND
+from infercanary.compare.cells import PER_SECOND, parsed
 from infercanary.compare.recording import listed, shown
 
 Row: TypeAlias = "Mapping[str, Any]"
@@ -120,9 +120,13 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _seconds(cell: Any, unit: object) -> Any:
+    """Return a cell in seconds, or as it is: a wrong cell counts only if its column is read."""
     if not (per_second := PER_SECOND.get(str(unit).strip())):
         raise ValueError(f"unit `{unit}` is not one of time")
-    return cell if not cell or isinstance(cell, bool) else float(cell) / per_second
+    value, form = parsed(cell)
+    if form == "comma":
+        return f"{cell} {unit}"  # is a number in some files only
+    return cell if value is None or "unit" in form else value / per_second
 
 
 def _hyperfine(row: Row) -> Row | None:

@@ -87,7 +87,7 @@ def read_rows(
     usual = [name for name in layout.columns if name in names]
     if records and all(_signs(row, filter(outcome_kind, row)) & FAILED for _, row in head):
         # No run ended well, and so none may have the column.
-        usual = [file.column or next(iter(layout.columns or names))]
+        usual = [file.column or next(iter(layout.columns), "")]
     elif file.column or not usual:
         only_one = "" if file.column else _only_times([row for _, row in head], names)
         usual = [only_one or pick_column(place, names, file.column)]
@@ -171,6 +171,10 @@ def read_rows(
         seconds = np.array(points)[is_run] / (layout.per_second if name in layout.columns else 1.0)
         failed = is_failure[is_run] | np.isnan(seconds)
         total = int(failed.sum())
+        if not name and not is_run.all():
+            raise UsageError(
+                f"{place}: its first {_HEAD} runs failed, and do not name the latencies; give --column"
+            )
         if layout is UNKNOWN and not is_run.all():
             missing = count(len(states) - len(seconds), "record")
             file.notes.append(f"{place}: {missing} without `{shown(name)}` left out")

@@ -71,7 +71,7 @@ def _of_json(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
     document: Any = None
     with suppress(msgspec.DecodeError):  # JSON Lines if the first line is an object
         document = first.startswith(b"{") and not is_one and _parse(first)
-    if document and not layouts.document_of(document):
+    if isinstance(document, dict) and not layouts.document_of(document):
         return _of_objects(file, _json_lines(file, data))
     at_most(MAX_POINTS, data.count(b","), file.place, "numbers")  # read, it takes 32 times its size
     if document:  # a tool appends its results
@@ -106,14 +106,14 @@ def _json_lines(file: File, data: bytes) -> Iterator[tuple[str, Row]]:
         where = f"{file.place}:{at}"
         try:
             entry = _parse(line)
-            if not isinstance(entry, dict):
-                raise msgspec.DecodeError("no object")
         except msgspec.DecodeError as error:
             # Only the last line may be truncated, and only if its line end is missing.
-            if data.endswith(b"\n") or next(lines, None) or not line.startswith(b"{"):
+            if data.endswith(b"\n") or next(lines, None):
                 raise UsageError(f"{where}: not JSON ({error}); put one object on each line") from None
             file.notes.append(f"{file.place}: the last line is truncated, and was left out")
             return
+        if not isinstance(entry, dict):
+            raise UsageError(f"{where}: `{shown(as_text(entry))}` among objects; put one object on each line")
         yield where, entry
 
 

@@ -62,7 +62,7 @@ class Evidence:
         # both images are compared in the same minutes, a host that has both is no part of the shift.
         same = {start.generation.host for pair in compared if pair.is_same_period for start in pair.before}
         self._beside = [
-            (pair, self._shift([pair._replace(concurrent=self._concurrent)], LATENCY))
+            (pair, self.shift_of([pair._replace(concurrent=self._concurrent)], LATENCY))
             for pair in beside
             if pair.before[0].generation.host not in same
             and BY_ITSELF.isdisjoint(self._risen(pair.before, pair.after))
@@ -112,7 +112,7 @@ class Evidence:
         return {
             name: shift
             for name in names
-            if math.isfinite((shift := self._shift(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
+            if math.isfinite((shift := self.shift_of(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
         }
 
     @cached_property
@@ -121,9 +121,9 @@ class Evidence:
 
         No control shows it: a control is over before the scheduler takes its CPU away.
         """
-        rest = self._shift(self.compared, computing)
+        rest = self.shift_of(self.compared, computing)
         # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
-        whole = self._shift(self.compared, lambda s: s.median if computing(s) else None)
+        whole = self.shift_of(self.compared, lambda s: s.median if computing(s) else None)
         # Without the scatter that the waiting made, but with what restarts do.
         rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
         part = rest._replace(log=whole.log - rest.log)
@@ -135,7 +135,7 @@ class Evidence:
 
         The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
         """
-        clock = self._shift(self.compared, attrgetter("sm_clock"))
+        clock = self.shift_of(self.compared, attrgetter("sm_clock"))
         if not math.isfinite(clock.se):
             return None
         logs = [
@@ -170,7 +170,7 @@ class Evidence:
         is_likely = math.copysign(1.0, self.shift.log) * more >= self.policy.attribute.tag_share
         return (old, new) if is_likely else None
 
-    def _shift(self, compared: Iterable[Pair], value: Value) -> Shift:
+    def shift_of(self, compared: Iterable[Pair], value: Value) -> Shift:
         """Shift of a value of each run that restarts do not affect."""
 
         def points(start: Start) -> Series:

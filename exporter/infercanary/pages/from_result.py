@@ -8,7 +8,6 @@ from infercanary.contract.measures import measure_of
 from infercanary.judge import origin
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators
-from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Causes, Result
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import (
@@ -16,16 +15,16 @@ from infercanary.pages.sentence import (
     alarms,
     cold_starts,
     conditions,
-    explanations,
+    evidence,
     listed,
-    measure_change,
     milliseconds,
-    part_interval,
     phrases,
     progress,
+    shares,
+    shift_words,
 )
 from infercanary.render.document import Chart, Document, Fact, Series, Table
-from infercanary.render.units import quantity, when
+from infercanary.render.units import when
 
 _CHANGES = 20  # components in a fact
 
@@ -38,20 +37,16 @@ def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
         is_change: Whether the latency changed; if not, shares of the change are left out.
     """
     parts = {"due to the host": causes.host, "due to the image": causes.image, "due to the load": causes.load}
-    hidden = () if is_change else (*parts, "bottleneck", "phase", "operators")
-    facts = [
-        *alarms(causes),
-        *phrases({label: part_interval(part) for label, part in parts.items()}),
-        Phrase("changed", listed(causes.changes, _CHANGES)),
-        *cold_starts(causes),
-        *explanations(causes),
-    ]
-    return _facts(phrase for phrase in facts if phrase.label not in hidden)
-
-
-def condition_facts(result: Result, policy: Policy = LIVE) -> list[Fact]:
-    """Return the conditions of a verdict: restart variance, concurrent baseline, excluded starts, adjustments."""
-    return _facts(conditions(result, policy))
+    change = [*phrases({label: shift_words(part) for label, part in parts.items()}), *shares(causes)]
+    return _facts(
+        [
+            *alarms(causes),
+            *(change if is_change else ()),
+            Phrase("changed", listed(causes.changes, _CHANGES)),
+            *cold_starts(causes),
+            *evidence(causes),
+        ]
+    )
 
 
 def operators_table(operators: Operators | None) -> Table | None:
@@ -72,43 +67,49 @@ def operators_table(operators: Operators | None) -> Table | None:
     return Table("operators", ("operator", "change", "before", "after", "of the change", "detail"), rows)
 
 
-def measures_table(verdicts: Mapping[str, MeasureVerdict]) -> Table | None:
-    """Return the verdicts beside latency, those that changed first; None without any."""
+def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table | None:
+    """Return the verdicts, those that changed first; None without any. ``unit`` is that of a name that is no measure,
+    such as latency."""
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
-        measure, sides = measure_of(name), (verdict.before, verdict.after)
-        unit = (measure and measure.unit) or "ratio"
-        before, after = ("" if side is None else quantity(side, unit) for side in sides)
-        words = measure.words if measure else name
-        rows.append((words, verdict.state, before, after, measure_change(verdict) or "too few values"))
+        measure = measure_of(name)
+        own = (measure.unit or "ratio") if measure else unit
+        sides = (Fact("", side, own).text for side in (verdict.before, verdict.after))
+        change = shift_words(verdict) or "too few values"
+        rows.append((measure.words if measure else name, verdict.state, *sides, change))
     return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
 
 
-def verdict_document(
-    result: Result, sentence: str, measures: Mapping[str, MeasureVerdict], *, name: str = ""
-) -> Document:
+def timeline(
+    title: str, sides: tuple[str, str], before: Sequence[float], after: Sequence[float], unit: str = "s"
+) -> list[Chart]:
+    """Return the chart of two sides, one after the other, with a mark between them; none if a side is empty."""
+    old = Series(sides[0], [*before, *[None] * len(after)], "old")
+    new = Series(sides[1], [*[None] * len(before), *after])
+    return [Chart(title, "points", [old, new], unit, marks=[len(before)])] if before and after else []
+
+
+def verdict_document(result: Result, sentence: str, measures: Mapping[str, MeasureVerdict]) -> Document:
     """Return the document of a live verdict.
 
     Args:
         result: On a service's last upgrade.
         sentence: The same in words.
         measures: Measure → verdict.
-        name: Name of the canary.
     """
     is_change = result.state in CHANGED
     tables = measures_table(measures), operators_table(result.causes.operators if is_change else None)
     return Document(
-        name=name,
         verdict=result.state,
         sentence=sentence,
         facts=[
             *_upgrade(result),
             Fact("progress", progress(result)),
             *causes_facts(result.causes, is_change=is_change),
-            *condition_facts(result),
+            *_facts(conditions(result)),
         ],
         tables=[table for table in tables if table is not None],
-        charts=_charts(*result.medians),
+        charts=timeline("medians of runs", ("old image", "new image"), *result.medians),
     )
 
 
@@ -120,7 +121,7 @@ def _upgrade(result: Result) -> list[Fact]:
     """Return medians and images of both sides, and the link to the commits between them."""
     link, names = origin.link(*result.origins), (result.baseline_image, result.candidate_image)
     old, new = (
-        f"{name} ({of.words})" if of.words else name for name, of in zip(names, result.origins, strict=True)
+        f"{name} ({of.words})".removesuffix(" ()") for name, of in zip(names, result.origins, strict=True)
     )
     return [
         Fact("old median", result.baseline, "s"),
@@ -130,11 +131,3 @@ def _upgrade(result: Result) -> list[Fact]:
         Fact("commits", link and (origin.changed(*result.origins) or "source"), link=link),
         Fact("upgraded", "" if result.upgraded_at is None else when(result.upgraded_at)),
     ]
-
-
-def _charts(before: Sequence[float], after: Sequence[float]) -> list[Chart]:
-    if not before or not after:
-        return []
-    old = Series("old image", [*before, *[None] * len(after)], "old")
-    new = Series("new image", [*[None] * len(before), *after])
-    return [Chart("medians of runs", "points", [old, new], marks=[len(before)])]

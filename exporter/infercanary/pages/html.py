@@ -16,7 +16,7 @@ from infercanary.command.settings import UsageError
 from infercanary.pages.chart import draw
 from infercanary.pages.safe_text import shown, web_link
 from infercanary.render.document import Document
-from infercanary.render.units import duration, quantity, value, when
+from infercanary.render.units import duration, value, when
 
 STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 """Stylesheet of every page."""
@@ -38,7 +38,6 @@ def environment() -> Environment:
     templates.filters |= {
         "chart": draw,
         "duration": duration,
-        "quantity": quantity,
         "shown": shown,
         "value": value,
         "web_link": web_link,

@@ -31,8 +31,9 @@ def render_markdown(
         sides: Names of the columns `before` and `after`.
     """
     markdown = environment().overlay(autoescape=False, finalize=_escaped)
-    names = dict(zip(("before", "after"), sides, strict=True))
-    return markdown.get_template("comment.md").render(documents=documents, notes=notes, names=names)
+    return markdown.get_template("comment.md").render(
+        documents=documents, notes=notes, names={"before": sides[0], "after": sides[1]}
+    )
 
 
 def _escaped(words: Any) -> str:

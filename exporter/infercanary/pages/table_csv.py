@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
 from itertools import chain
 from types import SimpleNamespace
 from typing import TypeAlias
 
 from infercanary.contract.text import printable
+from infercanary.render.units import when
 
 Cell: TypeAlias = "str | float | None"
 
@@ -37,10 +37,7 @@ def moment(seconds: float) -> str:
     Args:
         seconds: Unix time of a probe's clock, which may be wrong.
     """
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    except (ValueError, OverflowError, OSError):
-        return ""
+    return when(seconds, "%Y-%m-%dT%H:%M:%S.%fZ", "")
 
 
 def _cell(cell: Cell) -> Cell:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Chart, Document, Table
-from infercanary.render.units import finite, value
+from infercanary.render.scale import chart_scale, finite_values, part_medians
+from infercanary.render.units import value
 
-_LABEL, _MOST_LABEL, _MOST_CELL = 13, 24, 28  # columns, besides the indentation
-_MEDIAN = 14  # columns of a median beside its mark, and of the indentation
+_LABEL, _MOST_CELL = 11, 28  # columns of a label at least, and of a cell at most
+_BESIDE_BARS = 43  # columns: indentation, label, median
 _TEXT = 2000  # characters of one text
-_LEAST = 0.05  # a scale spans at least this share of its end, so that noise does not look like a change
-_NUMBER = re.compile(r"[-+×]?\d")
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(
     {
@@ -39,11 +38,11 @@ def render_text(document: Document, width: int = 80) -> str:
     facts = [(fact.label, f"{fact.text} {fact.link}".strip()) for fact in document.facts]
     advice = [*(("next", text) for text in document.actions), *(("note", text) for text in document.notes)]
     blocks = [
-        wrapped(head, width) if head else [],
-        _rows(facts, width),
-        *(_table(table, width) for table in document.tables if table.rows),
-        *(_chart(chart, width - _LABEL - _MEDIAN) for chart in document.charts),
-        _rows(advice, width),
+        wrapped(head, width),
+        _labelled(facts, width),
+        *(_table(table, width) for table in document.tables),
+        *(_table(_drawn(chart, width - _BESIDE_BARS), width) for chart in document.charts),
+        _labelled(advice, width),
     ]
     texts = ["\n".join(printable(line.rstrip()) for line in block) for block in blocks]
     return "\n\n".join(filter(None, texts)) + "\n"
@@ -68,58 +67,43 @@ def plain(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def _rows(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
-    known = [(shortened(label, _MOST_LABEL), text) for label, text in facts if text]
-    size = max([_LABEL, *(len(label) + 2 for label, _ in known)])
-    return [
-        line for label, text in known for line in wrapped(text, width, f"  {label:<{size}}", " " * (size + 2))
-    ]
+def _labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    return _aligned([(f"{label:<{_LABEL}}", text) for label, text in rows if text], width)
 
 
 def _table(table: Table, width: int) -> list[str]:
-    """Columns under their names: numbers to the right, the last column wrapped."""
-    *columns, last = zip(table.columns, *table.rows, strict=True)
-    aligned = []
-    for column in columns:
-        size = min(max(_MOST_CELL, width // len(columns)), max(map(len, column)))
-        sign = ">" if all(_NUMBER.match(cell) for cell in column[1:] if cell) else "<"
-        aligned.append([f"{shortened(cell, size):{sign}{size}}" for cell in column])
-    lines = wrapped(table.title, width, "  ", "  ") if table.title else []
-    for text, *cells in zip(last, *aligned, strict=True):
-        head = "  ".join(["", *cells, ""])
-        lines += wrapped(text, max(width, len(head) + _LABEL), head, " " * len(head))
+    title = wrapped(table.title, width, "  ", "  ") if table.title else []
+    return [*title, *_aligned([table.columns, *table.rows], width)] if table.rows else []
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return cells in columns; the last column is wrapped."""
+    sizes = [min(_MOST_CELL, max(map(len, column))) for column in zip(*rows, strict=True)]
+    lines = []
+    for *cells, last in rows:
+        head = "  "
+        for cell, size in zip(cells, sizes, strict=False):
+            head += f"{shortened(cell, size):<{size}}  "
+        lines += wrapped(last, max(width, len(head) + _LABEL), head, " " * len(head))
     return lines
 
 
-def _chart(chart: Chart, width: int) -> Iterator[str]:
-    """Bars of each series on one scale, with its median, or with the marks on the axis of time."""
-    sides = [sorted(_finite(series.values)) for series in chart.series]
-    ends = [end for side in sides if side for end in (side[len(side) // 100], side[-1 - len(side) // 100])]
-    if not ends:
-        return
-    low, high = min(ends), max(ends)
-    least = max(0.0, _LEAST * abs(high) - (high - low)) / 2 or high == low
-    low, high = low - least, high + least
-    step = max(-(-len(series.values) // width) for series in chart.series)
-
-    def place(number: float, places: int) -> int:
-        return min(places - 1, max(0, int((number - low) / (high - low) * places)))
-
-    for series, side in zip(chart.series, sides, strict=True):
-        label = f"  {shortened(series.label, _LABEL - 1):<{_LABEL}}"
+def _drawn(chart: Chart, width: int) -> Table:
+    """Return a chart as a table: each series with its median, as bars of a histogram or of its points in time."""
+    scale, rows = chart_scale(chart), []
+    if scale is None:
+        return Table("", (), ())
+    size = max(math.ceil(len(series.values) / width) for series in chart.series)
+    for series in chart.series:
+        numbers = finite_values(series.values)
         if chart.kind == "points":
-            parts = [_finite(series.values[at : at + step]) for at in range(0, len(series.values), step)]
-            yield label + "".join(_BARS[place(median(part), 8) + 1 if part else 0] for part in parts)
-        elif side:
-            counts = Counter(place(number, width) for number in side)
-            most = max(counts.values())
-            yield label + "".join(_BARS[-(-8 * counts[column] // most)] for column in range(width))
-            yield f"{'▲':>{_LABEL + 3 + place(median(side), width)}} {value(median(side), chart.unit)}"
-    if marks := {mark // step for mark in chart.marks}:
-        yield " " * (_LABEL + 2) + "".join("▲" if column in marks else " " for column in range(width))
-    title = shortened(chart.title, _MOST_LABEL)
-    yield " " * (_LABEL + 2) + f"{title} from {value(low, chart.unit)} to {value(high, chart.unit)}"
-
-
-def _finite(values: Sequence[float | None]) -> list[float]:
-    return [number for number in values if number is not None and finite(number) is not None]
+            medians = part_medians(series.values, size)
+            heights = [0.0 if number is None else max(0.1, scale.place(number)) for number in medians]
+        else:
+            heights = scale.heights(numbers, width)
+        bars = "".join(_BARS[math.ceil(8 * height)] for height in heights)
+        rows.append((series.label, value(median(numbers), chart.unit) if numbers else "", bars))
+    if places := {mark // size for mark in chart.marks}:
+        rows.append(("", "", "".join("▲" if place in places else " " for place in range(max(places) + 1))))
+    ends = f"{value(scale.low, chart.unit)} to {value(scale.high, chart.unit)}"
+    return Table("", (chart.title, "median", ends), rows)

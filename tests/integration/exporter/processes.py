@@ -17,7 +17,7 @@ from infercanary.contract.journal import decode
 from infercanary.contract.report import Report
 from infercanary.contract.report import decode as report_in
 from infercanary.judge.model import ServiceKey
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.kinds import open_store
 
 KEY, CANARY = ServiceKey("", "s"), "quick"
 
@@ -55,7 +55,7 @@ def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
 
 def stored(path: Path) -> dict[str, list[int]]:
     """Boot id → the sequences of its runs in a store."""
-    with closing(SqliteStore.open(path)) as store:
+    with closing(open_store(path)) as store:
         found = store.generations(KEY, CANARY)
         kept = {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
         taken = {boot: count for (_, boot), count in store.taken(KEY, CANARY).items()}

@@ -8,39 +8,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from set_clock import Clock, needs_faketime
 
 from tests.integration.exporter.processes import KEY, ExporterProcess, ProbeProcess, stored, until
 
-LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 DAY = 86_400
 STEPS = (60, -60, 3_600, -3_600, DAY, -2 * DAY, 400 * DAY, -399 * DAY, -10 * 365 * DAY, 9 * 365 * DAY)
 
 
 @pytest.mark.campaign
-@pytest.mark.skipif(
-    LIBRARY is None, reason="a clock that is set needs libfaketime: apt-get install libfaketime"
-)
+@pytest.mark.store
+@needs_faketime
 @pytest.mark.parametrize("back", STEPS, ids=lambda seconds: f"{seconds:+d}s")
 def test_verdicts_and_cursors_stay_sound(tmp_path: Path, back: int) -> None:
     """Around an upgrade of one of two replicas, the clock is set often; by ``back`` seconds just before it."""
     rng = random.Random(back)
-    offset = tmp_path / "offset"
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": str(LIBRARY),
-        "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
-    shown = 0
-
-    def set_clock(seconds: int) -> None:
-        nonlocal shown
-        shown += seconds
-        (tmp_path / "new").write_text(f"{shown:+d}")
-        (tmp_path / "new").replace(offset)
-
-    set_clock(0)
+    clock = Clock(tmp_path / "offset")
+    environment = {**os.environ, **clock.environment}
     probes = [ProbeProcess(tmp_path / name, environment, seconds=0.02) for name in "ab"]
     upgraded = probes[0]
     exporter = ExporterProcess(tmp_path / "exporter", probes, environment)
@@ -60,15 +44,15 @@ def test_verdicts_and_cursors_stay_sound(tmp_path: Path, back: int) -> None:
             process.start()
         for goal in (12, 24, 36):
             until(partial(have, goal))
-            set_clock(rng.choice((-1, 1)) * rng.choice((30, 1_800)))
+            clock.move(rng.choice((-1, 1)) * rng.choice((30, 1_800)))
         until(partial(have, 48))
-        set_clock(back)
+        clock.move(back)
         upgraded.kill()
         upgraded.takes(0.04)
         upgraded.start()
         until(lambda: state())
         assert state() == "regressed", exporter.values("infercanary_verdict_info")
-        set_clock(-back // 2)
+        clock.move(-back // 2)
         exporter.kill()
         exporter.start()
         until(lambda: state())

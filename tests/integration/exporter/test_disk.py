@@ -21,7 +21,7 @@ from store_writer import KEEP, RUNS, S, take
 from infercanary.store.sqlite import SqliteStore
 from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until
 
-pytestmark = needs_cc
+pytestmark = [needs_cc, pytest.mark.store]
 
 
 def batches_in(path: Path) -> int:

@@ -11,11 +11,11 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import structlog
+from small_disk import fill, mounted
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store import database
@@ -117,18 +117,8 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    with mounted(tmp_path / "disk", 2) as disk:
+        yield disk
 
 
 @pytest.mark.root
@@ -166,10 +156,7 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
 
 @pytest.mark.root
 def test_a_full_disk_while_it_is_opened(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
-    with suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    ballast = fill(small_disk)
     path = small_disk / "store.db"
     with pytest.raises(StoreError, match=re.escape(f"{path}: the disk is full")):
         SqliteStore.open(path)

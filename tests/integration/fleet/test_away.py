@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from postgres import Postgres, running
+from small_disk import fill, mounted
 from structlog.testing import capture_logs
 
 from infercanary.exporter.judging.thread import Judging
@@ -90,30 +91,9 @@ def survives(
 # Its disk --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of PostgreSQL's own; ``ballast`` fills it."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
-    try:
-        shutil.chown(folder, "postgres")
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
-    with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
 @pytest.mark.root
 def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
-    with disk(postgres.folder / "small", 24) as small:
+    with mounted(postgres.folder / "small", 24, "postgres") as small:
         postgres.sql(f"CREATE TABLESPACE small LOCATION '{small}'")
         url = postgres.database()
         name = Location.of(url).shown.rpartition("/")[2]
@@ -131,9 +111,13 @@ def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
 
 @pytest.mark.root
 @pytest.mark.campaign
+@pytest.mark.store
 def test_the_disk_of_its_log_is_full_and_it_stops(judges: ExitStack) -> None:
     """Then all of PostgreSQL's processes end, and begin again once there is room."""
-    with running(fsync="on", synchronous_commit="on") as postgres, disk(postgres.folder / "wal", 40) as small:
+    with (
+        running(fsync="on", synchronous_commit="on") as postgres,
+        mounted(postgres.folder / "wal", 40, "postgres") as small,
+    ):
         postgres.stop()
         log = postgres.folder / "data/pg_wal"
         for entry in log.iterdir():

@@ -14,36 +14,23 @@ from postgres import Postgres, running
 
 from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result
-from infercanary.store.postgres import Location, PostgresStore
-from tests.integration.fleet.world import SERVICE, Exporter, Probe, eventually, fleet, location
-
-KEY = ServiceKey("", SERVICE)
-# What a test watches that the product does not need: each write of a finding, in the order in which they were made.
-AUDIT = """
-CREATE TABLE written (number bigserial PRIMARY KEY, holder text, fence bigint);
-CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
-  INSERT INTO written (holder, fence) VALUES (NEW.holder, NEW.fence); RETURN NEW; END $$ LANGUAGE plpgsql;
-CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCTION note();
-"""
-
-
-def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
-    rows = postgres.sql("SELECT holder, fence FROM written ORDER BY number", url).splitlines()
-    return [(holder, int(fence)) for holder, fence in (row.split("|") for row in rows)]
+from infercanary.store.base import Store
+from infercanary.store.kinds import open_store
+from tests.integration.fleet.world import (
+    AUDIT,
+    KEY,
+    Probe,
+    eventually,
+    fleet,
+    location,
+    one_owner_at_a_time,
+    publishers,
+    written,
+)
 
 
-def one_owner_at_a_time(writes: list[tuple[str, int]]) -> None:
-    fences = [fence for _, fence in writes]
-    assert fences == sorted(fences), "nobody writes by an older lease after a newer one"
-    owners: dict[int, str] = {}
-    assert all(owners.setdefault(fence, holder) == holder for holder, fence in writes), (
-        "a lease has one holder"
-    )
-
-
-def stored(store: PostgresStore) -> dict[str, tuple[int, int]]:
+def stored(store: Store) -> dict[str, tuple[int, int]]:
     """Start → how many runs its rows stand for, after hours also as medians of several, and the last one."""
     return {
         g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
@@ -59,11 +46,7 @@ def made(probes: list[Probe]) -> dict[str, tuple[int, int]]:
     return {boot: (len(numbers), numbers[-1]) for boot, numbers in sequences.items()}
 
 
-def publishers(exporters: list[Exporter]) -> list[str]:
-    return [one.host for one in exporters if one.values("infercanary_verdict")]
-
-
-def undisturbed(store: PostgresStore) -> Result:
+def undisturbed(store: Store) -> Result:
     """The verdict of one judge with a file that got the same runs in one piece."""
     alone = Judging(None)
     alone.turn()
@@ -80,13 +63,13 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
     rng = random.Random(3)
     with running() as postgres:
         url = postgres.database()
-        with closing(PostgresStore(Location.of(url))) as store:
+        with closing(open_store(url)) as store:
             store.canaries()
         postgres.sql(AUDIT, url)
         at = location(postgres, url, tmp_path, lease_seconds=2)
         with fleet(tmp_path, at, hosts=2, replicas=4) as (probes, exporters):
             eventually(lambda: len(publishers(exporters)) == 1)
-            with closing(PostgresStore(Location.of(url))) as store:
+            with closing(open_store(url)) as store:
                 # Of a start that nobody saw while it ran the image is not known, and its runs are left out.
                 eventually(lambda: {probe.boot_id for probe in probes} <= stored(store).keys())
             for probe in probes:
@@ -110,7 +93,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
             for probe in probes:
                 probe.stopped = True
             expected = made(probes)
-            with closing(PostgresStore(Location.of(url))) as store:
+            with closing(open_store(url)) as store:
                 eventually(lambda: stored(store) == expected)
                 taken = store.taken(KEY, "c")
                 assert {boot: count for (_, boot), count in taken.items()} == {
@@ -120,21 +103,22 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                 assert truth.state == "regressed"
 
                 def judged() -> bool:
-                    with closing(PostgresStore(Location.of(url))) as reader:
+                    with closing(open_store(url)) as reader:
+                        assert reader.fleet is not None
                         found = {one.canary: one.body for one in reader.fleet.findings([KEY])}
                     result = msgspec.msgpack.decode(found["c"], type=Finding).result
                     return (result.state, result.upgraded_at) == (truth.state, truth.upgraded_at)
 
                 eventually(judged)
             eventually(lambda: len(publishers(exporters)) == 1)
-        one_owner_at_a_time(written(postgres, url))
+        one_owner_at_a_time(postgres, url)
 
 
 def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(
     tmp_path: Path, postgres: Postgres
 ) -> None:
     url = postgres.database()
-    with closing(PostgresStore(Location.of(url))) as store:
+    with closing(open_store(url)) as store:
         store.canaries()
     postgres.sql(AUDIT, url)
     at = location(postgres, url, tmp_path, lease_seconds=2)
@@ -157,4 +141,4 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
         writes = written(postgres, url)
         assert len([n for n, _ in writes if n in before]) == written_by_stopped
         assert publishers(exporters) == [other.host]
-        one_owner_at_a_time(writes)
+        one_owner_at_a_time(postgres, url)

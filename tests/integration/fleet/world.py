@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -19,12 +21,19 @@ from ports import free_port
 from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
-from infercanary.store.postgres import Location
-from infercanary.store.postgres.location import LEASE_SECONDS
+from infercanary.judge.model import ServiceKey
 
 SERVICE = "search"
+KEY = ServiceKey("", SERVICE)
 _EVERY = 0.05  # seconds between two runs; by the probe's own clock 10
 _BEGAN = 1_790_000_000.0
+# What a test watches that the product does not need: each write of a finding, in the order in which they were made.
+AUDIT = """
+CREATE TABLE written (number bigserial PRIMARY KEY, holder text, fence bigint);
+CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
+  INSERT INTO written (holder, fence) VALUES (NEW.holder, NEW.fence); RETURN NEW; END $$ LANGUAGE plpgsql;
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCTION note();
+"""
 
 
 class Probe:
@@ -43,7 +52,12 @@ class Probe:
         self._lock = threading.Lock()
         self._runs: list[Run] = []
         self._boots = 0
+        self._asked = 0
         self.stopped = False
+        self.url = ""
+        """Where it is served."""
+        self.reported: set[str] = set()
+        """Starts that an exporter asked while they ran."""
         self.upgrade(0.02, "1")
 
     def upgrade(self, seconds: float, torch: str) -> None:
@@ -72,9 +86,16 @@ class Probe:
                 )  # fmt: skip
             return [*self._runs]
 
+    @property
+    def is_collected(self) -> bool:
+        """Whether the exporter that asked last has all of its runs."""
+        return self.stopped and self._asked == len(self.made())
+
     def report(self, since: str) -> bytes:
         """What it answers."""
         runs = self.made()
+        self._asked = int(since or 0)
+        self.reported.add(self.boot_id)
         found = Report(
             SCHEMA_VERSION, self.boot_id, self._started_at, str(len(runs)), 0, (), self._environment,
             tuple(runs[int(since or 0) :]),
@@ -101,8 +122,9 @@ def served(probe: Probe) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
+    probe.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield probe.url
     finally:
         server.shutdown()
         server.server_close()
@@ -117,17 +139,28 @@ class Exporter:
         port: It listens at.
         store: The database.
         probes: Container → URL.
+        environment: Variables that its process has besides those of this one.
+        poll_seconds: Between two questions to a probe.
     """
 
-    def __init__(self, folder: Path, host: str, port: int, store: str, probes: dict[str, str]) -> None:
-        self.host, self.port = host, port
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        port: int,
+        store: str,
+        probes: dict[str, str],
+        environment: Mapping[str, str] = {},
+        poll_seconds: float = 0.2,
+    ) -> None:
+        self.host, self.port, self.environment = host, port, environment
         self._config = folder / f"{host}.yaml"
         self._log = folder / f"{host}.log"
         listed = "".join(
             f"\n- {{url: '{url}', service: {SERVICE}, container: {name}}}" for name, url in probes.items()
         )
         self._config.write_text(
-            f"listen: 127.0.0.1:{port}\npoll_seconds: 0.2\nstore: {store}\nhost: {host}\n"
+            f"listen: 127.0.0.1:{port}\npoll_seconds: {poll_seconds}\nstore: {store}\nhost: {host}\n"
             f"docker: {{enabled: false}}\nprobes:{listed or ' []'}\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
@@ -136,7 +169,16 @@ class Exporter:
         """Start it; it is up a second or so later."""
         command = [sys.executable, "-m", "infercanary", "exporter", "--config", str(self._config)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
+
+    def stop(self) -> None:
+        """End it as a container's stop does, and wait for that."""
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(60) == 0
+        self.process = None
 
     def kill(self) -> None:
         """End it as the kernel does where memory runs out."""
@@ -150,7 +192,7 @@ class Exporter:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
                 text = response.read().decode()
-        except OSError:
+        except (OSError, HTTPException):  # also where it is killed in the middle of an answer
             return {}
         return {labels: float(value) for labels, value in re.findall(rf"^{name}(\S*) (\S+)$", text, re.M)}
 
@@ -159,30 +201,74 @@ class Exporter:
         return self._log.read_text()
 
 
-def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = LEASE_SECONDS) -> str:
+def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = 20.0) -> str:
     """The database ``url`` over TCP, with a password in a file."""
     (folder / "password").write_text(PASSWORD)
     return (
-        f"postgresql://postgres@127.0.0.1:{postgres.port}/{Location.of(url).shown.rpartition('/')[2]}"
+        f"postgresql://postgres@127.0.0.1:{postgres.port}/{urlsplit(url).path[1:]}"
         f"?password_file={folder / 'password'}&lease_seconds={lease_seconds}"
     )
 
 
 @contextmanager
 def fleet(
-    folder: Path, store: str, hosts: int, replicas: int, began: float = _BEGAN
+    folder: Path,
+    store: str | Sequence[str],
+    hosts: int,
+    replicas: int,
+    began: float = _BEGAN,
+    environments: Sequence[Mapping[str, str]] = (),
+    poll_seconds: float = 0.2,
 ) -> Iterator[tuple[list[Probe], list[Exporter]]]:
-    """So many replicas of one service, spread over hosts, each with an exporter that runs."""
+    """So many replicas of one service, spread over hosts, each with an exporter that runs.
+
+    Args:
+        folder: For settings and logs.
+        store: One for all exporters, or one for each.
+        hosts: How many.
+        replicas: How many, of all hosts.
+        began: First start of each replica, a Unix time.
+        environments: Variables that the exporters have besides; one for each, or none.
+        poll_seconds: Between two questions to a probe.
+
+    Yields:
+        Probes and exporters.
+    """
+    stores = [store] * hosts if isinstance(store, str) else store
     with ExitStack() as stack:
         probes = [Probe(f"c-{number}", began) for number in range(replicas)]
         urls = [stack.enter_context(served(probe)) for probe in probes]
         exporters = []
-        for number in range(hosts):
+        for number, (one, environment) in enumerate(zip(stores, environments or [{}] * hosts, strict=True)):
             own = {probes[i].name: urls[i] for i in range(number, replicas, hosts)}
-            exporters.append(Exporter(folder, f"h-{number}", free_port(), store, own))
+            exporters.append(
+                Exporter(folder, f"h-{number}", free_port(), one, own, environment, poll_seconds)
+            )
             stack.callback(exporters[-1].kill)
             exporters[-1].start()
         yield probes, exporters
+
+
+def publishers(exporters: Sequence[Exporter]) -> list[str]:
+    """Hosts whose exporter shows a verdict."""
+    return [one.host for one in exporters if one.values("infercanary_verdict")]
+
+
+def one_owner_at_a_time(postgres: Postgres, url: str) -> None:
+    """All writes of findings since :data:`AUDIT` were made by the holder of the lease."""
+    owners: dict[int, str] = {}
+    writes = written(postgres, url)
+    fences = [fence for _, fence in writes]
+    assert fences and fences == sorted(fences), "nobody writes by an older lease after a newer one"
+    assert all(owners.setdefault(fence, holder) == holder for holder, fence in writes), (
+        "a lease has one holder"
+    )
+
+
+def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
+    """Holder and fence of each write of a finding since :data:`AUDIT`."""
+    rows = postgres.sql("SELECT holder, fence FROM written ORDER BY number", url).splitlines()
+    return [(holder, int(fence)) for holder, fence in (row.split("|") for row in rows)]
 
 
 def eventually(condition: Callable[[], object], seconds: float = 240.0) -> None:

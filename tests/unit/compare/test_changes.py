@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from infercanary.compare.changes import LEAST, MOST, blocked, scan_runs
+from infercanary.compare.changes import LEAST, MOST, scan_runs
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
 
@@ -60,12 +58,17 @@ def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
     assert result.unit == "s" and result.starts == 3
 
 
-@given(st.integers(1, 500), st.integers(1, 50))
-def test_blocks_are_few_and_even(size, most):
-    block, medians = blocked(np.arange(1.0, size + 1), most)
-    assert medians.size <= most
-    assert 0 <= size - block * medians.size < block
-    assert medians[0] == (1 + block) / 2
+def test_a_change_names_all_that_began_near_it(journal):
+    """A container that restarted at once: the two runs of its first boot are no place of their own."""
+    paths = [
+        journal("a", [0.02]),
+        journal("b", [0.03], count=2, torch="2.8.0"),
+        journal("c", [0.03], torch="2.13.0"),
+    ]
+    recording = read(paths)
+    (change,) = scan_runs("", recording.canaries["resnet18"], components=recording.components).changes
+    assert (change.start, change.index) == ("c-0", pytest.approx(40, abs=2))
+    assert [(c.before, c.after) for c in change.changes] == [("2.7.0", "2.13.0")]
 
 
 def test_a_long_series_is_scanned_in_blocks():
@@ -74,4 +77,5 @@ def test_a_long_series_is_scanned_in_blocks():
     points[12_000:] *= 1.1
     result = scan_runs("", RecordedRuns([points]))
     assert result.block == 20 and result.exit_code == 1
+    assert sum(level.runs for level in result.levels) == points.size
     assert result.changes[0].index == pytest.approx(12_000, abs=100)

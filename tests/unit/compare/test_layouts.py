@@ -83,7 +83,7 @@ def google_benchmark_csv(x: Latencies) -> str:
     header = (
         "name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,label,error_occurred"
     )
-    rows = [f'"BM_a",10,{1e9 * s},1,ns,,,,' for s in x]
+    rows = [f'"BM_a",10,{1e9 * s},{"1" if i else "a cell that is not read"},ns,,,,' for i, s in enumerate(x)]
     return lines(f"{header},error_message", [f"{row}," for row in [*rows, '"BM_a_mean",10,9e9,1,ns,,,,']])
 
 
@@ -475,8 +475,8 @@ def test_the_commands_take_such_files(monkeypatch: Any, capsys: Any, tmp_path: A
     write("failing", serving_that_fails(2))
     assert "equivalent" in run("compare", "oha", "hey") and "steady" in run("scan", "oha")
     assert "holds one series of numbers, and stream ttfts, itls" in run("compare", "stream", "oha")
-    assert f"ttfts: inconclusive: {HALF} of {COUNT} runs failed, 0 of {COUNT} before" in run(
-        "compare", "stream", "failing"
+    assert f": {HALF} of {COUNT} runs failed, 0 of {COUNT} before" in " ".join(
+        run("compare", "stream", "failing").split()
     )
     assert "give COLUMN=VALUE" in run("scan", "oha", "--where", "label")
 

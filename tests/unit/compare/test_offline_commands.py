@@ -101,9 +101,9 @@ def test_two_files_of_numbers_are_one_series_and_say_so(run, write, numbers):
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("12", "12", "inconclusive: all values are 12"),
-        ("0.012", "12e-3", "inconclusive: all values are 0.012"),
-        ("4", "5", "inconclusive +25.0 % [+0.0, +66.7] (4 → 5)"),
+        ("12", "12", "inconclusive +0.0 % ["),
+        ("0.012", "12e-3", "inconclusive +0.0 % ["),
+        ("4", "5", "inconclusive +25.0 % [+0.0, +66.7]"),
     ],
 )
 def test_whole_milliseconds_hide_a_change_of_less_than_one(run, write, before, after, said):
@@ -234,10 +234,10 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
     journal("new", [0.02, 0.0201, 0.02], canaries=("x", "z"))
     out = run("compare", "old", "new", "--html", "r.html", code=3)
-    first = "y: inconclusive: too few runs: a start needs 8; 120 of the baseline and 0 of the candidate count"
+    first = "y: inconclusive: too few runs"
     assert " ".join(out.split()).startswith(first)
     assert re.findall(r"^(\w): (\w+)", out, re.MULTILINE) == [("y", "inconclusive"), ("x", "equivalent")]
-    assert "find out why its runs fail or are missing" in " ".join(out.split())
+    assert "find out why runs of the candidate fail or are missing" in " ".join(out.split())
     assert "only here, and so not judged: z" in out
     words = " ".join(Page((tmp_path / "r.html").read_text()).text.split())
     assert words.index("y: inconclusive") < words.index("x: equivalent")
@@ -270,14 +270,14 @@ def test_a_candidate_that_fails_does_not_pass(run, journal, tmp_path):
     journal("old", [0.02, 0.0201, 0.02])
     journal("new", [0.02, 0.0201, 0.02])
     journal("new", [0.02], count=480, boot="bad", outcome="timed_out", latencies=())
-    said = "inconclusive: 480 of 600 runs failed, 0 of 120 before; the others: equivalent "
+    said = "480 of 600 runs failed, 0 of 120 before"
     out = run("compare", "old", "new", "--html", "r.html", code=3)
-    assert " ".join(out.split()).startswith(f"resnet18: {said}")
-    assert "next find out why its runs fail" in " ".join(out.split()) and "settle it" not in out
+    assert out.startswith("resnet18: inconclusive ") and said in " ".join(out.split())
+    assert "next find out why runs of the candidate fail" in " ".join(out.split()) and "settle it" not in out
     page = (tmp_path / "r.html").read_text()
     assert said in " ".join(Page(page).text.split()) and '<article class="inconclusive">' in page
     result = json.loads(run("compare", "old", "new", "--json", code=3))
-    assert result["sentence"].startswith(said) and result["failures_rose"] is True
+    assert said in result["sentence"] and result["failures_rose"] is True
     assert (result["baseline"]["attempts"], result["candidate"]["attempts"]) == (
         {"begun": 120, "failed": 0},
         {"begun": 600, "failed": 480},
@@ -293,7 +293,7 @@ def test_scan_as_text_and_json(run, write, numbers, journal):
     result = json.loads(run("scan", "s", "--json", code=1))
     assert result["verdict"] == "slower" and result["changes"][0]["index"] == pytest.approx(60, abs=3)
     assert result["changes"][0]["at"] is None and len(result["levels"]) == 2
-    assert run("scan", write("t", numbers()), code=0).startswith("steady: no change of level in 100 runs\n")
+    assert run("scan", write("t", numbers()), code=0).startswith("steady: 0 changes of level in 100 runs\n")
     assert run("scan", write("u", [1, 2]), code=3).startswith("inconclusive: a scan needs 24 runs")
     journal("a", [0.02, 0.026])
     words = " ".join(run("scan", "a", code=1).split())
@@ -402,11 +402,13 @@ def test_the_numbers_that_decide_can_be_set(run, write, numbers):
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 1), (("--gate", "latency"), 0), (("--expect", "+5%"), 0)])
-def test_more_memory_at_equal_latency_is_a_regression(run, journal, options, code):
+def test_more_memory_at_equal_latency_is_a_regression(run, journal, tmp_path, options, code):
     for name, memory in (("old", 3e9), ("new", 3.9e9)):
         journal(name, [0.02] * 4, measures={"host_memory": memory})
-    out = run("compare", "old", "new", *options, code=code)
-    assert re.match(r"resnet18: equivalent .*; host memory regressed \+30\.0 %", " ".join(out.split()))
+    out = run("compare", "old", "new", *options, "--html", "r.html", code=code)
+    assert re.match(r"resnet18: equivalent .*: host memory regressed \+30\.0 %", " ".join(out.split()))
+    colour = "regressed" if code else "equivalent"
+    assert f'<article class="{colour}">' in (tmp_path / "r.html").read_text(), "it follows the exit code"
     assert json.loads(run("compare", "old", "new", *options, "--json", code=code))["regressed"] == [
         "host_memory"
     ]
@@ -462,5 +464,5 @@ def test_a_claim_is_checked_instead_of_the_verdict(run, journal, tmp_path):
     assert slower.startswith("resnet18: regressed"), "that it is slower was expected"
     few = journal("few.jsonl", [0.012], count=3)
     out = run("compare", old, few, "--expect", "-40%", code=3)
-    assert "not known whether -40.0 % holds" in " ".join(out.split())
+    assert "-40.0 % is not known to hold" in " ".join(out.split())
     run("compare", old, new, "--expect", "40%", code=2)

@@ -50,7 +50,7 @@ def test_each_format_gives_the_same_numbers(each, end, delimiter, text):
     [
         ("# a\n\n0.5  # warm, 2nd\n  1\n#\n2e-3\n", [0.5, 1, 0.002]),
         ("# made by x\nlatency\n1\n\n# more\n2\n", [1, 2]),
-        ('# x\n{"a": 1}\n\n{"a": 2}\n', [1, 2]),
+        ('# x\n{"a": 1}\n\n{"a": 2}\n', [1, 2]), ('{}\n{"a": 1}\n{"a": 2}\n', [1, 2]),
         ("a;b\n", None), ("sep=|\nt|latency\n12:00|7\n", [7]), ('latency\n"1,234.5"\n', [1234.5]),
         ("t;latency\nx;12,5\ny;1.234,5\n", [12.5, 1234.5]), ("t;latency\nx;12,5 ms\n", [0.0125]),
         ('"latency\n(ms)",id\n3,x\n', [3]), ("1m2.5s\n850 µs\n", [62.5, 0.00085]),
@@ -70,9 +70,10 @@ def test_a_header_behind_a_hash_names_columns_of_whole_numbers():
     assert values("# latency\n1\n2\n", "latency") == [1, 2]
 
 
-def test_a_truncated_last_line_of_objects_is_left_out():
+@pytest.mark.parametrize("last", ['{"a', "[1", "Terminated"])
+def test_a_truncated_last_line_of_objects_is_left_out(last):
     notes: list[str] = []
-    assert values('{"a": 1}\n{"a": 2}\n{"a', notes=notes) == [1, 2]
+    assert values('{"a": 1}\n{"a": 2}\n' + last, notes=notes) == [1, 2]
     assert notes == ["f: the last line is truncated, and was left out"]
 
 
@@ -81,7 +82,7 @@ def test_a_truncated_last_line_of_objects_is_left_out():
     [
         ('{"a": 1}\n{"a\n', "", "f:2: not JSON"),
         ('{"a": 1}\n{"a\n{"a": 2}', "", "f:2: not JSON"),
-        ('{"a": 1}\n0.5', "a", "f:2: not JSON (no object)"),
+        ('{"a": 1}\n0.5', "a", "f:2: `0.5` among objects; put one object on each line"),
         ("1,\n2,\n", "", "f:1: `1, ` is no header, and not one number"),
         ("1,2\n3,4\n", "", "f:1: `1, 2` is no header, and not one number"),
         ("12,5\n12,7\n", "", "f:1: `12, 5` is no header, and not one number; give one number a line, with a decimal"),
@@ -123,7 +124,8 @@ def test_a_truncated_last_line_of_objects_is_left_out():
         ('{"a": 1, "b": {"c": 2}}\n', "b.d", "f: no column `b.d`; give --column one of: a, b.c"),
         ('{"a": 1, "b": [["x"]]}\n', "a", "f: one JSON object (b), without single runs"),
         ('{"p50": 1, "p99": 2}\n', "", "f: one JSON object (p50, p99), without single runs"),
-        ('{"a": 1}\n0.5\n', "a", "f:2: not JSON (no object); put one object on each line"),
+        ('{"a": 1}\n0.5\n', "a", "f:2: `0.5` among objects"),
+        ('{"id": 7, "error": "x"}\n' * 100 + '{"id": 7, "a": 1}\n', "", "f: its first 100 runs failed, and do not name"),
         ('{"a": "x"}\n', "", "f: entry 1: `x` is not a number"),
         ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
         ("21\n20ms\n", "", "f:2: `20ms` has a unit, unlike the numbers before"),

@@ -11,7 +11,6 @@ from infercanary.judge.origin import Origin
 from infercanary.judge.result import Causes, Change, Doubts, Looks, Part
 from infercanary.pages.from_result import (
     causes_facts,
-    condition_facts,
     measures_table,
     operators_table,
     verdict_document,
@@ -56,7 +55,7 @@ def test_what_a_sentence_leaves_out_is_a_fact() -> None:
         doubts=Doubts(is_by_reference=True, redrawn=3),
     )  # fmt: skip
     words = sentence(result)
-    facts = values([*condition_facts(result), *causes_facts(result.causes)])
+    facts = values([*verdict_document(result, words, {}).facts])
     left_out = {label for label, value in facts.items() if str(value) not in words}
     assert left_out >= {"2 contended starts", "compared on", "gpu_busy"} and "output changed" not in left_out
     assert (facts["compared on"], facts["2 contended starts"]) == ("3 hosts", "excluded")
@@ -67,9 +66,9 @@ def test_the_document_of_a_verdict() -> None:
         causes=CAUSES, origins=ORIGINS, baseline=0.02, current=0.022, medians=((0.02, 0.021), (0.022,)),
         looks=Looks(5, 8),
     )  # fmt: skip
-    document = verdict_document(result, "words", {HOST_MEMORY: MeasureVerdict("equivalent")}, name="c")
+    document = verdict_document(result, "words", {HOST_MEMORY: MeasureVerdict("equivalent")})
     facts = {fact.label: fact for fact in document.facts}
-    assert (document.name, document.verdict, document.sentence) == ("c", "regressed", "words")
+    assert (document.verdict, document.sentence) == ("regressed", "words")
     assert (facts["old median"].value, facts["new median"].value, facts["new median"].unit) == (
         0.02,
         0.022,
@@ -87,7 +86,7 @@ def test_the_document_of_a_verdict() -> None:
     ] and chart.marks == [2]
     assert [table.title for table in document.tables] == ["measures", "operators"]
     few = verdict_document(upgraded("settling", None, looks=Looks(0, 5), runs=3), "words", {})
-    assert values([*few.facts])["progress"] == "collecting: 3 of 5 runs" and not few.charts and not few.tables
+    assert values([*few.facts])["progress"] == "collecting: 3 of 5 runs" and not few.tables
 
 
 def test_tables() -> None:

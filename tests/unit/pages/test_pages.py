@@ -98,12 +98,14 @@ def test_distributions_show_their_medians() -> None:
     drawing = figure(Chart("a", "distributions", sides))
     assert "A, median 10 ms" in drawing and "B, median 20 ms" in drawing and "C" not in drawing
     first, second = (float(x) for x in re.findall(r'class="middle" d="M([\d.]+) ', drawing))
-    assert 0 < first < 30 < 120 < second < 150
+    assert 0 < first < 12 < 48 < second < 60
     assert drawing.count('class="fill') == drawing.count("<svg") == 2
 
 
 @pytest.mark.parametrize("kind", ["points", "distributions"])
-@pytest.mark.parametrize("values", [[1e308, 1.79e308], [5e-324], [1e-322, 1e-321], [-2.0, -3.0]])
+@pytest.mark.parametrize(
+    "values", [[1e308, 1.79e308], [5e-324], [1e-322, 1e-321], [-2.0, -3.0], [-1.7e308, 1.7e308]]
+)
 def test_any_number_can_be_drawn(kind: Kind, values: Sequence[float]) -> None:
     drawing = figure(Chart("a", kind, [Series("a", [*values] * 20)]))
     assert "<path" in drawing and "nan" not in re.sub("<span.*|<p.*|<svg.*", "", drawing)

@@ -100,7 +100,6 @@ SCENARIOS: dict[str, Result] = {
     "settling, both": Result(state="settling", changed="both"),
     "no earlier image": Result(state="no_baseline"),
     "too few runs before": Result(state="no_baseline", upgraded_at=1.0),
-    "too few runs on this hardware": Result(state="no_baseline", upgraded_at=1.0, hosts=2),
     "image rolled back": Result(state="no_baseline", rolled_back_image="search:2", candidate_image="search:1"),
     "model rolled back": Result(state="no_baseline", rolled_back_image="search:1", candidate_image="search:1"),
     "settings changed": Result(state="no_baseline", settings_changed_at=1.78e9),
@@ -120,7 +119,6 @@ SCENARIOS: dict[str, Result] = {
     "unknown, siblings": slow("unknown", unknown_siblings=True),
     "unknown, waiting": slow("unknown", unknown_waiting=True),
     "unknown, load": slow("unknown", unknown_load=True),
-    "unknown, mostly host": slow("unknown", host=Part(0.3, 0.2, 0.4), image=Part(0.09, -0.02, 0.2)),
     # Alarms.
     "memory kills": slow(memory_kills=(1, 3)),
     "CPU fallback": slow(cpu_fallback=True),

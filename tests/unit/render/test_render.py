@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -89,6 +91,16 @@ def test_texts_of_others_are_printable_and_short() -> None:
     assert len(text) < 60_000
 
 
+@pytest.mark.parametrize("kind", ["points", "distributions"])
+@pytest.mark.parametrize("values", [[-9e9, 9e9], [5e-324] * 20, [1.0] * 30 + [9e9], [3.0, None, math.nan]])
+def test_any_series_has_bars_on_the_scale(
+    kind: Literal["points", "distributions"], values: list[float]
+) -> None:
+    document = Document(charts=[Chart("a", kind, [Series("b", values), Series("none", [None])], marks=[1])])
+    _, bars, *others = render_text(document).splitlines()
+    assert re.search("[▁▂▃▄▅▆▇█]", bars) and "▲" in others[-1] and max(map(len, [bars, *others])) <= 80
+
+
 def test_a_number_stays_with_its_unit_and_its_interval() -> None:
     for width in range(20, 60):
         for text in wrapped("all of it is +178 % [+116, +259] slower, 57.5 ms and 160 MB", width):
@@ -146,7 +158,6 @@ def test_json_has_the_worst_documents_fields_first() -> None:
         (units.interval(1.78, 1.16, 2.59), "+178 % [+116, +259]"),
         (units.interval(8.2, 6.5, 10.3), "×9.2 [×7.5, ×11.3]"),
         (units.interval(0.1, -1.0, math.inf), "×1.1 [×0, ×∞]"),
-        (units.finite(math.nan), None),
     ],
 )
 def test_numbers_for_people(shown: object, expected: object) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
 from infercanary.compare import options
-from infercanary.compare.comparison import Gate, compare_runs, judged, with_claim
+from infercanary.compare.comparison import Gate, compare_runs, judged
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.document import comparison_document
 from infercanary.compare.options import Output
@@ -125,9 +125,9 @@ def command(
             restart_sd=None if restart_sd is None else restart_sd / 100,
             policy=policy,
             gate=gate,
+            claimed=claimed,
         )
-        result = with_claim(result, claimed, policy)
-        documents.append(comparison_document(result, judged(before, policy), judged(after, policy)))
+        documents.append(comparison_document(result, judged(before), judged(after)))
     notes = [*old.notes, *new.notes]
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
         notes.append(f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}")

@@ -1,0 +1,44 @@
+"""A process's wall clock that a test sets while the process runs: libfaketime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+needs_faketime = pytest.mark.skipif(
+    LIBRARY is None, reason="a clock that is set needs libfaketime: apt-get install libfaketime"
+)
+
+
+class Clock:
+    """The clock of processes that are started with its variables; at first it is right.
+
+    Args:
+        offset: A file to be made, in a folder that these processes may read.
+    """
+
+    def __init__(self, offset: Path) -> None:
+        self._offset = offset
+        self._seconds = 0
+        self.move(0)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that the environment of a process is to have besides."""
+        return {
+            "LD_PRELOAD": str(LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def move(self, seconds: int) -> None:
+        """Set the clock forward by so many seconds, or back."""
+        self._seconds += seconds
+        new = self._offset.with_suffix(".new")
+        new.write_text(f"{self._seconds:+d}")
+        new.chmod(0o644)
+        new.replace(self._offset)

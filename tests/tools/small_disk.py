@@ -1,0 +1,45 @@
+"""A file system of a few MiB, to be filled."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def mounted(folder: Path, megabytes: int, user: str = "") -> Iterator[Path]:
+    """Mount it; skips the test where that is not allowed.
+
+    Args:
+        folder: Made.
+        megabytes: Its size.
+        user: Its owner; empty for this process's.
+
+    Yields:
+        The folder.
+    """
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+    try:
+        if user:
+            shutil.chown(folder, user)
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on the disk of a folder; returns the file that takes it."""
+    ballast = folder / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
