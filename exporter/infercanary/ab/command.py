@@ -96,7 +96,6 @@ def command(
     """
     pair = sides.read(images, experiment, both, a, b)
     shown = Output(**output)
-    _ = shown.kind  # checked before minutes are spent, as are the files
     for option, path in (("--html", shown.html), ("--junit", shown.junit)):
         if path and (why := unwritable(path)):
             raise UsageError(f"{option}: {why}")

@@ -1,17 +1,14 @@
-"""Documents of results of files: a comparison, a scan, and rows of stores side by side."""
+"""Documents of results of files: a comparison and a scan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
-from infercanary.compare.overview import COLUMNS, OverviewRow
 from infercanary.compare.recording import RecordedRuns, shown
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.shift import CHANGED
@@ -19,10 +16,6 @@ from infercanary.pages.from_result import causes_facts, measures_table, operator
 from infercanary.pages.sentence import listed
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.units import count, interval, short, value, when
-
-_UNITS = {"seconds": "s", "ratio": "ratio", "bytes": "bytes", "joules": "joules"}
-"""End of a column's name → unit of a fact."""
-_LATENCIES = 6  # columns of the first table of stores
 
 
 def comparison_document(
@@ -113,36 +106,6 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
         tables=_table("changes", ("index", "time", "shift", "what began there"), changes),
         charts=[chart] if series.runs else (),
     )
-
-
-def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return two tables for each canary: latencies, then throughput and cost. What all rows share is a fact.
-
-    Args:
-        rows: One or more; those of a canary one after the other.
-    """
-    numbers = [
-        (attrgetter(field), _UNITS.get(column.rpartition("_")[2], ""))
-        for column, (field, title) in COLUMNS.items()
-        if title
-    ]
-    titles = [*(title for _, title in COLUMNS.values() if title), "of"]
-    names = [field for field, title in COLUMNS.values() if not title and field != "canary"]
-    shared = [name for name in names if len({getattr(row, name) for row in rows}) == 1]
-    own = [name for name in names if name not in shared]
-    tables = []
-    for canary, group in groupby(rows, key=attrgetter("canary")):
-        cells = [
-            [
-                *(Fact("", number(row), unit).text for number, unit in numbers),
-                " · ".join(filter(None, (shown(getattr(row, name), 80) for name in own))),
-            ]
-            for row in group
-        ]
-        latencies = [[*row[:_LATENCIES], row[-1]] for row in cells]
-        tables += _table(canary, [*titles[:_LATENCIES], "of"], latencies)
-        tables += _table(f"{canary}: cost", titles[_LATENCIES:], [row[_LATENCIES:] for row in cells])
-    return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 
 def plain(result: object) -> Any:

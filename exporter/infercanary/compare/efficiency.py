@@ -1,4 +1,4 @@
-"""Throughput, memory and energy of a canary, and what 1,000 inferences cost. Pure.
+"""Throughput, memory and energy of a canary, and the cost of 1,000 inferences. Pure.
 
 An inference is one sample: a request with a batch of 8 is 8 of them.
 """
@@ -6,7 +6,7 @@ An inference is one sample: a request with a batch of 8 is 8 of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Literal
 
@@ -19,15 +19,13 @@ from infercanary.judge.model import Sample
 _LEAST, _MOST = 1e-15, 1e15  # of any measure, in its base unit: a probe may report anything
 _MOST_PRICE = 1e9
 
-ThroughputSource = Literal["sweep", "runs", "latency"]
-
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over runs. What is not known is None."""
+    """Medians over runs; None where a number is not known."""
 
     throughput: float
     """Samples a second at the best load that is known."""
-    throughput_from: ThroughputSource
+    throughput_from: Literal["sweep", "runs", "latency"]
     """A sweep; the canary's own requests; or its latency, as if each request were one inference, one at a time."""
     best_load: str = ""
     """Of a sweep, such as ``batch 8``."""
@@ -40,25 +38,19 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     """Of 1,000 inferences at that throughput, in the currency of the price."""
 
 
-def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficiency:
-    """Return what the runs of a canary show of its cost.
+def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -> Efficiency:
+    """Return the efficiency of a canary.
 
     Args:
-        samples: Those that count, one or more.
+        samples: Runs that count.
+        latency: Their median, in seconds.
         price: Of an hour of the machine; None where it is not known.
-
-    Returns:
-        Medians, the throughput at the best load, and the cost at that throughput.
     """
     values: dict[str, list[float]] = {}
-    latencies, batches = [], []
     for sample in samples:
-        latencies.append(sample.median or math.nan)
         for name, number in sample.measures.items():
             if _LEAST < number < _MOST:
                 values.setdefault(name, []).append(number)
-                if name == THROUGHPUT:  # the batch over the mean of the repeats
-                    batches.append(number * latencies[-1])
     medians = {name: median(numbers) for name, numbers in values.items()}
     loads = {
         name: measure.words.removeprefix("throughput at ")
@@ -66,12 +58,13 @@ def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficie
         if (measure := measure_of(name)) and measure.unit == "samples/s"
     }
     best = max(loads, key=medians.__getitem__, default="")
-    rate = medians[best] if best else 1 / median(latencies)
-    batch = max(1, round(median(batches))) if batches else 1
+    rate = medians.get(best, 1 / latency)
+    is_sweep = best not in ("", THROUGHPUT)
+    batch = max(1, round(medians.get(THROUGHPUT, 0.0) * latency))  # samples of a request
     return Efficiency(
         throughput=rate,
-        throughput_from="latency" if not best else "runs" if best == THROUGHPUT else "sweep",
-        best_load="" if best == THROUGHPUT else loads.get(best, ""),
+        throughput_from="sweep" if is_sweep else "runs" if best else "latency",
+        best_load=loads[best] if is_sweep else "",
         host_memory=medians.get(HOST_MEMORY),
         device_memory=medians.get(DEVICE_MEMORY),
         energy_per_1000=1000 * medians[ENERGY] / batch if ENERGY in medians else None,
@@ -79,20 +72,13 @@ def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficie
     )
 
 
-def prices(texts: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
-    """Read ``--price``.
-
-    Args:
-        texts: ``2.5`` for every host, or ``HOST=2.5`` for one.
-        hosts: Names of all hosts.
-
-    Returns:
-        Host → price of an hour; without those for which none is given.
+def prices(texts: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
+    """Return host → price of an hour, of ``--price``: ``2.5`` for every host, or ``HOST=2.5`` for one.
 
     Raises:
         UsageError: It is no price, or of no host.
     """
-    found: dict[str, float] = {}
+    price_of: dict[str, float] = {}
     for text in sorted(texts, key=lambda text: "=" in text):  # a host's own price counts
         host, _, number = text.rpartition("=")
         try:
@@ -103,5 +89,5 @@ def prices(texts: Iterable[str], hosts: Iterable[str]) -> dict[str, float]:
             raise UsageError(
                 f"--price {text}: give what an hour costs, such as 2.5, or gpu-1=2.5; hosts: {', '.join(hosts)}"
             )
-        found |= dict.fromkeys([host] if host else hosts, price)
-    return found
+        price_of |= dict.fromkeys([host] if host else hosts, price)
+    return price_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.comparison import ComparisonResult, compare_runs, judged
+from infercanary.compare.comparison import compare_runs, judged
 from infercanary.compare.document import comparison_document
 from infercanary.compare.read import pick, read
 from infercanary.pages.html import render_page
@@ -18,21 +18,20 @@ from infercanary.render.document import Document
 class ComparedResults:
     """A verdict. As text it is the sentence, in a notebook a page as of ``infercanary compare --html``."""
 
-    result: ComparisonResult
     document: Document
 
     @property
     def verdict(self) -> str:
         """``regressed``, ``improved``, ``equivalent`` or ``inconclusive``."""
-        return self.result.verdict
+        return self.document.verdict
 
     @property
     def sentence(self) -> str:
         """The judge's words."""
-        return self.result.sentence
+        return self.document.sentence
 
     def __str__(self) -> str:
-        return self.result.sentence
+        return self.document.sentence
 
     __repr__ = __str__
 
@@ -67,4 +66,4 @@ def answer(
         )
     baseline, candidate = (pick(read([str(path)]), name)[name] for path in (old, new))
     result = compare_runs(name, baseline, candidate, restart_sd=restart_sd, subject=subject)
-    return ComparedResults(result, comparison_document(result, judged(baseline), judged(candidate)))
+    return ComparedResults(comparison_document(result, judged(baseline), judged(candidate)))

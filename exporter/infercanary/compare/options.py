@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -18,7 +15,6 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import claim
 from infercanary.compare.comparison import GATES
 from infercanary.compare.terminal import say, width
-from infercanary.contract.text import masked
 from infercanary.judge.policy import Policy
 from infercanary.pages import html
 from infercanary.pages.junit import render_junit
@@ -30,24 +26,13 @@ from infercanary.render.units import when
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SECRET = re.compile(r"((?:--\w+=)?env\.\w+)=.*", re.DOTALL)
-"""A variable of `ab`, whose value may be a secret; a report is passed on."""
-
 
 class Output(NamedTuple):
     """Values of the options of :func:`output`: where an answer goes."""
 
-    as_json: bool = False
-    html: str = ""
     form: str = "text"
+    html: str = ""
     junit: str = ""
-
-    @property
-    def kind(self) -> str:
-        """The format to print."""
-        if self.as_json and self.form not in ("text", "json"):
-            raise UsageError(f"--json and --format {self.form}: exclude each other; give one of them")
-        return "json" if self.as_json else self.form
 
     def show(
         self,
@@ -58,7 +43,7 @@ class Output(NamedTuple):
         sides: tuple[str, str] = ("baseline", "candidate"),
         **more: Any,
     ) -> int:
-        """Print an answer, then write the files that were asked for, and return its exit code.
+        """Write the files that were asked for, then print the answer, and return its exit code.
 
         Args:
             documents: One for each canary, in the order in which they are shown.
@@ -67,19 +52,18 @@ class Output(NamedTuple):
             sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
-        if self.kind == "json":
-            say(render_json(documents, notes, **more))
-        elif self.kind == "github":
-            say(render_markdown(documents, notes, sides))
-        elif self.kind == "text":
-            say(render_texts(documents, notes, width()), is_coloured=True)
         if self.html:
-            command = (masked(_SECRET.sub(r"\1=…", word)) for word in sys.argv[1:])
             made = f"InferCanary {infercanary.__version__}, {when(time.time())}"
-            page = html.render_page(title, documents, notes, [made, shlex.join(["infercanary", *command])])
+            page = html.render_page(title, documents, notes, [made])
             html.write(self.html, page)
         if self.junit:
             html.write(self.junit, render_junit(documents), "--junit")
+        if self.form == "json":
+            say(render_json(documents, notes, **more))
+        elif self.form == "github":
+            say(render_markdown(documents, notes, sides))
+        elif self.form == "text":
+            say(render_texts(documents, notes, width()))
         return worst(document.exit_code for document in documents)
 
 
@@ -115,7 +99,7 @@ def output(*forms: str) -> Callable[[F], F]:
     """
     choices = click.Choice(["text", "json", *forms])
     options: list[Callable[[F], F]] = [
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+        click.option("--json", "form", flag_value="json", default="text", help="Print JSON instead of text."),
         click.option("--html", default="", metavar="FILE", help="Write a report with pictures to FILE too."),
         click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
         click.option(

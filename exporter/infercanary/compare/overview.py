@@ -1,23 +1,27 @@
-"""One model across images, engines, devices and hosts: what the judge's stores hold of it, side by side.
+"""One model across images, engines, devices and hosts: rows of the judge's stores side by side.
 
-It makes no statistical test, since hosts and engines differ in more than one thing. It shows the latency of each, and
-how much starts of one kind differ, which is what a difference must be compared with.
+There is no statistical test, since hosts and engines differ in more than one thing. A difference must be compared with
+the SD of starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median, quantiles, stdev
-from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
 from infercanary.compare import stores
 from infercanary.compare.efficiency import Efficiency, efficiency
+from infercanary.compare.recording import shown
 from infercanary.judge.identity import identified, image_name, redrawn
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
+from infercanary.render.document import Document, Fact, Table
 
 _ENGINES = (
     ("torch", "torch", "torch", "torch_cuda_device"),
@@ -30,33 +34,57 @@ installed), the engine's name, its version, and its GPU; None for a server, whos
 
 
 _KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
-COLUMNS = {
-    "canary": ("canary", ""),
-    "host": ("host", ""),
-    "service": ("service", ""),
-    "image": ("image", ""),
-    "origin": ("origin", ""),
-    "engine": ("engine", ""),
-    "device": ("device", ""),
-    "latency_median_seconds": ("median", "median"),
-    "latency_deviation_ratio": ("deviation", "SD"),
-    "latency_above_fastest_ratio": ("slower", "slower"),
-    "latency_p90_seconds": ("p90", "p90"),
-    "starts": ("starts", "starts"),
-    "runs": ("runs", "runs"),
-    "load_seconds": ("load", "load"),
-    "first_run_seconds": ("first_run", "first run"),
-    "throughput_samples_per_second": ("efficiency.throughput", "samples/s"),
-    "throughput_from": ("efficiency.throughput_from", "by"),
-    "best_load": ("efficiency.best_load", "at"),
-    "cost_per_1000": ("efficiency.cost_per_1000", "cost of 1,000"),
-    "energy_per_1000_joules": ("efficiency.energy_per_1000", "energy of 1,000"),
-    "host_memory_bytes": ("efficiency.host_memory", "host memory"),
-    "device_memory_bytes": ("efficiency.device_memory", "device memory"),
-    "model": ("model", ""),
-    "settings": ("settings", ""),
+
+
+class Column(NamedTuple):
+    """A column of the CSV; with a title, it is in a table of the document, too."""
+
+    name: str
+    field: str = ""
+    """Field of a row; "" where it has the column's name."""
+    title: str = ""
+    """A column of text has none: its text is in the last column, or beside the tables if all rows share it."""
+    unit: str = ""
+    """Of a :class:`~infercanary.render.document.Fact`."""
+
+    def of(self, row: OverviewRow) -> Any:
+        """Return the cell of a row."""
+        return attrgetter(self.field or self.name)(row)
+
+    def text(self, row: OverviewRow) -> str:
+        """Return the cell as people read it: a count in all its digits, other numbers rounded."""
+        cell = self.of(row)
+        return f"{cell:,}" if isinstance(cell, int) else Fact("", cell, self.unit).text
+
+
+_NAMES = [Column(name) for name in ("host", "service", "image", "origin", "engine", "device")]
+_TABLES = {
+    "latency": [
+        Column("latency_median_seconds", "median", "median", "s"),
+        Column("latency_deviation_ratio", "deviation", "SD", "ratio"),
+        Column("latency_above_fastest_ratio", "slower", "slower", "ratio"),
+        Column("latency_p90_seconds", "p90", "p90", "s"),
+        Column("starts", "", "starts"),
+        Column("runs", "", "runs"),
+    ],
+    "cold start": [
+        Column("load_seconds", "load", "load", "s"),
+        Column("first_run_seconds", "first_run", "first run", "s"),
+    ],
+    "throughput and cost": [
+        Column("throughput_samples_per_second", "efficiency.throughput", "samples/s"),
+        Column("throughput_from", "efficiency.throughput_from"),
+        Column("best_load", "efficiency.best_load"),
+        Column("cost_per_1000", "efficiency.cost_per_1000", "cost of 1,000"),
+        Column("energy_per_1000_joules", "efficiency.energy_per_1000", "energy of 1,000", "joules"),
+    ],
+    "memory": [
+        Column("host_memory_bytes", "efficiency.host_memory", "host memory", "bytes"),
+        Column("device_memory_bytes", "efficiency.device_memory", "device memory", "bytes"),
+    ],
 }
-"""Column of the CSV → field of a row, and title in a document's table; names are joined there."""
+_MODELS = [Column("model"), Column("settings")]
+COLUMNS = [Column("canary"), *_NAMES, *chain.from_iterable(_TABLES.values()), *_MODELS]
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,27 +114,21 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of each start, in order of time."""
     efficiency: Efficiency
     model: str = ""
-    """What identifies it; empty where that is not known, or each start has weights of its own."""
+    """Identity of the model; empty where it is not known, or with random initialization."""
     settings: str = ""
     """The digest of the canary's settings; empty where it is not known."""
 
 
 def overview(
-    hosts: Mapping[str, Path],
-    canary: str = "*",
-    service: str = "*",
-    prices: Mapping[str, float] = MappingProxyType({}),
+    hosts: Mapping[str, Path], canary: str, service: str, prices: Mapping[str, float]
 ) -> list[OverviewRow]:
-    """Return the rows of every canary, the fastest first.
+    """Return the rows of every canary, the fastest first, without those of which no start has enough runs.
 
     Args:
         hosts: Host → file of the judge's store.
         canary: A pattern (fnmatch) of names of canaries.
         service: A pattern of names of services.
         prices: Host → price of an hour.
-
-    Returns:
-        Rows in order of the canary's name, then of the median; without those of which no start has enough runs.
 
     Raises:
         UsageError: A file cannot be read as a store.
@@ -124,9 +146,40 @@ def overview(
             model = "" if is_redrawn else start.model
             groups.setdefault((*key, *_kind(start.generation), model, start.settings), []).append(start)
     summaries = (_summary(key, starts, prices.get(key[1])) for key, starts in groups.items())
-    rows = sorted(filter(None, summaries), key=lambda row: (row.canary, row.median, row.host, row.service))
+    rows = sorted(filter(None, summaries), key=attrgetter("canary", "median", "host", "service"))
     fastest = {row.canary: row.median for row in reversed(rows)}
     return [msgspec.structs.replace(row, slower=row.median / fastest[row.canary] - 1) for row in rows]
+
+
+def overview_document(rows: Sequence[OverviewRow]) -> Document:
+    """Return tables for each canary, each narrow enough for a terminal. A text that all rows share is a fact.
+
+    Args:
+        rows: One or more; those of a canary one after the other.
+    """
+    texts = [*_NAMES, *_MODELS]
+    shared = [column for column in texts if len({column.of(row) for row in rows}) == 1]
+    tables = []
+    for canary, group in groupby(rows, key=attrgetter("canary")):
+        rows_of_canary = [*group]
+        for title, columns in _TABLES.items():
+            numbers = [
+                column
+                for column in columns
+                if column.title and any(column.of(row) is not None for row in rows_of_canary)
+            ]
+            words = [column for column in [*texts, *columns] if not column.title and column not in shared]
+            cells = [
+                (
+                    *(column.text(row) for column in numbers),
+                    " · ".join(shown(column.of(row), 80) for column in words if column.of(row)),
+                )
+                for row in rows_of_canary
+            ]
+            if numbers:
+                names = [*(column.title for column in numbers), "of"]
+                tables.append(Table(f"{canary}: {title}", names, cells))
+    return Document(facts=[Fact(column.name, column.of(rows[0])) for column in shared], tables=tables)
 
 
 def _kind(generation: Generation) -> tuple[str, str, str]:
@@ -150,8 +203,8 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
     kept = [start.samples for start in starts if len(start.samples) >= FILES.pool.fewest_runs]
     if not kept:
         return None
-    levels = [median(s.median for s in samples if s.median) for samples in kept]
-    samples = [s for samples in kept for s in samples]
+    levels = [median(s.median or 0.0 for s in samples) for samples in kept]  # a run that counts has a median
+    samples = [*chain.from_iterable(kept)]
     return OverviewRow(
         **dict(zip(_KEY, key, strict=True)),
         origin=next((start.generation.origin.words for start in reversed(starts)), ""),
@@ -159,12 +212,12 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
         runs=sum(s.runs for s in samples),
         median=median(levels),
         deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
-        p90=quantiles([s.median for s in samples if s.median], n=10, method="inclusive")[8],
+        p90=quantiles([s.median or 0.0 for s in samples], n=10, method="inclusive")[8],
         load=_cold(starts, key[0], "load"),
         first_run=_cold(starts, key[0], "first_run"),
         slower=0.0,
         medians=tuple(levels),
-        efficiency=efficiency(samples, price),
+        efficiency=efficiency(samples, median(levels), price),
     )
 
 

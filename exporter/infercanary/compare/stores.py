@@ -10,16 +10,24 @@ from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import StoreError
 from infercanary.store.sqlite import SqliteStore
 
-MAGIC = b"SQLite format 3"
-"""What the file of a store begins with."""
+_MAGIC = b"SQLite format 3"
 _MAX_BYTES = 16 << 30
-_WHICH = "give the file that the exporter's --store names"
+
+
+def is_store(path: str) -> bool:
+    """Return whether a file is a store, by its first bytes; a pipe can be read once only, and is none."""
+    if not Path(path).is_file():
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def starts(
@@ -38,8 +46,6 @@ def starts(
     Raises:
         UsageError: The file cannot be read as a store.
     """
-    if why := unreadable(path):
-        raise UsageError(f"{why}; {_WHICH}")
     files = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
     if sum(file.stat().st_size for file in files) > _MAX_BYTES:
         raise UsageError(f"{path}: more than {_MAX_BYTES >> 30} GB; give a store of fewer services")
@@ -48,9 +54,6 @@ def starts(
         try:
             for file in files:
                 shutil.copy(file, folder)
-            with copy.open("rb") as head:
-                if not head.read(16).startswith(MAGIC):
-                    raise UsageError(f"{path}: not the judge's store; {_WHICH}")
             with closing(SqliteStore.open(copy)) as store:
                 if (
                     store.set_aside_at is not None

@@ -13,10 +13,17 @@ from infercanary.command.settings import UsageError
 from infercanary.render.text import plain
 
 _COLOURS = {
-    "red": ("regressed", "slower"),
-    "green": ("improved", "faster", "equivalent", "steady"),
-    "yellow": ("inconclusive", "unconfirmed", "changed"),
+    "regressed": "red",
+    "slower": "red",
+    "improved": "green",
+    "faster": "green",
+    "equivalent": "green",
+    "steady": "green",
+    "inconclusive": "yellow",
+    "unconfirmed": "yellow",
+    "changed": "yellow",
 }
+_VERDICT = re.compile(rf"^(\S[^:\n]*: )?({'|'.join(_COLOURS)})\b", re.MULTILINE)
 
 
 def width() -> int:
@@ -24,13 +31,11 @@ def width() -> int:
     return min(120, max(80, shutil.get_terminal_size().columns))
 
 
-def say(text: str, *, is_coloured: bool = False) -> None:
-    """Print ``text``.
+def say(text: str) -> None:
+    """Print ``text``; on a terminal, verdicts at the beginning of a line, or behind the name there, have a colour.
 
     Args:
         text: Printable, with its line ends; none is added.
-        is_coloured: Whether verdicts at the beginning of a line, or behind the name there, have a colour on a terminal;
-            NO_COLOR switches colours off.
 
     Raises:
         UsageError: Standard output does not take it. Python's own exit code for that, 1, means "regressed".
@@ -41,15 +46,12 @@ def say(text: str, *, is_coloured: bool = False) -> None:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         text = plain(text)
-    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if is_coloured and has_colours:
-        for colour, verdicts in _COLOURS.items():
-            coloured = click.style(r"\2", fg=colour, bold=True)
-            text = re.sub(
-                rf"^(\S[^:\n]*: )?({'|'.join(verdicts)})\b", rf"\1{coloured}", text, flags=re.MULTILINE
-            )
+    text = _VERDICT.sub(
+        lambda match: (match[1] or "") + click.style(match[2], _COLOURS[match[2]], bold=True), text
+    )
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
-        click.echo(text, nl=False)
+        click.echo(text, nl=False, color=False if is_plain else None)
     except BrokenPipeError:  # the reader has read enough; the exit code is still the answer
         _discard()
     except OSError as error:

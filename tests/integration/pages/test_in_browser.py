@@ -14,9 +14,9 @@ import pytest
 from docs.chromium import Tab, tab
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs
-from infercanary.compare.document import comparison_document, overview_document, scan_document
+from infercanary.compare.document import comparison_document, scan_document
 from infercanary.compare.efficiency import Efficiency
-from infercanary.compare.overview import OverviewRow
+from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.exporter.runbooks import page as runbooks
 from infercanary.pages.html import render_page

@@ -166,7 +166,7 @@ def test_every_format_has_the_answer_of_the_worst_canary(capsys, tmp_path):
         slow = turn(rng, 0.03, canaries=("slow",)).starts["slow"]
         found.append(TurnPair(a, b._replace(starts={**b.starts, "slow": slow})))
     files = {"html": str(tmp_path / "page.html"), "junit": str(tmp_path / "junit.xml")}
-    code, out = shown(capsys, found, as_json=True, **files)
+    code, out = shown(capsys, found, form="json", **files)
     answer = json.loads(out)
     schema = json.loads((Path(__file__).parents[3] / "docs/schemas/ab.v1.json").read_text())
     validate(answer, schema)
@@ -178,7 +178,7 @@ def test_every_format_has_the_answer_of_the_worst_canary(capsys, tmp_path):
     assert "<failure" in Path(files["junit"]).read_text()
     code, out = shown(capsys, found, form="github")
     assert code == 1 and "**slow: regressed" in out and "| A: search:1.4 | B: search:1.5 |" in out
-    code, out = shown(capsys, found, "interrupted", signal=2, as_json=True)
+    code, out = shown(capsys, found, "interrupted", signal=2, form="json")
     assert (code, json.loads(out)["exit_code"]) == (130, 130)
 
 
@@ -188,7 +188,7 @@ def test_without_a_whole_pair_it_is_inconclusive(capsys, tmp_path):
         "inconclusive: no pair of starts was complete (ended when the time was up"
     )
     assert "<skipped" in (tmp_path / "junit.xml").read_text()
-    code, out = shown(capsys, [], "budget", as_json=True)
+    code, out = shown(capsys, [], "budget", form="json")
     answer = json.loads(out)
     assert (code, answer["exit_code"], answer["verdict"], answer["canaries"]) == (3, 3, "inconclusive", [])
 

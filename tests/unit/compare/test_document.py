@@ -19,9 +19,9 @@ from measured_starts import compared
 
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs, concluded
-from infercanary.compare.document import comparison_document, overview_document, scan_document
+from infercanary.compare.document import comparison_document, scan_document
 from infercanary.compare.efficiency import Efficiency
-from infercanary.compare.overview import OverviewRow
+from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
@@ -102,33 +102,34 @@ def test_json_is_as_the_schema_says_whatever_is_not_finite() -> None:
             validate(broken, json.loads((SCHEMAS / "compare.v1.json").read_text()))
 
 
-def test_rows_of_stores_are_a_table_for_each_canary_without_empty_columns() -> None:
-    sweep = Efficiency(throughput=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.347)
-    row = OverviewRow(
-        canary="resnet18", host="gpu-1", service="search", image="search:1", origin="1.5", engine="torch 2.13.0",
-        device="H100", starts=3, runs=300, median=0.004, deviation=0.012, p90=0.0041, load=2.0, first_run=None,
-        slower=0.0, medians=(0.004,), efficiency=sweep, model="file:1",
+def test_rows_of_stores_are_tables_without_empty_columns_in_80_columns() -> None:
+    sweep = Efficiency(
+        throughput=123_456.0, throughput_from="sweep", best_load="batch 8 with 4 requests at a time",
+        cost_per_1000=0.0347, energy_per_1000=1234.5, host_memory=12.3e9,
     )  # fmt: skip
-    slow = msgspec.structs.replace(row, median=0.05, slower=11.5, image="search:2", deviation=None)
-    document = overview_document([row, slow, msgspec.structs.replace(row, canary="other")])
-    assert [table.title for table in document.tables] == [
-        "resnet18",
-        "resnet18: cost",
-        "other",
-        "other: cost",
-    ]
-    cells = {
-        column: cell
-        for table in document.tables[:2]
-        for column, cell in zip(table.columns, table.rows[0], strict=True)
-    }
-    assert not cells.keys() & {"first run", "energy of 1,000"}
-    assert (cells["median"], cells["SD"], cells["load"], cells["cost of 1,000"]) == (
-        "4 ms",
-        "1.2 %",
-        "2 s",
-        "0.347",
+    row = OverviewRow(
+        canary="resnet18", host="gpu-host-1", service="search", image=f"registry.test/{'team/' * 9}search:1",
+        origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, median=0.0575,
+        deviation=0.1234, p90=0.06123, load=2.0, first_run=None, slower=0.0, medians=(0.004,), efficiency=sweep,
+        model="file:1",
+    )  # fmt: skip
+    slow = msgspec.structs.replace(
+        row, host="cpu-host-1", median=0.5, slower=115.5, image="search:2", deviation=None, device="EPYC"
     )
-    assert (cells["samples/s"], cells["by"], cells["at"]) == ("2,000", "sweep", "batch 8")
-    assert (cells["of"], document.tables[0].rows[1][-1]) == ("search:1", "search:2")
-    assert facts(document)["device"] == "H100" and max(map(len, render_text(document).splitlines())) <= 80
+    document = overview_document([row, slow, msgspec.structs.replace(row, canary="other")])
+    parts = ("latency", "cold start", "throughput and cost", "memory")
+    assert [table.title for table in document.tables] == [
+        f"{c}: {p}" for c in ("resnet18", "other") for p in parts
+    ]
+    cells = [dict(zip(table.columns, table.rows[1], strict=True)) for table in document.tables[:4]]
+    names = "cpu-host-1 · search:2 · EPYC"
+    assert cells == [
+        {"median": "500 ms", "SD": "", "slower": "11,600 %", "p90": "61.23 ms", "starts": "3", "runs": "123,456",
+         "of": names},
+        {"load": "2 s", "of": names},
+        {"samples/s": "123,500", "cost of 1,000": "0.0347", "energy of 1,000": "1,230 J",
+         "of": f"{names} · sweep · batch 8 with 4 requests at a time"},
+        {"host memory": "12.3 GB", "of": names},
+    ]  # fmt: skip
+    assert facts(document).keys() == {"service", "origin", "engine", "model"}
+    assert max(map(len, render_text(document).splitlines())) <= 80

@@ -149,17 +149,6 @@ def test_every_format_has_each_canary_and_one_exit_code(run, journal, tmp_path):
     assert [each["canary"] for each in answer["canaries"]] == ["a<b", "same"] and "more" in answer["notes"][0]
 
 
-def test_a_page_names_its_command_without_secrets(run, write, numbers, tmp_path):
-    run("compare", write("a b", numbers()), write("b", numbers(seed=2)), "--html", "r.html", code=0)
-    footer = Page((tmp_path / "r.html").read_text().partition("<footer>")[2].partition("</footer>")[0]).text
-    assert re.match(r"\s*InferCanary \S+, \d{4}-\d\d-\d\d \S+ UTC\s+infercanary compare '.*a b' ", footer)
-    secret = ("--where", "password=hunter2", "--column", "env.HOME=abc")
-    (tmp_path / "t.csv").write_text("env.HOME=abc,password\n" + "0.01,hunter2\n0.011,hunter2\n" * 8)
-    run("compare", "t.csv", "t.csv", *secret, "--html", "s.html", code=None)
-    footer = (tmp_path / "s.html").read_text().partition("<footer>")[2]
-    assert footer and "hunter2" not in footer and "abc" not in footer
-
-
 @pytest.mark.parametrize("level", [0.02, 0.0206, 0.023])
 def test_the_command_answers_as_the_judge_does(run, write, numbers, journal, level):
     """On the same numbers and on the same starts: verdict, shift and interval."""
@@ -457,7 +446,7 @@ def test_a_terminal_as_it_is(monkeypatch, encoding, tty, environment, said):
         monkeypatch.setenv(name, value)
     out = Out(encoding, tty)
     monkeypatch.setattr(sys, "stdout", out)
-    terminal.say("a: ▁\nb: regressed; regressed", is_coloured=True)
+    terminal.say("a: ▁\nb: regressed; regressed")
     assert out.said() == said
 
 

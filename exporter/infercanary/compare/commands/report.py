@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, stores
-from infercanary.compare.content import STANDARD_INPUT, content
-from infercanary.compare.document import overview_document, plain
+from infercanary.compare.content import content
+from infercanary.compare.document import plain
 from infercanary.compare.efficiency import prices
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
-from infercanary.compare.overview import COLUMNS, overview
+from infercanary.compare.overview import COLUMNS, overview, overview_document
 from infercanary.compare.read import journal_lines
-from infercanary.compare.runs import columns_of, runs_of_journal, runs_of_start
+from infercanary.compare.runs import runs_of_journal, runs_of_start
 from infercanary.compare.terminal import say
 from infercanary.pages.table_csv import Cell, render_csv
 from infercanary.render.json import json_line
@@ -60,13 +60,11 @@ def command(
     FILE is a store, the file that the exporter's --store names; a copy is read, so the exporter may keep running.
     Give several hosts names. It may be a journal of a probe, too: then each run is a row (--json, --format csv).
 
-    Of the table only steady runs count, and only starts with 8 or more. SD is that of the starts' medians: do not
-    trust a difference that is not well above it. The cost of 1,000 inferences is that of the time they take at the best
-    throughput that is known: of a sweep, of the canary's own requests, or by its latency as if each request were one
-    inference.
+    Only steady runs count in the table, and only starts with 8 or more. SD is that of the starts' medians: do not trust
+    a difference that is not well above it. The cost of 1,000 inferences is at the best throughput that is known: of a
+    sweep, of the canary's own requests, or by its latency as if each request were one inference.
     """
     output = Output(**more)
-    form = output.kind
     hosts: dict[str, str] = {}
     for file in files:
         name, is_named, path = file.partition("=")
@@ -74,14 +72,15 @@ def command(
         if host in hosts:
             raise UsageError(f"{file}: two files of the host `{host}`; name them, HOST=FILE")
         hosts[host] = path if is_named else file
-    journals = {host: data for host, path in hosts.items() if (data := _journal(path)) is not None}
+    journals = {host: _journal(path) for host, path in hosts.items() if not stores.is_store(path)}
     if journals or each_run:
-        if form == "text" or output.html or given_prices or (journals and service != "*"):
+        if output.form == "text" or output.html or given_prices or (journals and service != "*"):
             raise UsageError(
                 f"{hosts[next(iter(journals or hosts))]}: each run is a row of a table; give --format csv or --json, "
                 "without --html, --price and, for a journal, --service"
             )
-        _show_runs(hosts, journals, canary, service, form)
+        runs = _runs(hosts, journals, canary, service)
+        _show_table(output.form, [*dict.fromkeys(chain.from_iterable(runs))], runs, runs)
         return 0
     paths = {host: Path(path) for host, path in hosts.items()}
     rows = overview(paths, canary, service, prices(given_prices, hosts))
@@ -89,34 +88,25 @@ def command(
         raise UsageError(
             f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
         )
-    if form == "csv":
-        fields = attrgetter(*(field for field, _ in COLUMNS.values()))
-        _say_csv([*COLUMNS], map(fields, rows))
-    elif form == "json":
-        say(json_line(plain(rows)))
-    output = output._replace(as_json=False, form="text" if form == "text" else "none")
+    cells = ({column.name: column.of(row) for column in COLUMNS} for row in rows)
+    _show_table(output.form, [column.name for column in COLUMNS], cells, rows)
+    output = output._replace(form=output.form.replace("csv", "").replace("json", ""))
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
 
 
-def _journal(path: str) -> bytes | None:
-    """Return the text of a journal; None for a store, and for what cannot be read: its reader says why."""
-    if path != STANDARD_INPUT:
-        try:
-            if Path(path).is_file():  # the beginning of a pipe can be read once only
-                with Path(path).open("rb") as file:
-                    if file.read(16).startswith(stores.MAGIC):
-                        return None
-            elif not Path(path).is_fifo():
-                return None
-        except OSError:
-            return None
+def _journal(path: str) -> bytes:
     data = content(path)
-    return data if is_journal(data) else None
+    if not is_journal(data):
+        raise UsageError(
+            f"{path}: not the judge's store; give the file that the exporter's --store names, or a journal"
+        )
+    return data
 
 
-def _show_runs(
-    hosts: Mapping[str, str], journals: Mapping[str, bytes], canary: str, service: str, form: str
-) -> None:
+def _runs(
+    hosts: Mapping[str, str], journals: Mapping[str, bytes], canary: str, service: str
+) -> list[dict[str, Cell]]:
+    """Return the runs of journals and stores; remarks go to standard error, since standard output is the table."""
     notes: list[str] = []
     rows = []
     for host, path in hosts.items():
@@ -129,15 +119,17 @@ def _show_runs(
     if not rows:
         first = next(iter(hosts.values()))
         raise UsageError(f"{first}: no run of canary `{canary}`, service `{service}`; wait for some")
-    if form == "csv":
-        columns = columns_of(rows)
-        _say_csv(columns, ([row.get(column) for column in columns] for row in rows))
-    else:
-        say(json_line(plain(rows)))
     for note in notes:
-        click.echo(f"infercanary: {note}", err=True)  # standard output is the table
+        click.echo(f"infercanary: {note}", err=True)
+    return rows
 
 
-def _say_csv(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    for part in render_csv(columns, rows):
-        say(part)
+def _show_table(
+    form: str, columns: Sequence[str], rows: Iterable[Mapping[str, Cell]], objects: Sequence[object]
+) -> None:
+    """Print rows as CSV, or ``objects`` as JSON; other formats are a document's."""
+    if form == "csv":
+        for line in render_csv(columns, ([row.get(column) for column in columns] for row in rows)):
+            say(line)
+    elif form == "json":
+        say(json_line(plain(objects)))
