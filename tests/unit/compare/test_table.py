@@ -125,7 +125,7 @@ def test_a_truncated_last_line_of_objects_is_left_out(last):
         ('{"a": 1, "b": [["x"]]}\n', "a", "f: one JSON object (b), without single runs"),
         ('{"p50": 1, "p99": 2}\n', "", "f: one JSON object (p50, p99), without single runs"),
         ('{"a": 1}\n0.5\n', "a", "f:2: `0.5` among objects"),
-        ('{"id": 7, "error": "x"}\n' * 100 + '{"id": 7, "a": 1}\n', "", "f: its first 100 runs failed, and do not name"),
+        ('{"id": 7, "error": "x"}\n' * 100 + '{"id": 7, "a": 1}\n', "", "f: its first 100 runs failed"),
         ('{"a": "x"}\n', "", "f: entry 1: `x` is not a number"),
         ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
         ("21\n20ms\n", "", "f:2: `20ms` has a unit, unlike the numbers before"),
