@@ -156,14 +156,12 @@ def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Out
     code: int = worst(document.exit_code for document in documents)
     if signal_number:
         code = exit_codes.of_signal(signal_number)
-    sides_ = [
-        f"{arm.name} ({sides.words(arm.settings)})" if arm.settings else arm.name for arm in result.arms
-    ]
+    a, b = (arm.name for arm in result.arms)
     output.show(
         documents,
         notes,
-        title=" → ".join(sides_),
-        sides=(f"A: {result.arms[0].name}", f"B: {result.arms[1].name}"),
+        title=f"{a} → {b}",
+        sides=(f"A: {a}", f"B: {b}"),
         exit_code=code,
         ended=result.ended,
         seconds=result.seconds,

@@ -14,7 +14,7 @@ from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.judge import origin
 from infercanary.render.document import Chart, Document, Fact, Series, Table
-from infercanary.render.units import percent, short, size, value
+from infercanary.render.units import count, percent, short, size, value
 
 STEPS: Mapping[str, str] = {
     "pull": "pull",
@@ -63,16 +63,15 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
             Fact("A", _arm(answer.a)),
             Fact("B", _arm(answer.b)),
             Fact("commits", origin.changed(*origins), link=origin.link(*origins)),
-            Fact("pairs", ", ".join(percent(pair.shift) for pair in answer.pairs)),
             Fact("took", f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}"),
             *(Fact(label, " → ".join(_step(arm, step) for arm in arms)) for step, label in steps.items()),
-            *compared.facts,
+            *(fact for fact in compared.facts if fact.label not in ("baseline", "candidate")),
         ],
         tables=[*compared.tables, Table("pairs of starts", ("pair", "order", "A", "B", "shift"), rows)],
         charts=[
             *compared.charts,
             Chart(
-                "medians of starts, in order of time",
+                "starts in order of time",
                 "points",
                 [Series("A", old, "old"), Series("B", new)],
             ),
@@ -88,6 +87,7 @@ def _arm(arm: ArmSummary) -> str:
         arm.origin.words,
         arm.image_id.removeprefix("sha256:")[:12],
         "" if arm.image_bytes is None else size(arm.image_bytes),
+        f"{count(arm.runs, 'run')} of {count(arm.starts, 'start')}",
         f"mean {value(arm.mean, 's')} (SD {value(arm.sd, 's')})",
         "" if arm.start_sd is None else f"starts differ by {short(100 * arm.start_sd)} %",
     )
