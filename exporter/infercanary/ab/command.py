@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any, get_args
 
 import click
@@ -17,7 +17,6 @@ from infercanary.ab.document import ENDED, experiment_document
 from infercanary.ab.experiment import ArmName, Experiment, Result
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
-from infercanary.ab.progress import show_progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, Plan
@@ -47,8 +46,6 @@ _NUMBERS = [
 
 @click.command(
     name="ab",
-    # Former options, of which the command line says what to give instead.
-    context_settings={"obj": sides.MOVED},
     epilog=sides.HELP
     + exit_codes.epilog(
         exit_codes.COMPARED,
@@ -124,9 +121,8 @@ def run_experiment(
     with ExitStack() as stack:
         daemon = None
         if any(side.image for side in pair):
-            daemon = stack.enter_context(closing(Daemon(identity, plan.budget)))
-            if overdue := daemon.sweep_overdue():
-                show_progress(f"removed {overdue} container(s) that an experiment before this one left")
+            daemon = Daemon(identity, plan.budget)
+            stack.callback(daemon.client.close)
         reaper = stack.enter_context(Reaper(identity))
 
         @stack.callback

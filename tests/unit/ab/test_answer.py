@@ -111,7 +111,8 @@ def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
     assert ": image; torch 2.7.0 → 2.13.0; compute" in answer.sentence
     text = " ".join(render_text(document(found, answer)).split())
     for words in (
-        "A search:1.4, aaaaaaaaaaaa, 1.41 GB, 60 runs of 5 starts, mean 20", "B search:1.5, bbbbbbbbbbbb, 1.62 GB, 60 runs of 5 starts, mean 2",
+        "A search:1.4, aaaaaaaaaaaa, 1.41 GB, 60 runs of 5 starts, mean 20",
+        "B search:1.5, bbbbbbbbbbbb, 1.62 GB, 60 runs of 5 starts, mean 2",
         "pull 12 s → not pulled start 400 ms (± 0 %) → 400 ms (± 0 %) first answer ",
         "took 90 s; ended when the answer was clear", "2 B first ", "measured on 10 starts",
     ):  # fmt: skip
