@@ -22,6 +22,7 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.progress import show_progress
 from infercanary.client.docker_api import DirectClient
 from infercanary.command.settings import UsageError
+from infercanary.contract.text import printable
 
 LABEL = "infercanary.ab"
 """Label of every container of an experiment: the experiment's id."""
@@ -164,11 +165,11 @@ def remove(client: docker.APIClient, identity: str = "") -> int:
 def is_overdue(labels: Mapping[str, str]) -> bool:
     """Return whether the time of the experiment of a container is up."""
     until = labels.get(UNTIL_LABEL, "")
-    return until.isascii() and until.isdigit() and time.time() > int(until[:20])
+    return until.isdecimal() and time.time() > int(until[:20])
 
 
 def one_line(error: BaseException) -> str:
     """Return what went wrong in one line, in Docker's own words where there are some."""
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
-    text = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return " ".join(str(text).split())[:_LINE]
+    text = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+    return printable(" ".join(text.split()), _LINE)

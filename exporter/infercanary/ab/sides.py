@@ -25,6 +25,8 @@ _SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8})*)(?::([a-z0-9_]+))?")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _EXCLUSIVE = (("image", "python"), ("config", "model", "command"))
+_ALTERNATIVES = {key: group for group in _EXCLUSIVE for key in group}
+"""Key of both sides → the keys of one side that replace it."""
 _NEEDS = {"model": ("input",), "python": ("config", "model")}
 _CONFLICTS = (
     *_EXCLUSIVE,
@@ -145,7 +147,10 @@ def read(
         _texts(f"{path}: {name}", _entries(f"{path}: {name}", written)) | _texts(f"--{name}", given)
         for name, written, given in (("both", file.both, both), ("a", file.a, a), ("b", file.b, b))
     )
-    first, second = _merged(shared, first), _merged(shared, second)
+    first, second = (
+        {key: text for key, text in shared.items() if own.keys().isdisjoint(_ALTERNATIVES.get(key, ()))} | own
+        for own in (first, second)
+    )
     if len(images) > 2 or (first == second and len(images) < 2):
         raise UsageError(_TWO)
     return _side("A", first, second), _side("B", second, first)
@@ -184,12 +189,6 @@ def _texts(place: str, entries: Iterable[str]) -> dict[str, str]:
             text = _AS_HERE
         texts[key] = f"{texts[key]}, {text}" if key in ("input", "volume") and key in texts else text
     return texts
-
-
-def _merged(both: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return a side's texts: its own, and those of both that do not contradict them."""
-    replaced = {key for group in _EXCLUSIVE if not own.keys().isdisjoint(group) for key in group}
-    return {key: text for key, text in both.items() if key not in replaced} | {**own}
 
 
 def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:

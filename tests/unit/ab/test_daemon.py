@@ -56,6 +56,7 @@ def test_last_words(log: bytes, line: str) -> None:
     [
         (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),
         (docker.errors.DockerException("not\tfound"), "not found"),
+        (docker.errors.APIError("x", explanation=b"of a registry: \x1b[2J"), "of a registry: ?[2J"),
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
