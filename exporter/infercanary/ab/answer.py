@@ -19,7 +19,6 @@ from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.ab.neighbours import counted
 from infercanary.ab.sides import words
 from infercanary.ab.turn import ArmSummary
-from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
 from infercanary.compare.comparison import (
@@ -31,7 +30,7 @@ from infercanary.compare.comparison import (
 )
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.judge.causes import Attribution
-from infercanary.judge.model import Pair, Start
+from infercanary.judge.model import Pair
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.samples import compare_starts
@@ -79,11 +78,19 @@ class CanaryPairs:
         """Shift of each pair, B over A."""
         return [compare_starts([a.series], [b.series], restart_sd=0.0)[1] for a, b in self.starts]
 
-    @property
+    @cached_property
     def series(self) -> tuple[RecordedRuns, RecordedRuns]:
         """Runs of both arms, each with its starts in order of time."""
-        a, b = zip(*self.starts, strict=True)
-        return _recorded(a), _recorded(b)
+        a, b = (
+            RecordedRuns([np.exp(start.series.logs) for start in starts], starts)
+            for starts in zip(*self.starts, strict=True)
+        )
+        return a, b
+
+    @property
+    def levels(self) -> list[list[float]]:
+        """Median of each start of both arms, in seconds."""
+        return [[float(np.median(points)) for points in runs.points] for runs in self.series]
 
 
 @dataclass(frozen=True)
@@ -148,10 +155,8 @@ class ExperimentJudge:
         rules, (a, b), n = self.policy.decide, result.arms, len(of.shifts)
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
         compared = compare_runs(canary, *of.series, files=((a.name,), (b.name,)), policy=files)
-        fields: dict[str, Any] = {name: getattr(compared, name) for name in compared.__struct_fields__}
-        fields |= {
+        fields: dict[str, Any] = msgspec.structs.asdict(compared) | {
             "verdict": decision.verdict,
-            "exit_code": OF_VERDICT[decision.verdict],
             "sentence": f"{decision.verdict}: {count(n, 'pair')} of starts, and at least {FEWEST_PAIRS} are needed",
             "restarts_seen": 2 * n,
             "next": self._actions(of, result) if decision.verdict in _OPEN else (),
@@ -163,11 +168,13 @@ class ExperimentJudge:
             causes = Attribution(self.policy).explain(
                 look.shift, [Pair([x], [y]) for x, y in of.starts], canary
             )
-            seen: dict[str, Any] = dict(zip(("shift", "low", "high"), look.seen[1:], strict=True))
+            _, shift, low, high = look.seen
             judged = JudgeResult(
                 state=decision.verdict,
                 origins=(a.origin, b.origin),
-                **seen,
+                shift=shift,
+                low=low,
+                high=high,
                 baseline=compared.baseline.median,
                 current=compared.candidate.median,
                 causes=causes,
@@ -180,25 +187,22 @@ class ExperimentJudge:
             subject = "image" if not settings else "settings" if is_same else "image or settings"
             fields |= {
                 "sentence": sentence(judged, self.policy, subject, [*settings[:1], *also]),
-                **seen,
+                "shift": shift,
+                "low": low,
+                "high": high,
                 "level": round(look.level, 4),
                 "causes": causes,
                 "restart_sd": math.expm1(restart_sd(of.shifts)),
                 "restart_sd_from": "measured",
             }
+        summaries = [_summary(result, of, canary, side) for side in (0, 1)]
+        firsts = ["A" if x.generation.started_at < y.generation.started_at else "B" for x, y in of.starts]
+        logs = [math.expm1(shift.log) for shift in of.shifts]
         return ExperimentAnswer(
             **fields,
-            a=_summary(result, of, canary, 0),
-            b=_summary(result, of, canary, 1),
-            pairs=[
-                PairShift(
-                    math.expm1(shift.log),
-                    "A" if x.generation.started_at < y.generation.started_at else "B",
-                    _median(x),
-                    _median(y),
-                )
-                for shift, (x, y) in zip(of.shifts, of.starts, strict=True)
-            ],
+            a=summaries[0],
+            b=summaries[1],
+            pairs=[*map(PairShift, logs, firsts, *of.levels)],
             ended=result.ended,
             seconds=result.seconds,
         )
@@ -231,56 +235,50 @@ def common(pairs: Sequence[TurnPair]) -> tuple[list[str], list[str]]:
     Raises:
         UsageError: There is none.
     """
-    turns = [turn for pair in pairs for turn in (pair.a, pair.b)]
-    names = [name for name in turns[0].starts if all(name in turn.starts for turn in turns)]
-    a, b = pairs[0].a.starts, pairs[0].b.starts
+    turns = [turn.starts for pair in pairs for turn in pair]
+    names = [name for name in turns[0] if all(name in starts for starts in turns)]
+    a, b = (turn.starts for turn in pairs[0])
     if not names:
         raise UsageError(
             f"no canary is in both images; A has {listed(a)}; B has {listed(b)}; give both the same config=…"
         )
-    only = {"A": [name for name in a if name not in b], "B": [name for name in b if name not in a]}
-    return names, [f"only in {side}, and so not judged: {listed(own)}" for side, own in only.items() if own]
+    return names, [
+        f"only in {side}, and so not judged: {listed(only)}"
+        for side, here, there in (("A", a, b), ("B", b, a))
+        if (only := [name for name in here if name not in there])
+    ]
 
 
 def _notes(of: CanaryPairs, result: Result) -> list[str]:
-    notes = [of.note] if of.note else []
-    for side in ("A", "B"):
-        failed = [failure.why for failure in result.failures if failure.side == side]
-        if failed:
-            times = count(len(failed), "time")
-            notes.append(f"{side} failed to start {times} and was started again: {failed[-1]}")
-    return notes
+    return [
+        *filter(None, [of.note]),
+        *(
+            f"{side} failed to start {count(len(failed), 'time')} and was started again: {failed[-1]}"
+            for side in ("A", "B")
+            if (failed := [failure.why for failure in result.failures if failure.side == side])
+        ),
+    ]
 
 
 def _summary(result: Result, of: CanaryPairs, canary: str, side: int) -> ArmSummary:
-    runs = of.series[side]
-    arm, levels = result.arms[side], [np.log(np.median(points)) for points in runs.points]
-    steps: dict[str, list[float]] = defaultdict(list)
+    runs, arm, steps = of.series[side].every, result.arms[side], defaultdict[str, list[float]](list)
     for pair in result.pairs:
         for step, seconds in pair[side].steps.get(canary, {}).items():
             steps[step].append(seconds)
     medians = {step: median(seconds) for step, seconds in steps.items()}
+    levels = of.levels[side]
     return msgspec.structs.replace(
         arm,
         starts=len(result.pairs),
         failed_starts=sum(failure.side == "AB"[side] for failure in result.failures),
-        runs=runs.runs,
-        mean=float(runs.every.mean()),
-        sd=float(runs.every.std(ddof=1)),
-        start_sd=float(np.std(levels, ddof=1)) if len(levels) > 1 else None,
+        runs=runs.size,
+        mean=float(runs.mean()),
+        sd=float(runs.std(ddof=1)),
+        start_sd=float(np.log(levels).std(ddof=1)) if len(levels) > 1 else None,
         cold_start=arm.cold_start | medians,
         swing={
-            step: (max(seconds) - min(seconds)) / 2 / medians[step]
+            step: float(np.ptp(seconds)) / 2 / medians[step]
             for step, seconds in steps.items()
             if len(seconds) > 1 and medians[step]
         },
     )
-
-
-def _recorded(starts: Sequence[Start]) -> RecordedRuns:
-    points = [np.exp(start.series.logs) for start in starts]
-    return RecordedRuns(points, starts)
-
-
-def _median(start: Start) -> float:
-    return float(np.exp(np.median(start.series.logs)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any, get_args
 
 import click
@@ -17,14 +17,11 @@ from infercanary.ab.document import ENDED, experiment_document
 from infercanary.ab.experiment import ArmName, Experiment, Result
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
-from infercanary.ab.progress import show_progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, Plan
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
-from infercanary.command.paths import unwritable
-from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare.comparison import Gate
 from infercanary.compare.options import Output
@@ -47,8 +44,6 @@ _NUMBERS = [
 
 @click.command(
     name="ab",
-    # Former options, of which the command line says what to give instead.
-    context_settings={"obj": sides.MOVED},
     epilog=sides.HELP
     + exit_codes.epilog(
         exit_codes.COMPARED,
@@ -96,9 +91,6 @@ def command(
     """
     pair = sides.read(images, experiment, both, a, b)
     shown = Output(**output)
-    for option, path in (("--html", shown.html), ("--junit", shown.junit)):
-        if path and (why := unwritable(path)):
-            raise UsageError(f"{option}: {why}")
     judge = ExperimentJudge(
         restarts, options.adjusted(EXPERIMENT, smallest_effect, confidence), claimed, gate
     )
@@ -123,9 +115,8 @@ def run_experiment(
     with ExitStack() as stack:
         daemon = None
         if any(side.image for side in pair):
-            daemon = stack.enter_context(closing(Daemon(identity, plan.budget)))
-            if overdue := daemon.sweep_overdue():
-                show_progress(f"removed {overdue} container(s) that an experiment before this one left")
+            daemon = Daemon(identity, plan.budget)
+            stack.callback(daemon.client.close)
         reaper = stack.enter_context(Reaper(identity))
 
         @stack.callback

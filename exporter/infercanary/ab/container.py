@@ -60,8 +60,7 @@ class Container:
             cold_start=pull,
         )
         self._port = DEFAULT_PORT if side.probe else probe_port(side.image, labels)
-        self._client, self._labels = daemon.client, {**daemon.labels, ENABLE_LABEL: "false"}
-        """Labels; an exporter on this host ignores the containers."""
+        self._daemon, self._client = daemon, daemon.client
         self._side, self._prefix, self._id = side, prefix, ""
 
     def start(self, number: int) -> Sequence[str]:
@@ -74,7 +73,7 @@ class Container:
                 entrypoint=["infercanary"] if side.probe else None,
                 name=f"{self._prefix}-{number}",
                 environment=side.variables,
-                labels=self._labels,
+                labels={**self._daemon.labels, ENABLE_LABEL: "false"},  # an exporter here ignores it
                 healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
                 ports=[self._port],
                 host_config=self._host_config(),

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.progress import show_progress
 from infercanary.client.docker_api import DirectClient
 from infercanary.command.settings import UsageError
+from infercanary.contract.text import printable
 
 LABEL = "infercanary.ab"
 """Label of every container of an experiment: the experiment's id."""
@@ -44,7 +46,7 @@ _FIXES = {
 
 
 class Daemon:
-    """The Docker daemon, as one experiment uses it.
+    """The Docker daemon, as one experiment uses it; containers that overdue experiments left are removed.
 
     Args:
         identity: The experiment's id.
@@ -55,22 +57,21 @@ class Daemon:
     """
 
     def __init__(self, identity: str, seconds: float) -> None:
-        self._identity = identity
-        self.labels = {
-            LABEL: identity,
-            UNTIL_LABEL: f"{time.time() + seconds + _GRACE_SECONDS:.0f}",
-        }
-        """Labels of the experiment's containers."""
+        self._identity, self._seconds = identity, seconds
         try:
             self.client = connect()
+            overdue = remove(self.client)
         except UNREACHED as error:
             raise UsageError(
                 f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
             ) from None
+        if overdue:
+            show_progress(f"removed {overdue} container(s) that an experiment before this one left")
 
-    def close(self) -> None:
-        """Close the connection."""
-        self.client.close()
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Labels of the experiment's containers. The budget begins with the first one, after all pulls."""
+        return {LABEL: self._identity, UNTIL_LABEL: f"{time.time() + self._seconds + _GRACE_SECONDS:.0f}"}
 
     def image(self, name: str, interruption: Interruption) -> tuple[Mapping[str, Any], dict[str, float]]:
         """Return what Docker says of the image ``name``; pull it if it is not on this host.
@@ -119,12 +120,6 @@ class Daemon:
             return not remove(self.client, self._identity)
         return False
 
-    def sweep_overdue(self) -> int:
-        """Remove the containers of experiments that should be over; return their number."""
-        with suppress(*UNREACHED):
-            return remove(self.client)
-        return 0
-
     def _inspect(self, name: str) -> dict[str, Any]:
         return cast("dict[str, Any]", self.client.inspect_image(name))  # type: ignore[no-untyped-call]
 
@@ -145,8 +140,8 @@ def connect() -> docker.APIClient:
 def published_host(client: docker.APIClient) -> str:
     """Return the host on which the daemon publishes ports: this one, or that of a daemon elsewhere (docker:dind)."""
     address = urlsplit(client.base_url)
-    is_elsewhere = address.scheme in ("http", "https") and address.hostname not in ("localhost", "::1")
-    return address.hostname or HERE if is_elsewhere else HERE
+    is_here = address.scheme == "http+docker" or address.hostname in (None, "localhost", "::1")
+    return HERE if is_here else str(address.hostname)
 
 
 def remove(client: docker.APIClient, identity: str = "") -> int:
@@ -170,11 +165,11 @@ def remove(client: docker.APIClient, identity: str = "") -> int:
 def is_overdue(labels: Mapping[str, str]) -> bool:
     """Return whether the time of the experiment of a container is up."""
     until = labels.get(UNTIL_LABEL, "")
-    return until.isascii() and until.isdigit() and time.time() > int(until[:20])
+    return until.isdecimal() and time.time() > int(until[:20])
 
 
 def one_line(error: BaseException) -> str:
     """Return what went wrong in one line, in Docker's own words where there are some."""
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
-    text = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return " ".join(str(text).split())[:_LINE]
+    text = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+    return printable(" ".join(text.split()), _LINE)

@@ -93,29 +93,25 @@ class Experiment:
         turns = {side: self._turn(side) for side in order}
         return TurnPair(turns["A"], turns["B"])
 
-    def _turn(self, side: ArmName) -> Turn:
+    def _turn(self, side: ArmName, *, is_last: bool = False) -> Turn:
         """Take a turn; if it fails, try once more."""
-        arm = self.sides[side]
-        for is_last in (False, True):
-            self.interruption.check()
-            left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
-            if left < expected:  # do not begin what cannot end in time
-                raise OutOfTime
-            done = len(self._seconds)
-            most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
-            rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
-            show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
-            reader = TurnReader(arm, self.plan, self._deadline, self.interruption)
-            try:
-                turn = reader.take(done + len(self._failures) + 1)
-            except StartFailed as error:
-                self._failures.append(FailedStart(side, str(error)))
-                if is_last:
-                    raise UsageError(
-                        f"{side}, {arm.summary.name}: failed to start twice in a row: {error}"
-                    ) from None
-                show_progress(f"infercanary: {side} failed to start ({error}); once more")
-            else:
-                self._seconds.append(turn.seconds)
-                return turn
-        raise AssertionError
+        self.interruption.check()
+        arm, done = self.sides[side], len(self._seconds)
+        left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
+        if left < expected:  # do not begin what cannot end in time
+            raise OutOfTime
+        most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
+        rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
+        show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
+        reader = TurnReader(arm, self.plan, self._deadline, self.interruption)
+        try:
+            turn = reader.take(done + len(self._failures) + 1)
+        except StartFailed as error:
+            self._failures.append(FailedStart(side, str(error)))
+            if is_last:
+                name = f"{side}, {arm.summary.name}"
+                raise UsageError(f"{name}: failed to start twice in a row: {error}") from None
+            show_progress(f"infercanary: {side} failed to start ({error}); once more")
+            return self._turn(side, is_last=True)
+        self._seconds.append(turn.seconds)
+        return turn

@@ -9,6 +9,7 @@ byte in each start of an image differs from another's after few starts.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
@@ -39,23 +40,21 @@ def decide(pairs: StartPairs, judge: PairJudge) -> list[MeasureDecision]:
     judge = judge._replace(policy=judge.policy.for_measures())
     decisions = []
     for measure in measured([a for a, _ in pairs], [b for _, b in pairs]):
-        both = [(of_measure(a, measure), of_measure(b, measure)) for a, b in pairs]
-        both = [(a, b) for a, b in both if a.samples and b.samples]
-        decision = judge.decide([_shift(a, b) for a, b in both])
+        both = [(_values(a, measure), _values(b, measure)) for a, b in pairs]
+        both = [(old, new) for old, new in both if old and new]
+        decision = judge.decide(
+            [Shift(math.log(median(new) / median(old)), 0.0, math.inf) for old, new in both]
+        )
         verdict, is_open = MeasureVerdict(decision.verdict), False
         if decision.looks:
             look = decision.looks[-1]
-            before, after = (
-                median(sample.median for start in side for sample in start.samples if sample.median)
-                for side in zip(*both, strict=True)
-            )
-            verdict = measure_verdict(measure, decision.verdict, look.seen, (before, after))
+            old, new = (median(chain.from_iterable(side)) for side in zip(*both, strict=True))
+            verdict = measure_verdict(measure, decision.verdict, look.seen, (old, new))
             is_open = not decision.done and look.shift.log >= judge.policy.decide.log_effect
         decisions.append(MeasureDecision(measure, verdict, is_open))
     return decisions
 
 
-def _shift(a: Start, b: Start) -> Shift:
-    """B over A, by the medians of both."""
-    old, new = (median(sample.median for sample in start.samples if sample.median) for start in (a, b))
-    return Shift(math.log(new / old), 0.0, math.inf)
+def _values(start: Start, measure: Measure) -> list[float]:
+    """Return the measure of each run that has it, worse if larger."""
+    return [sample.median for sample in of_measure(start, measure).samples if sample.median]

@@ -25,8 +25,13 @@ _SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8})*)(?::([a-z0-9_]+))?")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _EXCLUSIVE = (("image", "python"), ("config", "model", "command"))
+_ALTERNATIVES = {key: group for group in _EXCLUSIVE for key in group}
+"""Key of both sides → the keys of one side that replace it."""
 _NEEDS = {"model": ("input",), "python": ("config", "model")}
-_CONTAINERS_ONLY = ("cpus", "memory", "volume")
+_CONFLICTS = (
+    *_EXCLUSIVE,
+    *(("python", key) for key in ("cpus", "memory", "volume")),
+)  # no limits on the host
 _AS_HERE = "(as here)"  # text of a variable that has the value that it has here
 _TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
 
@@ -74,17 +79,21 @@ def _input(text: str) -> dict[str, Any]:
     return {"shape": [int(size) for size in sizes.split("x")], **({"dtype": dtype} if dtype else {})}
 
 
+def _path(text: str) -> str:
+    return str(Path(os.path.expanduser(text)).absolute())  # Path.expanduser refuses an unknown user
+
+
 def _volume(text: str) -> docker.types.Mount:
     """A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume."""
     source, rest = _matched(_MOUNT, text).groups()
     if source.startswith((".", "/", "~")):
-        source = str(Path(source).absolute())
+        source = _path(source)
     return docker.types.Mount.parse_mount_string(f"{source}:{rest}")
 
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "image": ("an image; it is pulled if it is missing", str),
-    "python": ("an interpreter on this host, in place of an image", lambda text: str(Path(text).absolute())),
+    "python": ("an interpreter on this host, in place of an image", _path),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
     "model": ("a model of torch to probe: module:factory, or a .pt2 file", str),
     "input": ("its input, such as 1x3x224x224 or 1x128:int64; repeat", lambda text: [*map(_input, text.split(", "))]),
@@ -103,17 +112,6 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 HELP = "\b\nKeys of a side:\n" + "".join(f"  {key:<9} {takes}\n" for key, (takes, _) in KEYS.items()) + "\n"
 """For the command's help."""
-
-MOVED: Mapping[str, str] = {
-    "--config": "--both config=…", "--config-b": "--b config=…",
-    "--model": "--both model=…", "--input": "--both input=…",
-    "--command": "--both command=…", "--command-b": "--b command=…",
-    "--cpus": "--both cpus=…", "--cpus-b": "--b cpus=…", "--cpuset-cpus": "--both cpuset=…",
-    "--memory": "--both memory=…", "--memory-b": "--b memory=…",
-    "--gpus": "--both gpus=…", "--volume": "--both volume=…", "--host-python": "--a python=…",
-    "--env": "--both env.NAME=…", "--env-b": "--b env.NAME=…", "--level": "--confidence=…",
-}  # fmt: skip
-"""Former option → what to give instead."""
 
 
 class ExperimentFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -146,10 +144,13 @@ def read(
     elif named:
         a, b = (named[0], *a), (named[1], *b)
     shared, first, second = (
-        _texts(f"{path}: {name}", _flat(written)) | _texts(f"--{name}", map(_split, given))
+        _texts(f"{path}: {name}", _entries(f"{path}: {name}", written)) | _texts(f"--{name}", given)
         for name, written, given in (("both", file.both, both), ("a", file.a, a), ("b", file.b, b))
     )
-    first, second = _merged(shared, first), _merged(shared, second)
+    first, second = (
+        {key: text for key, text in shared.items() if own.keys().isdisjoint(_ALTERNATIVES.get(key, ()))} | own
+        for own in (first, second)
+    )
     if len(images) > 2 or (first == second and len(images) < 2):
         raise UsageError(_TWO)
     return _side("A", first, second), _side("B", second, first)
@@ -161,55 +162,44 @@ def words(settings: Mapping[str, str]) -> str:
     return ", ".join(shortened(printable(text), _LONGEST) for text in texts)
 
 
-def _split(entry: str) -> tuple[str, str | None]:
-    key, sign, text = entry.partition("=")
-    return key, text if sign else None
-
-
-def _flat(written: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _entries(place: str, written: Mapping[str, Any], before: str = "") -> Iterator[str]:
     """Return keys and values of a file as on the command line."""
     for key, value in written.items():
+        name = f"{before}{key}"
         if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield from ((f"{before}{key}", item) for item in (value if isinstance(value, list) else [value]))
+            yield from _entries(place, value, f"{name}.")
+            continue
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, bool):  # it may have been written as `on` or `yes`
+                raise UsageError(f"{place}: {name}: is `{text}` in YAML; put it in quotes")
+            yield name if text is None else f"{name}={text}"
 
 
-def _texts(place: str, entries: Iterable[tuple[str, Any]]) -> dict[str, str]:
+def _texts(place: str, entries: Iterable[str]) -> dict[str, str]:
     """Return the text of each key."""
     texts: dict[str, str] = {}
-    for key, value in entries:
+    for entry in entries:
+        key, sign, text = entry.partition("=")
         is_variable = bool(_VARIABLE.fullmatch(key))
         if key not in KEYS and not is_variable:
             raise UsageError(f"{place}: {unknown_key(key[:_LONGEST], [*KEYS])}")
-        if isinstance(value, bool):  # it may have been written as `on` or `yes`
-            raise UsageError(f"{place}: {key}: is `{value}` in YAML; put it in quotes")
-        if value is None and is_variable:
+        if is_variable and not sign:
             if key[4:] not in os.environ:
                 raise UsageError(f"{place}: {key}: is not set here; give {key}=VALUE")
-            value = _AS_HERE
-        text = "" if value is None else str(value)
+            text = _AS_HERE
         texts[key] = f"{texts[key]}, {text}" if key in ("input", "volume") and key in texts else text
     return texts
-
-
-def _merged(both: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return a side's texts: its own, and those of both that do not contradict them."""
-    replaced = {key for group in _EXCLUSIVE if not own.keys().isdisjoint(group) for key in group}
-    return {key: text for key, text in both.items() if key not in replaced} | {**own}
 
 
 def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
     if "image" not in own and "python" not in own:
         raise UsageError(_TWO)
-    for group in _EXCLUSIVE:
+    for group in _CONFLICTS:
         if len(chosen := [key for key in group if key in own]) > 1:
             raise UsageError(f"{name}: {chosen[0]} and {chosen[1]}: exclude each other; give one of them")
     for key, needed in _NEEDS.items():
         if key in own and own.keys().isdisjoint(needed):
             raise UsageError(f"{name}: {key}: needs {' or '.join(needed)}; give that too")
-    if "python" in own and (limits := [key for key in _CONTAINERS_ONLY if key in own]):
-        raise UsageError(f"{name}: {limits[0]}: cannot be kept on the host; leave it out, or use cpuset")
     variables, values = dict(PACE), {}
     for key, text in own.items():
         if key not in KEYS:
@@ -222,9 +212,9 @@ def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
             values[key] = parser(text)
         except (ValueError, docker.errors.DockerException):
             raise UsageError(f"{name}: {key}={text[:_LONGEST]}: give {takes}") from None
-    probe, inputs = values.pop("config", {}), values.pop("input", ())
-    if "model" in values:
-        probe = model_settings(values.pop("model"), inputs, "cuda" if "gpus" in values else "cpu")
+    probe, inputs, model = values.pop("config", {}), values.pop("input", ()), values.pop("model", "")
+    if model:
+        probe = model_settings(model, inputs, "cuda" if "gpus" in values else "cpu")
     return Side(
         **values,
         probe=probe,

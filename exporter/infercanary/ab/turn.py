@@ -174,7 +174,7 @@ class TurnReader:
         if time.monotonic() >= self.deadline:
             raise OutOfTime
         self._ask()
-        if self._last is not None and self._has_enough():
+        if self._has_enough():
             return True
         if why := self.arm.ended():
             raise self._failed(why)
@@ -217,26 +217,29 @@ class TurnReader:
             if isinstance(point.value, (int, float)) and len(point.labels) == labels
         }
 
-    def _canaries(self) -> list[str]:
+    def _settled(self) -> dict[str, list[Sample]]:
+        """Return the settled runs of each canary of which the turn needs some."""
         names = [*dict.fromkeys(canary for canary, _ in self._points(_STATE))]
-        if not self.plan.canary:
-            return names
-        if names and self.plan.canary not in names:
-            raise StartFailed(f"it has no canary `{self.plan.canary}`; it has {', '.join(names)}")
-        return [self.plan.canary]
+        if names and self.plan.canary:
+            if self.plan.canary not in names:
+                raise StartFailed(f"it has no canary `{self.plan.canary}`; it has {', '.join(names)}")
+            names = [self.plan.canary]
+        return {name: [run for run in map(kept, self._runs[name]) if run.is_settled] for name in names}
 
     def _has_enough(self) -> bool:
-        states = self._points(_STATE)
-        settled = {name: self._settled(name) for name in self._canaries()}
+        states, settled, runs = self._points(_STATE), self._settled(), self.plan.runs
         for name, samples in settled.items():
-            runs = self._runs[name]
-            if runs and not samples and states.get((name, FAILING)):
-                raise self._failed(f"canary {name} fails", runs[-1].detail or runs[-1].outcome)
+            if self._runs[name] and not samples and states.get((name, FAILING)):
+                last = self._runs[name][-1]
+                raise self._failed(f"canary {name} fails", last.detail or last.outcome)
         # Of the slowest canary: progress of another does not make up for one that hangs.
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
-        least = min(map(self._count, settled.values()), default=0)
-        if least < self.plan.runs:
+        # The uncontended runs count, or all if those are too rare.
+        if slowest < runs or any(
+            len(samples) < _MOST_RUNS * runs and sum(map(is_quiet, samples)) < runs
+            for samples in settled.values()
+        ):
             return False
         self._had_enough = self._had_enough or time.monotonic()
         return not self._awaits_sweep(settled, time.monotonic() - self._had_enough)
@@ -252,13 +255,6 @@ class TurnReader:
             if canary in settled
         )
 
-    def _settled(self, canary: str) -> list[Sample]:
-        return [sample for sample in map(kept, self._runs[canary]) if sample.is_settled]
-
-    def _count(self, samples: Sequence[Sample]) -> int:
-        """Return how many runs count: the uncontended ones, or all if those are too rare."""
-        return len(samples) if len(samples) >= _MOST_RUNS * self.plan.runs else sum(map(is_quiet, samples))
-
     def _pause(self) -> float:
         """Return the seconds until the missing runs may be there: each request disturbs the probe a little.
 
@@ -267,17 +263,15 @@ class TurnReader:
         states = self._points(_STATE)
         if not states or any(on for (_, state), on in states.items() if state == "opening"):
             return _FIRST_PAUSE
-        least = min((len(runs) for runs in self._runs.values()), default=0)
-        expected = (self.plan.runs - least) * self._points(_INTERVAL, 0).get((), 1.0)
+        expected = (self.plan.runs - self._good) * self._points(_INTERVAL, 0).get((), 1.0)
         return min(_MOST_PAUSE, max(_LEAST_PAUSE, expected))
 
     def _turn(self) -> Turn:
         assert self._last is not None
-        points, cold = self._points(COLD_START_METRIC), {}
-        for name in self._canaries():
+        points, settled, cold = self._points(COLD_START_METRIC), self._settled(), {}
+        for name in settled:
             cold[name] = {step: points[name, step] for step in COLD_START if (name, step) in points}
-            self._steps[name]["start"] = self._start
-            self._steps[name] |= cold[name]
+            self._steps[name] |= {"start": self._start, **cold[name]}
         report, accepted = self._last.report, self._last.accepted
         generation = Generation(
             service="",
@@ -289,7 +283,7 @@ class TurnReader:
             profiles=merged({}, of_runs(run for runs in self._runs.values() for run in runs)),
             cold_start=cold,
         )
-        starts = {name: Start(generation, self._settled(name)) for name in cold}
+        starts = {name: Start(generation, samples) for name, samples in settled.items()}
         return Turn(starts, self._steps, time.monotonic() - self._begin)
 
 

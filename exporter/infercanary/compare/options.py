@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +12,7 @@ import click
 
 import infercanary
 from infercanary.command.exit_codes import worst
+from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
 from infercanary.compare.comparison import GATES
@@ -101,10 +103,20 @@ def output(*forms: str) -> Callable[[F], F]:
     choices = click.Choice(["text", "json", *forms])
     options: list[Callable[[F], F]] = [
         click.option("--json", "form", flag_value="json", help="Print JSON instead of text."),
-        click.option("--html", default="", metavar="FILE", help="Write a report with pictures to FILE too."),
+        click.option(
+            "--html",
+            default="",
+            callback=_file,
+            metavar="FILE",
+            help="Write a report with pictures to FILE too.",
+        ),
         click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
         click.option(
-            "--junit", default="", metavar="FILE", help="Write JUnit XML for a CI system to FILE too."
+            "--junit",
+            default="",
+            callback=_file,
+            metavar="FILE",
+            help="Write JUnit XML for a CI system to FILE too.",
         ),
     ]
     return together(*options[: 4 if "github" in forms else 3 if forms else 2])
@@ -147,6 +159,15 @@ def adjusted(base: Policy, smallest_effect: float | None, confidence: float | No
         clear_zone=min(decide.clear_zone, effect / 3),
         confidence=confidence or decide.confidence,
     )
+
+
+def _file(_: click.Context, option: click.Parameter, path: str) -> str:
+    """Refuse a file that cannot be written, before anything is measured or printed."""
+    if path and (why := unwritable(path)):
+        raise UsageError(f"{option.opts[0]}: {why}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{option.opts[0]}: `{path}` is a device or a pipe; name a file")
+    return path
 
 
 def _pairs(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -73,10 +73,6 @@ def write(path: str, text: str, option: str = "--html") -> None:
         UsageError: ``path`` cannot be written.
     """
     target = Path(os.path.realpath(path))  # a link stays one
-    if os.path.isdir(target):  # of a name that is too long, Path.is_dir raises
-        raise UsageError(f"{option} {path}: is a folder; name a file in it")
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise UsageError(f"{option} {path}: is a device or a pipe; name a file")
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
         with draft.open("x", encoding="utf-8") as file:

@@ -85,9 +85,6 @@ def _in_one_line(error: click.ClickException) -> UsageError:
     message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
     if context is None:
         return UsageError(message)
-    option = getattr(error, "option_name", "")
-    if context.obj and option in context.obj:
-        return UsageError(f"{option}: give {context.obj[option]}")
     return UsageError(f"{message}; see `{context.command_path} --help`")
 
 

@@ -27,11 +27,9 @@ from infercanary.ab.turn import last_line
 from infercanary.command.settings import UsageError
 
 
-@pytest.mark.parametrize(
-    ("until", "expected"), [(time.time() - 1, True), (time.time() + 3600, False), ("²", False), ("", False)]
-)
+@pytest.mark.parametrize(("until", "expected"), [(-1.0, True), (3600.0, False), ("²", False), ("", False)])
 def test_an_experiment_is_overdue_after_its_time(until: float | str, expected: bool) -> None:
-    text = f"{until:.0f}" if isinstance(until, float) else until
+    text = f"{time.time() + until:.0f}" if isinstance(until, float) else until
     assert is_overdue({UNTIL_LABEL: text}) is expected
     assert not is_overdue({})
 
@@ -56,6 +54,7 @@ def test_last_words(log: bytes, line: str) -> None:
     [
         (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),
         (docker.errors.DockerException("not\tfound"), "not found"),
+        (docker.errors.APIError("x", explanation=b"of a registry: \x1b[2J"), "of a registry: ?[2J"),
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
@@ -79,8 +78,8 @@ def test_a_pull_that_fails_names_the_fix(monkeypatch: pytest.MonkeyPatch, answer
     """In the words of a real registry and daemon."""
     registry = Registry({"error": answer})
     monkeypatch.setattr(daemon, "connect", lambda: registry)
-    with closing(Daemon("pull", 60)) as here, pytest.raises(UsageError) as error:
-        here.image("h/i:1", Interruption())
+    with pytest.raises(UsageError) as error:
+        Daemon("pull", 60).image("h/i:1", Interruption())
     assert f"cannot be pulled ({answer}); {fix}" in str(error.value)
 
 
@@ -89,10 +88,23 @@ def test_only_a_missing_image_is_pulled(
 ) -> None:
     registry = Registry({"status": "Pulling from i"})
     monkeypatch.setattr(daemon, "connect", lambda: registry)
-    with closing(Daemon("pull", 60)) as made:
-        pulled, here = (made.image("h/i:1", Interruption()) for _ in range(2))
+    made = Daemon("pull", 60)
+    pulled, here = (made.image("h/i:1", Interruption()) for _ in range(2))
     assert pulled[1]["pull"] > 0 and here[1] == {}
     assert capsys.readouterr().err == "pulling h/i:1\n"
+
+
+def test_a_long_pull_is_not_of_the_time_after_which_others_may_remove_the_containers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1e9
+    monkeypatch.setattr(daemon, "connect", lambda: Registry({}))
+    monkeypatch.setattr(daemon.time, "time", lambda: now)
+    made = Daemon("pull", 60)
+    now += 3600  # a pull
+    labels = made.labels
+    now += 600  # the last start of the experiment
+    assert made.labels == labels and not is_overdue(labels)
 
 
 class Registry:
@@ -101,8 +113,8 @@ class Registry:
     def __init__(self, line: dict[str, str]) -> None:
         self._line, self._is_here = line, False
 
-    def close(self) -> None:
-        pass
+    def containers(self, **options: Any) -> list[dict[str, Any]]:
+        return []
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         if not self._is_here:

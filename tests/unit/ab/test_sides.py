@@ -10,9 +10,8 @@ import yaml
 from msgspec.structs import replace
 
 from infercanary.ab import sides
-from infercanary.ab.command import command
 from infercanary.ab.probe_settings import PACE
-from infercanary.ab.sides import KEYS, MOVED, Side, words
+from infercanary.ab.sides import KEYS, Side, words
 from infercanary.command import cli as cli
 
 PROBE = {"canaries": {"c": {"target": "torch"}}}
@@ -72,6 +71,14 @@ def test_every_key(here):
         e.partition("=")[0] for e in entries
     }
     assert KEYS.keys() <= used, "a key without a case here"
+
+
+def test_a_path_may_begin_with_the_home(here, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    both = ["config=probe.yaml", "python=~/venv/bin/python"]
+    a, b = read("image", both=["volume=~/models:/m"], b=["volume=~nobody-here:/m"], a=["cpus=1"])
+    assert (a.volume[0]["Source"], b.volume[0]["Source"]) == ("/home/me/models", str(here / "~nobody-here"))
+    assert read(both=both, a=["env.A=1"])[0].python == "/home/me/venv/bin/python"
 
 
 def test_a_file_is_read_as_the_command_line_is(here):
@@ -165,7 +172,7 @@ TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a s
         ("old new --both input=3,4", "A: input=3,4: give its input, such as 1x3x224x224 or 1x128:int64"),
         ("new --a python=PYTHON", "A: python: needs config or model; give that too"),
         ("old new --a python=PYTHON", "A: image and python: exclude each other; give one of them"),
-        ("new --a python=PYTHON --both model=m:f --both input=1 --both memory=1g", "A: memory: cannot be kept on the"),
+        ("new --a python=PYTHON --both model=m:f --both input=1 --both memory=1g", "A: python and memory: exclude"),
         ("--experiment none.yaml", "none.yaml: cannot be read (No such file or directory); check the path and its"),
         ("old new --experiment wrong.yaml", "A: cpus=0: give a number of CPUs, such as 2 or 0.5"),
         ("--experiment keys.yaml", "keys.yaml: unknown key `c`; known keys: both, a, b"),
@@ -180,15 +187,6 @@ def test_a_mistake_is_one_line(mistake, arguments, line):
     Path("true.yaml").write_text("b: {env: {A: true}}\n")
     said = mistake(*(each.replace("PYTHON", sys.executable) for each in arguments.split()))
     assert said.startswith(line), said
-
-
-@pytest.mark.parametrize("option", MOVED)
-def test_a_former_option_names_what_to_give_instead(mistake, option):
-    said = mistake("old", "new", option, "x")
-    assert said == f"{option}: give {MOVED[option]}"
-    option, *keys = MOVED[option].removesuffix("=…").split()
-    assert option in {name for parameter in command.params for name in parameter.opts}
-    assert {*keys} <= KEYS.keys()
 
 
 def test_settings_without_canaries(mistake):

@@ -366,14 +366,14 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             "infercanary: Invalid value for '--format': 'junit' is not",
         ),
         (["compare", "a", "a", "--baseline-id", "x"], "infercanary: a: holds numbers, without ids"),
-        (["compare", "a", "a", "--html", "."], "infercanary: --html .: is a folder; name a file in it"),
+        (["compare", "a", "a", "--html", "."], "infercanary: --html: `.` is a folder; name a file in it"),
         (
             ["compare", "a", "a", "--html", "no/r"],
-            "infercanary: --html no/r: cannot be written (No such file or",
+            "infercanary: --html: no folder `no`; make it",
         ),
         (
             ["compare", "a", "a", "--json", "--junit", "no/j"],
-            "infercanary: --junit no/j: cannot be written (No such",
+            "infercanary: --junit: no folder `no`; make it",
         ),
         (["scan", "a", "--column", "x"], "infercanary: a: numbers without columns"),
         (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),

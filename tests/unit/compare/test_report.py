@@ -294,7 +294,7 @@ def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path,
         (["a/gpu.sqlite", "gpu.sqlite"], "gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE"),
         (["none.sqlite"], "none.sqlite: cannot be read (No such file"),
         (["empty.sqlite"], "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs"),
-        (["gpu.sqlite", "--html", "pipe"], "--html pipe: is a device or a pipe; name a file"),
+        (["gpu.sqlite", "--html", "pipe"], "--html: `pipe` is a device or a pipe; name a file"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(
