@@ -21,13 +21,13 @@ _MAX_BYTES = 16 << 30
 
 def is_store(path: str) -> bool:
     """Return whether a file is a store, by its first bytes; a pipe can be read once only, and is none."""
-    if not Path(path).is_file():
-        return False
     try:
+        if not Path(path).is_file():
+            return False
         with Path(path).open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
+    except (OSError, ValueError):  # a name that is too long, or has a NUL
+        return False  # the reader of journals says why
 
 
 def starts(
