@@ -5,15 +5,14 @@ Containers do not remove themselves (`--rm`), because the log of one that died s
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import docker.errors
 import docker.types
+import docker.utils
 
 from infercanary.ab.daemon import HERE, UNREACHED, Daemon, one_line, published_host
 from infercanary.ab.interruption import Interruption
@@ -80,8 +79,10 @@ class Container:
             )
             self._id = str(created["Id"])
             if side.probe:
-                archive = tar_archive(SETTINGS, settings_text(side.probe, DEFAULT_PORT))
-                self._client.put_archive(self._id, "/", archive)
+                # Copied, not mounted: the daemon may not see files of this host.
+                files = [(SETTINGS.lstrip("/"), settings_text(side.probe, DEFAULT_PORT))]
+                archive = docker.utils.create_archive("/", files=[], extra_files=files)
+                self._client.put_archive(self._id, "/", archive.read(-1))
             self._client.start(self._id)
             settings = self._client.inspect_container(self._id).get("NetworkSettings") or {}
         except UNREACHED as error:
@@ -156,13 +157,3 @@ def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
         return [f"http://{in_url(address)}:{port}" for address in addresses if address]
     published = (settings.get("Ports") or {}).get(f"{port}/tcp") or []
     return [*dict.fromkeys(f"http://{in_url(host)}:{binding['HostPort']}" for binding in published)]
-
-
-def tar_archive(path: str, text: str) -> bytes:
-    """Return a tar archive with one file, to copy into a container: the daemon may not see files of this host."""
-    file, buffer = tarfile.TarInfo(path.lstrip("/")), io.BytesIO()
-    data = text.encode()
-    file.size, file.mode = len(data), 0o444
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.addfile(file, io.BytesIO(data))
-    return buffer.getvalue()

@@ -47,12 +47,11 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
     arms = (answer.a, answer.b)
     steps = {step: label for step, label in STEPS.items() if any(step in arm.cold_start for arm in arms)}
     origins = answer.a.origin, answer.b.origin
-    in_time = [
-        (side, getattr(pair, side.lower()))
-        for pair in answer.pairs
-        for side in ("AB" if pair.first == "A" else "BA")
-    ]
-    old, new = ([level if name == side else None for name, level in in_time] for side in "AB")
+    old: list[float | None] = []
+    new: list[float | None] = []
+    for pair in answer.pairs:
+        old += (pair.a, None) if pair.first == "A" else (None, pair.a)
+        new += (None, pair.b) if pair.first == "A" else (pair.b, None)
     rows = [
         (str(number), f"{pair.first} first", value(pair.a, "s"), value(pair.b, "s"), percent(pair.shift))
         for number, pair in enumerate(answer.pairs, 1)

@@ -9,9 +9,8 @@ import yaml
 
 from infercanary.command.settings import UsageError, load
 
-_INTERVAL_SECONDS = 0.5  # nothing else competes, so runs may follow each other quickly
-PACE = {"INFERCANARY_INTERVAL_SECONDS": f"{_INTERVAL_SECONDS:g}", "INFERCANARY_DUTY_CAP": "1"}
-"""Variables that give a server's own probe the pace of an experiment."""
+PACE = {"INFERCANARY_INTERVAL_SECONDS": "0.5", "INFERCANARY_DUTY_CAP": "1"}
+"""Variables that give a probe the pace of an experiment: nothing else competes, so runs may be frequent."""
 
 _SWEEP_SECONDS = 10.0  # a sweep's own, where its settings name none
 
@@ -35,7 +34,7 @@ def model_settings(model: str, inputs: Sequence[Mapping[str, Any]], device: str)
 
 
 def settings_text(settings: Mapping[str, Any], listen: int | str) -> str:
-    """Return settings as YAML, with the address and pace of an experiment, and without a journal.
+    """Return settings as YAML, with the address and the sweeps of an experiment, and without a journal.
 
     A sweep comes as soon as it may: half of the time is for sweeps, and the first comes an interval after the start.
 
@@ -46,8 +45,6 @@ def settings_text(settings: Mapping[str, Any], listen: int | str) -> str:
     changes = {
         "canaries": {name: _swept_soon(canary) for name, canary in settings["canaries"].items()},
         "listen": listen,
-        "interval_seconds": _INTERVAL_SECONDS,
-        "duty_cap": 1.0,
         "journal": None,
     }
     return yaml.safe_dump({**settings, **changes}, sort_keys=False, allow_unicode=True)

@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import docker
 import docker.errors
 import pytest
 
 from infercanary.ab import daemon
-from infercanary.ab.container import SETTINGS, probe_port, probe_urls, tar_archive
+from infercanary.ab.container import SETTINGS, Container, probe_port, probe_urls
 from infercanary.ab.daemon import (
     UNTIL_LABEL,
     Daemon,
@@ -23,6 +24,7 @@ from infercanary.ab.daemon import (
     published_host,
 )
 from infercanary.ab.interruption import Interruption
+from infercanary.ab.sides import Side
 from infercanary.ab.turn import last_line
 from infercanary.command.settings import UsageError
 
@@ -54,7 +56,7 @@ def test_last_words(log: bytes, line: str) -> None:
     [
         (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),
         (docker.errors.DockerException("not\tfound"), "not found"),
-        (docker.errors.APIError("x", explanation=b"of a registry: \x1b[2J"), "of a registry: ?[2J"),
+        (docker.errors.APIError("x", explanation="of a registry: \x1b[2J"), "of a registry: ?[2J"),
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
@@ -99,7 +101,7 @@ def test_a_long_pull_is_not_of_the_time_after_which_others_may_remove_the_contai
 ) -> None:
     now = 1e9
     monkeypatch.setattr(daemon, "connect", lambda: Registry({}))
-    monkeypatch.setattr(daemon.time, "time", lambda: now)
+    monkeypatch.setattr("infercanary.ab.daemon.time.time", lambda: now)
     made = Daemon("pull", 60)
     now += 3600  # a pull
     labels = made.labels
@@ -126,12 +128,23 @@ class Registry:
         yield self._line
 
 
-def test_settings_as_an_archive() -> None:
-    with tarfile.open(fileobj=io.BytesIO(tar_archive(SETTINGS, "a: µ\n"))) as archive:
-        [file] = archive.getmembers()
-        assert (f"/{file.name}", file.mode) == (SETTINGS, 0o444)
-        read = archive.extractfile(file)
-        assert read is not None and read.read().decode() == "a: µ\n"
+def test_settings_are_copied_into_the_container() -> None:
+    """The daemon may not see files of this host."""
+    here = Mock(**{"image.return_value": ({"Id": "sha256:1"}, {})}, labels={})
+    here.client = Mock(
+        base_url="http+docker://localhost",
+        **{"inspect_container.return_value": {}, "create_container.return_value": {"Id": "1"}},
+    )
+    copied = []
+    here.client.put_archive.side_effect = lambda id_, path, archive: copied.append((path, archive))
+    probe = {"canaries": {"c": {"target": "µ"}}}
+    assert [*Container(here, Side(image="i", probe=probe), "x", Interruption()).start(1)] == []
+    [(path, archive)] = copied
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        [file] = opened.getmembers()
+        assert (f"{path}{file.name}", file.mode) == (SETTINGS, 0o644)
+        read = opened.extractfile(file)
+        assert read is not None and "µ" in read.read().decode()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ def test_settings_of_an_experiment(tmp_path):
         "canaries": {"c": {"target": "torch", "options": {"seed": 3}}},
         "journal": None,
         "listen": 9798,
-        "interval_seconds": 0.5,
-        "duty_cap": 1.0,
+        "interval_seconds": 60,
         "timeout_seconds": 7,
     }
 
