@@ -10,7 +10,7 @@ from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
 from infercanary.judge.policy import Policy
 from infercanary.pages.from_result import operators_table, verdict_document
-from infercanary.pages.sentence import listed
+from infercanary.pages.sentence import listed, operators_words
 from infercanary.render.document import Chart, Document, Series
 from infercanary.render.units import count, percent
 
@@ -69,11 +69,15 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
 
 
 def _drift_document(drift: Drift, shift: float) -> Document:
-    host = f", host {percent(drift.host.shift)}" if drift.host is not None else ""
-    changes = f"; since that day: {listed(drift.changes)}" if drift.changes else ""
+    known = [
+        f"drifted {percent(shift)} from the first day of this image, with no upgrade",
+        f"host {percent(drift.host.shift)}" if drift.host is not None else "",
+        f"since that day {listed(drift.changes)}" if drift.changes else "",
+        operators_words(drift.operators),
+    ]
     table = operators_table(drift.operators)
     return Document(
         verdict="regressed" if shift > 0 else "improved",
-        sentence=f"drifted {percent(shift)} from the first day of this image, with no upgrade{host}{changes}",
+        sentence="; ".join(filter(None, known)),
         tables=[table] if table is not None else [],
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
-from itertools import groupby
 
 import click
 import msgspec
@@ -15,7 +14,7 @@ from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.doctor.ability import SECTIONS, Ability, Machine, checks
 from infercanary.doctor.asking import NotAsked, ask
-from infercanary.doctor.rendering import diagnosis, section_document, summary
+from infercanary.doctor.rendering import answer_document, diagnosis, summary
 from infercanary.render.text import render_text
 
 _NAMES = [name for name, _ in SECTIONS]
@@ -82,10 +81,14 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: 
             click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
             return ExitCode.FINE
         width = shutil.get_terminal_size((100, 24)).columns
-        for section, abilities in groupby(asked(), key=lambda ability: ability.section):
-            click.echo(render_text(section_document(section, abilities), width))
+        section = ""
+        for each in asked():
+            if each.section != section:
+                click.echo(f"\n{each.section}" if section else each.section)
+                section = each.section
+            click.echo(render_text(answer_document(each), width), nl=False)
     except NotAsked as error:
         click.echo(f"infercanary: doctor: the checks cannot be made: {error}", err=True)
         return ExitCode.REGRESSED
-    click.echo(summary(made))
+    click.echo(f"\n{summary(made)}")
     return ExitCode.FINE

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from infercanary.doctor.ability import Ability, State
-from infercanary.render.document import Document, Table
+from infercanary.render.document import Document, Fact
 
 VERSION = 1
 """Of what ``--json`` prints; it grows by fields only."""
@@ -17,17 +17,10 @@ VERSION = 1
 _STATES: tuple[State, ...] = ("OK", "limited", "refused", "absent")
 
 
-def section_document(section: str, abilities: Iterable[Ability]) -> Document:
-    """Return the answers of one section."""
-    rows = [
-        (
-            each.state,
-            each.name,
-            "; ".join(filter(None, (each.found, each.why))) + (each.fix and f" → {each.fix}"),
-        )
-        for each in abilities
-    ]
-    return Document(name=section, tables=[Table("", ("state", "check", "finding"), rows)])
+def answer_document(answer: Ability) -> Document:
+    """Return one answer, whose label is its state. Names of NVML's functions would not fit into a column."""
+    finding = "; ".join(filter(None, (answer.found, answer.why))) + (answer.fix and f" → {answer.fix}")
+    return Document(facts=[Fact(answer.state, ": ".join(filter(None, (answer.name, finding))))])
 
 
 def summary(abilities: Sequence[Ability]) -> str:

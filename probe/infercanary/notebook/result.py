@@ -183,7 +183,7 @@ class TimingResult:
         environment = (f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment)
         return Document(
             name=self.canary,
-            sentence=f"{latency}, {count(len(self.runs), 'run')} of {count(repeats, 'repeat')} in all",
+            sentence=f"{latency}, {count(len(self.runs), 'run')}, {count(repeats, 'repeat')} in all",
             facts=[
                 Fact("interval", " to ".join(value(end, "s") for end in self.interval or ())),
                 Fact("phases", quantities(self.phases, "s")),

@@ -148,7 +148,7 @@ def report_documents(report: Report, interval_seconds: float) -> list[Document]:
     known = _known(report)
     runs = last_runs(report)
     at = min((run.started_at for run in runs.values()), default=report.started_at)
-    warnings = list(_warnings(known, interval_seconds))
+    warnings = list(_warnings(known, runs, interval_seconds))
     seconds = [
         (name, device, value(number, "s")) for (device, name), number in known[controls.SECONDS.name].items()
     ]
@@ -220,7 +220,7 @@ def _phases(phases: Mapping[str, float], wall: float) -> str:
     if parts and (rest := wall - sum(parts.values())) > _REST * wall:
         parts["rest"] = rest
     return ", ".join(
-        f"{name} {value(seconds, 's')} ({quantity(seconds / wall, 'ratio')})"
+        f"{name} {value(seconds, 's')}" + (f" ({quantity(seconds / wall, 'ratio')})" if wall else "")
         for name, seconds in parts.items()
     )
 
@@ -260,6 +260,8 @@ def _facts(name: str, state: str, report: Report, known: Values) -> Iterator[Fac
         parts = {
             " ".join(labels).replace("_", " "): factor * x for (of, *labels), x in points if of == name and x
         }
+        if unit == "ratio":  # the largest first
+            parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
         yield Fact(label, quantities(parts, unit).strip())
     if run.profile is not None:
         yield Fact("operators", quantities(shares(run.profile, _OPERATORS), "ratio"))
@@ -294,10 +296,15 @@ def _samplers(known: Values) -> Iterator[Fact]:
     yield from (Fact(name, why) for name, why in failed.items())
 
 
-def _warnings(known: Values, interval_seconds: float) -> Iterator[Fact]:
+def _warnings(known: Values, runs: Mapping[str, Run], interval_seconds: float) -> Iterator[Fact]:
     for (name, reason), on in known[failing.CUDA_MISSING.name].items():
         if on:
-            yield Fact(name, f"it was to run on CUDA, but its engine {_CUDA_MISSING.get(reason, reason)}")
+            ran = (
+                ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""
+            )
+            yield Fact(
+                name, f"it was to run on CUDA, but its engine {_CUDA_MISSING.get(reason, reason)}{ran}"
+            )
     yield from (Fact(name, matmul.ADVICE) for (name,), on in known[matmul.UNUSED.name].items() if on)
     if (ratio := known[OVERSUBSCRIPTION.name].get((), 0)) > 1:
         yield Fact(

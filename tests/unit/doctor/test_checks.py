@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from jsonschema import validate
 from infercanary.command.cli import cli
 from infercanary.doctor import host
 from infercanary.doctor.ability import Ability, Check, Machine, answered, checks, limited, ok, refused
+from infercanary.doctor.asking import NotAsked
 from infercanary.doctor.nvml_calls import CALLS
-from infercanary.doctor.rendering import schema, section_document, summary
+from infercanary.doctor.rendering import schema, summary
 from infercanary.probe.gpu.cuda_driver import CudaError
 from infercanary.probe.samplers import Unavailable
-from infercanary.render.text import render_text
 
 ROOT = Path(__file__).parents[3]
 SAMPLER = ROOT / "probe/infercanary/probe/samplers/nvml"
@@ -221,19 +222,31 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried() -> None:
     assert tried.count("GetComputeRunningProcesses(") == 1, "it lists processes in one place"
 
 
-def test_each_state_has_its_line() -> None:
+def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those before a process for checks does not start again."""
+    name = "nvmlDeviceGetCurrPcieLinkGeneration"
     abilities = [
         Ability(section="host", name="a", state="OK", found="x"),
         Ability(section="host", name="b", state="limited", found="f", why="w " * 40, fix="do this"),
+        Ability(section="NVML", name=name, state="refused"),
         Ability(section="driver", name="NVIDIA driver", state="absent", why="none here"),
     ]
-    shown = render_text(section_document("host", abilities), 60)
-    assert shown.startswith("host\n\n  state    check          finding\n  OK       a              x\n")
-    assert "\n  limited  b              f; w w" in shown and " → do this\n" in shown
-    assert "\n  absent   NVIDIA driver  none here\n" in shown
-    assert max(map(len, shown.splitlines())) <= 60
+
+    def ask(*_: Any) -> Iterator[Ability]:
+        yield from abilities
+        raise NotAsked("no process can be started")
+
+    monkeypatch.setattr("infercanary.doctor.command.ask", ask)
+    result = CliRunner(env={"COLUMNS": "60"}).invoke(cli, ["doctor"], standalone_mode=False)
+    assert result.return_value == 1 and "cannot be made: no process can be started" in result.output
+    lines = result.output.splitlines()
+    words = [" ".join(line.split()) for line in lines]
+    assert words[:2] == ["host", "OK a: x"] and words[2].startswith("limited b: f; w w")
+    assert " ".join(words[3:5]).endswith("→ do this")
+    assert words[5:-1] == ["", "NVML", f"refused {name}", "", "driver", "absent NVIDIA driver: none here"]
+    assert max(map(len, lines[:-1])) <= 60
     assert summary(abilities) == (
-        "3 checks: 1 OK, 1 limited, 0 refused, 1 absent; a machine without an NVIDIA GPU"
+        "4 checks: 1 OK, 1 limited, 1 refused, 1 absent; a machine without an NVIDIA GPU"
     )
 
 

@@ -160,6 +160,7 @@ SETTLING = upgraded("settling", None, runs=7, looks=Looks(next=12), upgraded_at=
 SOURCE = "https://github.com/acme/search"
 ORIGINS = Origin("1a2b3c4d5e6f", SOURCE, "1.4"), Origin("9f8e7d6c5b4a", SOURCE, "<script>")
 CONV = Operators("explained", (OperatorShift("aten::conv2d", 0.01, 0.02, 1.0, "grew"),), 1.0)
+OUTSIDE = Operators("outside", (), 0.1)
 ALONE = Result(state="no_baseline", candidate_image="search:1 (2)", runs=11)
 PAST = PastVerdict(
     answered_at=2.0, upgraded_at=2.0, state="regressed", sentence="regressed +10 %", baseline_image="a:1",
@@ -193,7 +194,11 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     ),
     "operators of a drift": (
         with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(shift=0.5, onset=1.0, operators=CONV)}),
-        ["drifted +50.0 %", "10 ms 20 ms"], [],
+        ["no upgrade; conv2d 10 → 20 ms (100 % of the change)", "10 ms 20 ms"], [],
+    ),
+    "drift outside of operators": (
+        with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(shift=0.5, onset=1.0, operators=OUTSIDE)}),
+        ["no upgrade; no operator explains it since"], [],
     ),
     "earlier upgrade": (
         with_verdict(upgraded(), answers={"resnet": (PAST, msgspec.structs.replace(PAST, upgraded_at=1.0))}),
@@ -289,6 +294,7 @@ def test_above_the_cards() -> None:
     [alerts] = re.findall(r'<a href="([^"]*)"[^>]*>alerts</a>', above)
     assert alerts.endswith("alerts.example/a?b=1&amp;c") and "secret" not in alerts
     assert "No canaries yet" in main and ">alerts</a>" not in page([])
+    assert '<a href="/alerts/"' in page([], alertmanager="/alerts/")
 
 
 def test_a_label_without_enable_is_a_card_and_no_alert() -> None:
@@ -359,7 +365,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
             dict.fromkeys(names, "failing"), dict.fromkeys(names, letter * 9_000)
         )
     whole = page(probes[:1])
-    assert "and 104 more</p>" in whole or "more canaries" in whole, "what is left out is counted"
+    assert "and 72 more</p>" in whole or "more canaries" in whole, "what is left out is counted"
     assert len(whole) < 300_000
     monkeypatch.setattr(status, "_PAGE", 0)
     small = page(probes)

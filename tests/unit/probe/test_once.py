@@ -119,6 +119,7 @@ ALL_WRONG = report(
         *canary("never-open", "failing"),
         *canary("wheel", "warming", 12.5, 2.5, cold=(61.2, 15, 20.3)),
         *canary("closed", "failing"),
+        *canary("frozen clock", "steady", 0.0, 0.0),
         measured("cpu", memory_copy=0.001),
         SUCCESS.family({("threads",): 1, ("cgroup",): 0, ("nvml",): 0}),
         NVML_STATE.family({(each,): each == "lost" for each in NVML_STATES}),
@@ -133,6 +134,7 @@ ALL_WRONG = report(
         run("nan", (0.0012,), outcome="not_finite", detail="the output holds NaN or infinity", phases={
             "a phase whose name is longer than a column": 0.0002, "com\x07pute": 0.0013}),
         run("wheel", (11.25, *(12.5,) * 4), tags=("warming", "cgroup_throttled", "of_a_later_version")),
+        run("frozen clock", (0.0,), phases={"compute": 0.0}),
         run("closed", outcome="raised", detail="cannot be opened: device: `cuda` was asked for"),
     ],
     {"env_LD_PRELOAD": "/very/long/" * 9, "torch_intra_op_threads": "64"},
@@ -189,7 +191,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             latency median 21.4 ms, min 20.91 ms, IQR 420 µs, 12 repeats
             phases compute 21.4 ms (100 %)
             cold start load 1.824 s, first run 143.2 ms, warm up 402.1 ms
-            bottleneck compute 93 %, io 0.2 %, scheduling 6.8 %
+            bottleneck compute 93 %, scheduling 6.8 %, io 0.2 %
             throughput 46.7 samples/s
             host memory 412 MB
             use of the device 93.4 %
@@ -213,6 +215,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             tag failing: it failed
             not finite the output holds NaN
             com?pute 1.3 ms (108 %)
+            phases compute 0 µs\\n
             no run it was not open in time
             tag cgroup_throttled: the CPU quota held it back; raise the quota
             tag of_a_later_version: unknown
@@ -221,6 +224,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             cgroup no values; the log says why
             nvml lost: a GPU fell off the bus
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
+            (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
             closed it was to run on CUDA, but its engine sees no device
             threads 42.7 computing threads for each granted CPU
             allows a run every 6,880 s, not every 10 s as configured; raise duty_cap
