@@ -124,9 +124,12 @@ def _seconds(cell: Any, unit: object) -> Any:
     if not (per_second := PER_SECOND.get(str(unit).strip())):
         raise ValueError(f"unit `{unit}` is not one of time")
     value, form = parsed(cell)
-    if form == "comma":
-        return f"{cell} {unit}"  # is a number in some files only
-    return cell if value is None or "unit" in form else value / per_second
+    if value is None or "unit" in form:
+        return cell
+    seconds = value / per_second
+    if form == "comma":  # a number in some files only
+        return f"{seconds:.18f}".replace(".", ",")
+    return str(seconds) if form == "point" else seconds
 
 
 def _hyperfine(row: Row) -> Row | None:

@@ -167,8 +167,9 @@ def read_rows(
     is_failure = np.frombuffer(bytes(states), dtype=np.uint8) & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
-        is_run = ~np.isinf(points)
-        seconds = np.array(points)[is_run] / (layout.per_second if name in layout.columns else 1.0)
+        is_run = ~np.isinf(points) | is_failure
+        is_scaled = name in layout.columns and not numbers.has_units
+        seconds = np.array(points)[is_run] / (layout.per_second if is_scaled else 1.0)
         failed = is_failure[is_run] | np.isnan(seconds)
         total = int(failed.sum())
         if not name and not is_run.all():

@@ -52,6 +52,8 @@ def test_each_format_gives_the_same_numbers(each, end, delimiter, text):
         ("# made by x\nlatency\n1\n\n# more\n2\n", [1, 2]),
         ('# x\n{"a": 1}\n\n{"a": 2}\n', [1, 2]), ('{}\n{"a": 1}\n{"a": 2}\n', [1, 2]),
         ("a;b\n", None), ("sep=|\nt|latency\n12:00|7\n", [7]), ('latency\n"1,234.5"\n', [1234.5]),
+        ("duration (ms),status\n20ms,OK\n", [0.02]),
+        ("name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;1.022,5;ms\nB;9;22;ms\n", [0.0215, 1.0225, 0.022]),
         ("t;latency\nx;12,5\ny;1.234,5\n", [12.5, 1234.5]), ("t;latency\nx;12,5 ms\n", [0.0125]),
         ('"latency\n(ms)",id\n3,x\n', [3]), ("1m2.5s\n850 µs\n", [62.5, 0.00085]),
         (b"# f\xfcr\n1\n2\n", [1, 2]), ("# latency\n1\n2\n", [1, 2]), ('# n,latency\nx,5\ny,6\n', [5, 6]),
@@ -130,6 +132,7 @@ def test_a_truncated_last_line_of_objects_is_left_out(last):
         ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
         ("21\n20ms\n", "", "f:2: `20ms` has a unit, unlike the numbers before"),
         ("a;b\n1;12,5\n2;12.5\n", "b", "f:3: `12.5`: decimal commas and points in one column"),
+        ("name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n", "", "f:3: `0.0215`: decimal commas and"),
         (b"a,b\n1,\x80\n", "a", "f:1: no table in UTF-8 follows ("),
     ],
 )  # fmt: skip
