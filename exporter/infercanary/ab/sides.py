@@ -83,6 +83,13 @@ def _path(text: str) -> str:
     return str(Path(os.path.expanduser(text)).absolute())  # Path.expanduser refuses an unknown user
 
 
+def _python(text: str) -> str:
+    path = _path(text)
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+        raise ValueError
+    return path
+
+
 def _volume(text: str) -> docker.types.Mount:
     """A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume."""
     source, rest = _matched(_MOUNT, text).groups()
@@ -93,7 +100,7 @@ def _volume(text: str) -> docker.types.Mount:
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "image": ("an image; it is pulled if it is missing", str),
-    "python": ("an interpreter on this host, in place of an image", _path),
+    "python": ("the path of an interpreter on this host, in place of an image", _python),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
     "model": ("a model of torch to probe: module:factory, or a .pt2 file", str),
     "input": ("its input, such as 1x3x224x224 or 1x128:int64; repeat", lambda text: [*map(_input, text.split(", "))]),

@@ -46,7 +46,7 @@ class Output(NamedTuple):
         sides: tuple[str, str] = ("baseline", "candidate"),
         **more: Any,
     ) -> int:
-        """Write the files that were asked for, then print the answer, and return its exit code.
+        """Print the answer, then write files, whose disk may be full; return the exit code of the answer.
 
         Args:
             documents: One for each canary, in the order in which they are shown.
@@ -55,18 +55,18 @@ class Output(NamedTuple):
             sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
-        if self.html:
-            made = f"InferCanary {infercanary.__version__}, {when(time.time())}"
-            page = html.render_page(title, documents, notes, [made])
-            html.write(self.html, page)
-        if self.junit:
-            html.write(self.junit, render_junit(documents), "--junit")
         if self.form == "json":
             say(render_json(documents, notes, **more))
         elif self.form == "github":
             say(render_markdown(documents, notes, sides))
         elif self.form in (None, "text"):
             say(render_texts(documents, notes, width()))
+        if self.html:
+            made = f"InferCanary {infercanary.__version__}, {when(time.time())}"
+            page = html.render_page(title, documents, notes, [made])
+            html.write(self.html, page)
+        if self.junit:
+            html.write(self.junit, render_junit(documents), "--junit")
         return worst(document.exit_code for document in documents)
 
 

@@ -101,7 +101,7 @@ def test_a_long_pull_is_not_of_the_time_after_which_others_may_remove_the_contai
 ) -> None:
     now = 1e9
     monkeypatch.setattr(daemon, "connect", lambda: Registry({}))
-    monkeypatch.setattr("infercanary.ab.daemon.time.time", lambda: now)
+    monkeypatch.setattr("time.time", lambda: now)
     made = Daemon("pull", 60)
     now += 3600  # a pull
     labels = made.labels
