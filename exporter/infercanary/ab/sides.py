@@ -218,7 +218,7 @@ def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
                 raise ValueError
             values[key] = parser(text)
         except (ValueError, docker.errors.DockerException):
-            raise UsageError(f"{name}: {key}={text[:_LONGEST]}: give {takes}") from None
+            raise UsageError(f"{name}: {key}={text[:400]}: give {takes}") from None
     probe, inputs, model = values.pop("config", {}), values.pop("input", ()), values.pop("model", "")
     if model:
         probe = model_settings(model, inputs, "cuda" if "gpus" in values else "cpu")
