@@ -24,6 +24,7 @@ from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.document import STEPS
 from infercanary.ab.experiment import Experiment
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
+from infercanary.ab.probe_settings import PACE
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
@@ -34,7 +35,7 @@ from infercanary.contract.measures import HOST_MEMORY, throughput_of
 
 pytestmark = pytest.mark.takes(40)
 
-FAST = {"INFERCANARY_INTERVAL_SECONDS": "0.1"}  # not the half second of an experiment
+FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # not the half second of an experiment
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = Path(__file__).parents[2] / "stack/alone/ab"
 
