@@ -15,7 +15,7 @@ import numpy as np
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import Numbers, as_text, parsed, plain_number
 from infercanary.compare.layouts import UNKNOWN, Layout, Row, table_of
-from infercanary.compare.outcomes import FAILED, WORDS, failures, outcome_kind, signs, words_of
+from infercanary.compare.outcomes import FAILED, WORD, WORDS, failures, outcome_kind, signs, words_of
 from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
 from infercanary.render.units import count
 
@@ -164,10 +164,11 @@ def read_rows(
     for found, wrong in mistakes.items():
         if not found & failures(seen):
             raise wrong
-    is_failure = np.frombuffer(bytes(states), dtype=np.uint8) & failures(seen) != 0
+    signed = np.frombuffer(bytes(states), dtype=np.uint8)
+    is_failure = signed & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
-        is_run = ~np.isinf(points) | is_failure
+        is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))  # `started` is no end of a run
         is_scaled = name in layout.columns and not numbers.has_units
         seconds = np.array(points)[is_run] / (layout.per_second if is_scaled else 1.0)
         failed = is_failure[is_run] | np.isnan(seconds)

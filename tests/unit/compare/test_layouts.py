@@ -454,6 +454,7 @@ HALF = COUNT // 2
         (lambda: json_lines([{"error": "refused"}] * COUNT), "latency_ms", COUNT),
         (lambda: "ms,code\n" + ",503\n" * COUNT, "ms", COUNT),
         (lambda: json_lines([{"ms": 5, "status": 200}] * HALF + [{"status": 0}] * HALF), "ms", HALF),
+        (lambda: json_lines([{"status": "started"}, {"ms": 5, "status": "ok"}] * COUNT), "ms", 0),
     ],
 )  # fmt: skip
 def test_a_failed_request_of_each_tool_is_no_run(text: Any, column: str, failed: int) -> None:
