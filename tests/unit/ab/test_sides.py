@@ -78,7 +78,10 @@ def test_a_path_may_begin_with_the_home(here, monkeypatch):
     (here / "python").symlink_to(sys.executable)
     both = ["config=probe.yaml", "python=~/python"]
     a, b = read("image", both=["volume=~/models:/m"], b=["volume=~nobody-here:/m"], a=["cpus=1"])
-    assert (a.volume[0]["Source"], b.volume[0]["Source"]) == (str(here / "models"), str(here / "~nobody-here"))
+    assert (a.volume[0]["Source"], b.volume[0]["Source"]) == (
+        str(here / "models"),
+        str(here / "~nobody-here"),
+    )
     assert read(both=both, a=["env.A=1"])[0].python == str(here / "python")
 
 

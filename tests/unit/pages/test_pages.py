@@ -128,9 +128,7 @@ def test_a_report_loads_nothing() -> None:
     )
 
 
-def test_a_file_is_written_whole_through_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_written_whole_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, link = tmp_path / "real.html", tmp_path / "link.html"
     link.symlink_to(real)
     write(str(link), "text")
