@@ -26,6 +26,7 @@ OF_CLAIM: Mapping[ClaimState, ExitCode] = {
 }
 """State → the exit code of a command that was given a claim."""
 
+_WHERE: Mapping[ClaimState, str] = {"held": "all below", "refuted": "all above", "unknown": "not all below"}
 _SHIFT = re.compile(r"(-\d{1,2}(?:\.\d+)?|\+\d{1,5}(?:\.\d+)?|0(?:\.0+)?) ?%?")
 
 
@@ -74,6 +75,7 @@ def check(shift: float, seen: Sequence[float | None], policy: Policy) -> Claim:
     words = "too few runs"
     if estimate is not None and low is not None and high is not None:
         state = "refuted" if low > shift else "held" if high < reach else "unknown"
-        words = f"{interval(estimate, low, high)}, and below {percent(reach)} it holds"
+        end = percent(shift if state == "refuted" else reach)
+        words = f"{interval(estimate, low, high)}, {_WHERE[state]} {end}"
     said = {"held": "holds", "refuted": "is refuted", "unknown": "is not known to hold"}[state]
     return Claim(shift, reach, state, f"{percent(shift)} {said}: {words}")

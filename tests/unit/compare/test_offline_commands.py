@@ -138,6 +138,10 @@ def test_every_format_has_each_canary_and_one_exit_code(run, journal, tmp_path):
     suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert (suites.get("tests"), suites.get("failures"), suites.get("skipped")) == ("2", "1", "0")
     assert [case.get("name") for case in suites.iter("testcase")] == ["a<b", "same"]
+    run("compare", "old", "new", *options, "--canary", "same", "--expect=-40%", code=1)
+    (failure,) = ElementTree.parse(tmp_path / "junit.xml").getroot().iter("failure")
+    assert failure.get("message", "").startswith("-40.0 % is refuted")
+    run("compare", "old", "new", *options, code=1)
     page = Page((tmp_path / "r.html").read_text())
     assert page.tags.count("article") == 2 and page.tags.count("svg") == 6 and "a<b" in page.text
     github = run("compare", "old", "new", *options, "--format", "github", code=1)
