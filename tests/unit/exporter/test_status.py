@@ -30,7 +30,7 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
-from infercanary.judge.result import Causes, Looks, Result
+from infercanary.judge.result import Causes, Change, Looks, Part, Result
 from tests.results import upgraded
 from tests.status_pages import URL, found, healthy, page, runs
 
@@ -116,6 +116,7 @@ def test_each_state_has_its_place_its_style_and_its_words() -> None:
             ended[probe.key] = (2, time.time() - KILLED[name], "search:1")
         probes.append(probe)
     text = page(probes, ended=ended)
+    assert "does not run" not in text
     tally = re.findall(r'<span class="(\w+)"><b>(\d+)</b> (.*?)</span>', text)
     expected = Counter((style, state) for _, _, style, state, _ in STATES)
     assert tally == [(style, str(count), state) for (style, state), count in expected.items()]
@@ -134,6 +135,12 @@ def image(changed: Any = "image") -> Result:
 def with_verdict(result: Result, image_id: str = "2", **findings: Any) -> PolledProbe:
     probe = healthy(image_id=image_id)
     probe.findings = found(result, **findings)
+    return probe
+
+
+def failing() -> PolledProbe:
+    probe = healthy()
+    probe.history, probe.reported = failed("raised"), states("failing", "boom")
     return probe
 
 
@@ -196,6 +203,15 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
         with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(shift=0.5, onset=1.0, operators=CONV)}),
         ["no upgrade; conv2d 10 → 20 ms (100 % of the change)", "10 ms 20 ms"], [],
     ),
+    "causes of a drift": (
+        with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(
+            shift=0.5, onset=1.0, host=Part(0.02, 0.01, 0.03), changes=(Change("torch", "2.7", "2.8"),))}),
+        ["with no upgrade; host +2.0 %; since that day torch 2.7 → 2.8"], [],
+    ),
+    "measures": (
+        with_verdict(upgraded(), measures={"resnet": LESS["resnet"] | {"energy": MeasureVerdict("settling")}}),
+        ["throughput at batch 8 regressed -20.0 % [-25.0, -15.0]; energy settling"], [],
+    ),
     "drift outside of operators": (
         with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(shift=0.5, onset=1.0, operators=OUTSIDE)}),
         ["no upgrade; no operator explains it since"], [],
@@ -203,6 +219,11 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "earlier upgrade": (
         with_verdict(upgraded(), answers={"resnet": (PAST, msgspec.structs.replace(PAST, upgraded_at=1.0))}),
         ["1970-01-01 00:00:02 UTC a:1 → a:2: regressed +10 %; then rolled back"], ["00:00:01"],
+    ),
+    "many earlier upgrades": (
+        with_verdict(upgraded(), answers={
+            "resnet": tuple(msgspec.structs.replace(PAST, upgraded_at=float(n)) for n in range(20, 30))}),
+        ["00:00:29", "00:00:22"], ["00:00:21"],
     ),
     # Sides of a rollout; by image if the judge does not know the start.
     "new": (with_verdict(image()), ["regressed +300 %"], []),
@@ -226,6 +247,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
         with_verdict(ALONE, **NEW),
         ["no upgrade yet", "baseline 11 of 24 runs, with those of earlier starts and other replicas"], ["upgraded"],
     ),
+    "after a failure": (failing(), ["resnet 20.08 ms min 19.88 ms", "last run raised: boom"], []),
     "not judged": (healthy(), ["not judged yet: 3 runs of this start"], []),
     # Before the first run; a hostile probe has other labels and other kinds.
     "opening": (
@@ -274,9 +296,8 @@ def test_an_upgrade_links_to_its_commits() -> None:
 
 
 def test_a_failing_canary_has_its_detail_once() -> None:
-    probe = healthy()
-    probe.history, probe.reported = failed("raised"), states("failing", "boom")
-    assert page([probe]).count("boom") == 1
+    text = page([failing()])
+    assert text.count("boom") == 1 and re.search(r'class="line new".*class="miss" d="M3.5 ', text, re.DOTALL)
 
 
 def test_above_the_cards() -> None:
