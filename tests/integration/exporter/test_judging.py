@@ -76,7 +76,7 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
         _, page = await up.get("/")
         assert 'class="verdict regressed"' in page
         assert "image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in page
-        assert "before and 96 after the upgrade" in page  # every second one of 192
+        assert page.count('aria-label="medians of runs') == 1
     # The next exporter finds all of that in the store, and takes no run twice.
     async with exporter(config(("a", url), store=store)) as up:
         await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", **of_latency))
@@ -116,7 +116,8 @@ async def test_a_reload_of_the_judges_settings_judges_again(
         [shown] = await up.labels("infercanary_verdict_info")
         assert shown["sentence"].startswith(("equivalent +29", "equivalent +30", "equivalent +31"))
         _, page = await up.get("/")
-        assert shown["sentence"].partition(":")[0] in page, "the page has the same words"
+        _, rest = shown["sentence"].split(" ", 1)
+        assert rest.partition(":")[0] in page, "the page has the same words"
 
 
 async def test_a_store_that_fails_costs_verdicts_and_nothing_else(

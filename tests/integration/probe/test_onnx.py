@@ -143,11 +143,13 @@ def test_the_example_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
         done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
     assert command.split()[:2] == ["infercanary", "probe"]
-    assert re.search(r"^canary resnet18: (steady|warming)\n  latency      median ", done.stdout, re.MULTILINE)
-    assert re.search(r"^  phases       compute  +[\d.]+\s[µm]s +[\d.]+ %  #+\n", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^canary resnet18: (steady|warming)\n\n  latency      median ", done.stdout, re.MULTILINE
+    )
+    assert re.search(r"^  phases       compute [\d.]+ [µm]s", done.stdout, re.MULTILINE)
     assert "\n  ONNX Runtime " in done.stdout
-    assert "\n  device       CPUExecutionProvider\n" in done.stdout
-    assert re.search(r"^  threads      2, on [\d.]+ granted CPUs?$", done.stdout, re.MULTILINE)
+    for row in ("provider +CPUExecutionProvider", "intra-op threads +2", r"granted CPUs +[\d.]+"):
+        assert re.search(f"^  {row}$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_build_without_cuda_is_refused(model: Path, tmp_path: Path) -> None:
         r"CUDAExecutionProvider \(it has .*\); install onnxruntime-gpu in its place, or set `providers: \[cpu\]`$"
     )
     assert re.search(expected, done.stderr, re.MULTILINE), done.stderr
-    assert "canary c was to run on CUDA, but its engine is a CPU-only build" in " ".join(done.stdout.split())
+    assert "c it was to run on CUDA, but its engine is a CPU-only build" in " ".join(done.stdout.split())
 
 
 def test_by_leave_it_runs_on_the_cpu_and_the_report_says_why(model: Path, tmp_path: Path) -> None:
