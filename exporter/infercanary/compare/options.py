@@ -108,7 +108,7 @@ def output(*forms: str) -> Callable[[F], F]:
             default="",
             callback=_file,
             metavar="FILE",
-            help="Write a report with pictures to FILE too.",
+            help="Write an HTML report to FILE too.",
         ),
         click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
         click.option(

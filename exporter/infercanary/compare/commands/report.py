@@ -51,7 +51,7 @@ def command(
     each_run: bool,
     **more: Any,
 ) -> int:
-    """Compare one model across images, engines, devices and hosts: a table from the stores of exporters, and a picture.
+    """Compare one model across images, engines, devices and hosts: tables from the stores of exporters.
 
     \b
       infercanary report gpu-1=one.sqlite gpu-2=two.sqlite --price 2.5
@@ -60,9 +60,9 @@ def command(
     FILE is a store, the file that the exporter's --store names; a copy is read, so the exporter may keep running.
     Give several hosts names. It may be a journal of a probe, too: then each run is a row (--json, --format csv).
 
-    Only steady runs count in the table, and only starts with 8 or more. SD is that of the starts' medians: do not trust
-    a difference that is not well above it. The cost of 1,000 inferences is at the best throughput that is known: of a
-    sweep, of the canary's own requests, or by its latency as if each request were one inference.
+    Only steady runs count in the tables, and only starts with 8 or more. SD is that of the starts' medians: do not
+    trust a difference that is not well above it. The cost of 1,000 inferences is at the best throughput that is known:
+    of a sweep, of the canary's own requests, or by its latency as if each request were one inference.
     """
     output = Output(**more)
     hosts: dict[str, str] = {}
