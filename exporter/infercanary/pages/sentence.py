@@ -200,7 +200,7 @@ def conditions(result: Result, policy: Policy = LIVE) -> list[Phrase]:
         "compared with its own history": shift_words(result.own),
         "images": by_name if result.doubts.is_by_reference else "",
         "compared with": replicas if result.concurrent else "",
-        "adjusted": "after subtracting CPU wait" if result.is_unwaited else "",
+        "after subtracting": "CPU wait" if result.is_unwaited else "",
         "restart variance": restarts if is_assumed else "",
         count(result.contended, "contended start"): "excluded" if result.contended else "",
         "compared on": count(result.hosts, "host") if result.hosts else "",
