@@ -5,6 +5,7 @@ Containers do not remove themselves (`--rm`), because the log of one that died s
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -81,8 +82,9 @@ class Container:
             if side.probe:
                 # Copied, not mounted: the daemon may not see files of this host.
                 files = [(SETTINGS.lstrip("/"), settings_text(side.probe, DEFAULT_PORT))]
-                archive = docker.utils.create_archive("/", files=[], extra_files=files)
-                self._client.put_archive(self._id, "/", archive.read(-1))
+                memory = io.BytesIO()  # the default is a file, and this host's disk may be full
+                docker.utils.create_archive("/", files=[], fileobj=memory, extra_files=files)
+                self._client.put_archive(self._id, "/", memory.getvalue())
             self._client.start(self._id)
             settings = self._client.inspect_container(self._id).get("NetworkSettings") or {}
         except UNREACHED as error:
