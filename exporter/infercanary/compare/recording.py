@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -100,16 +99,3 @@ def listed(names: Iterable[str], most: int = 12) -> str:
     each = [shown(name) for name in names]
     more = f" and {len(each) - most} more" if len(each) > most else ""
     return ", ".join(each[:most]) + more
-
-
-def safe(words: str, limit: int = 200) -> str:
-    """Text of other people's code, for a page.
-
-    Args:
-        words: Anything.
-        limit: Characters at most.
-
-    Returns:
-        HTML.
-    """
-    return html.escape(shown(words, limit))
