@@ -21,7 +21,7 @@ def main() -> int:
     """Run the demo and draw its last screen; return the demo's exit code."""
     interruption = Interruption()
     with interruption.handled(), Processes() as processes:
-        demo = Demo(Console(), processes, interruption)
+        demo = Demo(processes, interruption)
         code = demo.run()
     if code == 0:
         console = Console(record=True, width=WIDTH, file=io.StringIO())

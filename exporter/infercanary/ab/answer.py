@@ -118,8 +118,8 @@ class ExperimentJudge:
             of = CanaryPairs(pairs, name)
             decision = self._pairs.decide(of.shifts)
             if self.claimed is not None:
-                is_known = bool(decision.looks) and decision.verdict != "unconfirmed"
-                if is_known:
+                is_known = False
+                if decision.looks and decision.verdict != "unconfirmed":
                     seen = decision.looks[-1].seen[1:]
                     is_known = claim.check(self.claimed, seen, self.policy).state != "unknown"
                 is_last = len(of.shifts) >= self.most and decision.done
@@ -140,13 +140,13 @@ class ExperimentJudge:
     def _latency(self, canary: str, of: CanaryPairs, result: Result, also: Sequence[str]) -> ExperimentAnswer:
         """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
         decision = self._pairs.decide(of.shifts)
-        rules, (a, b), n = self.policy.decide, result.arms, len(of.shifts)
+        rules, (a, b) = self.policy.decide, result.arms
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
         compared = compare_runs(canary, *of.series, files=((a.name,), (b.name,)), policy=files)
         fields: dict[str, Any] = msgspec.structs.asdict(compared) | {
             "verdict": decision.verdict,
             "sentence": f"{decision.verdict}: too few starts",
-            "restarts_seen": 2 * n,
+            "restarts_seen": 2 * len(of.shifts),
             "next": [self._action(of)] if decision.verdict in _OPEN else (),
             "notes": [*of.notes, *result.failures],
             **dict.fromkeys(("shift", "low", "high", "causes")),
@@ -183,13 +183,12 @@ class ExperimentJudge:
                 "restart_sd": math.expm1(restart_sd(of.shifts)),
                 "restart_sd_from": "measured",
             }
-        summaries = [_summary(result, of, canary, side) for side in (0, 1)]
         shifts = (math.expm1(shift.log) for shift in of.shifts)
         medians = (map(float, map(np.median, runs.points)) for runs in of.series)
         return ExperimentAnswer(
             **fields,
-            a=summaries[0],
-            b=summaries[1],
+            a=_summary(result, of, canary, 0),
+            b=_summary(result, of, canary, 1),
             pairs=[*map(PairShift, shifts, *medians)],
             ended=result.ended,
             seconds=result.seconds,

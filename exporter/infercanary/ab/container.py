@@ -69,8 +69,8 @@ class Container:
         of_image = (image.get("Config") or {}).get("Labels") or {}
         self.summary = ArmSummary(
             name=side.image,
-            image_id=str(image["Id"]),
-            image_bytes=int(image.get("Size") or 0),
+            image_id=image["Id"],
+            image_bytes=image.get("Size"),
             origin=Origin.of(of_image),
             settings=side.differing,
             cold_start=pull,

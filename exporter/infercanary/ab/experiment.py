@@ -36,10 +36,6 @@ class Result(NamedTuple):
     seconds: float
 
 
-Judged = Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
-"""From the pairs so far to a decision on each canary; raises :class:`UsageError` if no canary is in both."""
-
-
 @dataclass
 class Experiment:
     """An experiment.
@@ -47,13 +43,13 @@ class Experiment:
     Args:
         sides: Both arms.
         plan: Starts of each arm at most, and seconds in all.
-        judged: Decides after each pair.
+        judged: Decides on each canary, after each pair.
         interruption: Ends it at the next safe place.
     """
 
     sides: Mapping[ArmName, Arm]
     plan: Plan
-    judged: Judged
+    judged: Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
     interruption: Interruption
     _pairs: list[TurnPair] = field(default_factory=list)
     _failures: list[str] = field(default_factory=list)
@@ -69,11 +65,12 @@ class Experiment:
         self._deadline = begin + self.plan.budget
         ended: Ended
         try:
-            decisions: Mapping[str, PairDecision] = {}
-            while not decisions or not all(decision.done for decision in decisions.values()):
+            while True:
                 self._pairs.append(self._pair())
-                decisions = self.judged(self._pairs)
-            ended = "clear" if all(decision.clear for decision in decisions.values()) else "restarts"
+                decisions = self.judged(self._pairs).values()
+                if all(decision.done for decision in decisions):
+                    break
+            ended = "clear" if all(decision.clear for decision in decisions) else "restarts"
         except Interrupted:
             ended = "interrupted"
         except OutOfTime:

@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import partial
-from typing import IO
 
 from infercanary.ab.probe_settings import settings_text
 from infercanary.ab.reaper import Reaper
@@ -15,6 +14,8 @@ from infercanary.ab.sides import Side
 from infercanary.ab.turn import ArmSummary, StartFailed, last_line
 from infercanary.command.children import end_group, free_port
 from infercanary.command.interpreter import run_module
+
+_LOG_BYTES = 8192
 
 
 class Host:
@@ -29,7 +30,6 @@ class Host:
         self.summary = ArmSummary(name=f"host ({side.python})", settings=side.differing)
         self._side, self._reaper = side, reaper
         self._child: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes]
 
     def start(self) -> Sequence[str]:
         """Start the probe; return its addresses."""
@@ -63,8 +63,9 @@ class Host:
 
     def last_words(self) -> str:
         """Return the last line that it logged; empty without one."""
-        file = self._log.fileno()
-        return last_line(os.pread(file, os.fstat(file).st_size, 0))  # the child has the same offset
+        file = self._log.fileno()  # with one offset for the child and this process
+        begin = max(0, os.fstat(file).st_size - _LOG_BYTES)
+        return last_line(os.pread(file, _LOG_BYTES, begin))
 
     def end(self) -> None:
         """Stop it and all processes that it started."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,13 @@ def _path(text: str) -> str:
     return str(Path(os.path.expanduser(text)).absolute())  # Path.expanduser refuses an unknown user
 
 
+def _python(text: str) -> str:
+    path = shutil.which(_path(text))
+    if path is None:
+        raise ValueError
+    return path
+
+
 def _volume(text: str) -> docker.types.Mount:
     """A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume."""
     source, rest = _matched(_MOUNT, text).groups()
@@ -85,7 +93,7 @@ def _volume(text: str) -> docker.types.Mount:
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "image": ("an image; it is pulled if it is missing", str),
-    "python": ("the path of an interpreter on this host, in place of an image", _path),
+    "python": ("the path of an interpreter on this host, in place of an image", _python),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
     "command": ("a command, quoted as for a shell, in place of the image's", lambda text: tuple(shlex.split(text))),
     "env.NAME": ("a variable; without =VALUE, its value here", str),
@@ -171,7 +179,7 @@ def _texts(place: str, entries: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for entry in entries:
         key, sign, text = entry.partition("=")
-        is_variable = bool(_VARIABLE.fullmatch(key))
+        is_variable = _VARIABLE.fullmatch(key)
         if key not in KEYS and not is_variable:
             raise UsageError(f"{place}: {unknown_key(key, [*KEYS])}")
         if is_variable and not sign:

@@ -52,20 +52,19 @@ def command() -> None:
     """
     interruption = Interruption()
     with interruption.handled(), Processes() as processes:
-        sys.exit(Demo(Console(), processes, interruption).run())
+        sys.exit(Demo(processes, interruption).run())
 
 
 class Demo:
-    """One run of the demo.
+    """One run of the demo. A terminal gets a live screen; anything else each step as a line, and the screen at the end.
 
     Args:
-        console: A terminal gets a live screen; anything else each step as a line, and the screen at the end.
         processes: Entered.
         interruption: Ends it.
     """
 
-    def __init__(self, console: Console, processes: Processes, interruption: Interruption) -> None:
-        self._console, self._processes, self._interruption = console, processes, interruption
+    def __init__(self, processes: Processes, interruption: Interruption) -> None:
+        self._console, self._processes, self._interruption = Console(), processes, interruption
         self._server, self._probe, self._exporter = free_port(), free_port(), free_port()
         self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._latencies: dict[str, list[float]] = {}
@@ -124,8 +123,9 @@ class Demo:
         while True:
             if report := _get(self._probe, "/report"):
                 self._up = min(self._up, time.monotonic())
-                ended = [run["latencies"] for run in report["runs"] if run["outcome"] == "ok"]
-                self._latencies[phase] = [statistics.median(latencies) for latencies in ended]
+                self._latencies[phase] = [
+                    statistics.median(run["latencies"]) for run in report["runs"] if run["outcome"] == "ok"
+                ]
             verdict = f"/api/v1/verdict?service=resnet18&since={self._since}"
             self._answer = _get(self._exporter, verdict) or self._answer
             if is_final(self._answer) or (phase == "baseline" and self._answer.get("runs", 0) >= needed):
