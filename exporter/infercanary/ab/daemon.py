@@ -32,7 +32,6 @@ HERE = "127.0.0.1"
 _CALL_SECONDS = 60
 _GRACE_SECONDS = 600.0
 _LINE = 300  # characters of a message
-_PULL_FIX = "build it, fix its name, log in (`docker login`), or see that its registry answers here"
 
 
 def open_daemon() -> docker.APIClient:
@@ -83,7 +82,8 @@ def find_image(
         return image, pull
     except UNREACHED as error:
         raise UsageError(
-            f"image {name}: not here, and cannot be pulled ({one_line(error)}); {_PULL_FIX}"
+            f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, fix its name, log in "
+            "(`docker login`), or see that its registry answers here"
         ) from None
 
 
