@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from infercanary.command.interruption import Interruption
 from infercanary.demo.__main__ import Demo
 from infercanary.demo.processes import Processes
 
@@ -18,8 +19,9 @@ WIDTH = 92
 
 def main() -> int:
     """Run the demo and draw its last screen; return the demo's exit code."""
-    with Processes() as processes:
-        demo = Demo(Console(), processes)
+    interruption = Interruption()
+    with interruption.handled(), Processes() as processes:
+        demo = Demo(processes, interruption)
         code = demo.run()
     if code == 0:
         console = Console(record=True, width=WIDTH, file=io.StringIO())

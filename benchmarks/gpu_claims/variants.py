@@ -30,9 +30,14 @@ def variable(place: Place) -> list[Measured]:
     width = 4096 if place.on_gpu else 128
     (place.folder / "many_layers.py").write_text(_MODEL.format(width=width))
     folders = ":".join(map(str, (place.folder, ROOT / "probe", ROOT / "exporter")))
-    both = [
-        f"python={sys.executable}", "model=many_layers:factory", f"input={width}x{width}", f"env.PYTHONPATH={folders}"
-    ]  # fmt: skip
+    options = {
+        "model": "many_layers:factory",
+        "inputs": [{"shape": [width, width]}],
+        "device": "cuda" if place.on_gpu else "cpu",
+    }
+    config = place.folder / "probe.yaml"
+    config.write_text(json.dumps({"canaries": {"model": {"target": "torch", "options": options}}}))
+    both = [f"python={sys.executable}", f"config={config}", f"env.PYTHONPATH={folders}"]
     if place.on_gpu:
         both.append(f"gpus=device={place.device.partition(':')[2] or 0}")
     command = [

@@ -36,16 +36,14 @@ from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Shift
 from infercanary.pages.sentence import sentence
-from infercanary.render.units import count, duration
 
 _OPEN = ("inconclusive", "unconfirmed")
 
 
 class PairShift(msgspec.Struct, frozen=True):
-    """One pair of starts: how much slower B was than A, as a ratio, and which came first."""
+    """One pair of starts: how much slower B was than A, as a ratio."""
 
     shift: float
-    first: str
     a: float
     b: float
     """Medians of the two starts, in seconds."""
@@ -70,8 +68,8 @@ class CanaryPairs:
     """
 
     def __init__(self, pairs: Sequence[TurnPair], canary: str) -> None:
-        self.starts, self.note = counted([(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs])
-        """(A's start, B's start) of each pair that counts, and a note on the others."""
+        self.starts, self.notes = counted([(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs])
+        """(A's start, B's start) of each pair that counts, and remarks on the others."""
 
     @cached_property
     def shifts(self) -> list[Shift]:
@@ -86,11 +84,6 @@ class CanaryPairs:
             for starts in zip(*self.starts, strict=True)
         )
         return a, b
-
-    @property
-    def levels(self) -> list[list[float]]:
-        """Median of each start of both arms, in seconds."""
-        return [[float(np.median(points)) for points in runs.points] for runs in self.series]
 
 
 @dataclass(frozen=True)
@@ -125,11 +118,14 @@ class ExperimentJudge:
             of = CanaryPairs(pairs, name)
             decision = self._pairs.decide(of.shifts)
             if self.claimed is not None:
-                is_clear, is_last = self._is_known(decision), len(of.shifts) >= self.most
-                decision = decision._replace(clear=is_clear, done=is_clear or (is_last and decision.done))
+                is_known = False
+                if decision.looks and decision.verdict != "unconfirmed":
+                    seen = decision.looks[-1].seen[1:]
+                    is_known = claim.check(self.claimed, seen, self.policy).state != "unknown"
+                is_last = len(of.shifts) >= self.most and decision.done
+                decision = decision._replace(clear=is_known, done=is_known or is_last)
             elif decision.done and self.gate == "all" and decision.verdict != "regressed":
-                is_open = any(measure.is_open for measure in measures.decide(of.starts, self._pairs))
-                decision = decision._replace(done=not is_open)
+                decision = decision._replace(done=not measures.decide(of.starts, self._pairs)[1])
             # Pairs that do not count are still tried pairs: an experiment must end.
             decisions[name] = decision._replace(done=decision.done or len(pairs) > self.most)
         return decisions
@@ -137,30 +133,22 @@ class ExperimentJudge:
     def answer(self, canary: str, result: Result) -> ExperimentAnswer:
         """Return the answer on one canary, a name that every start has."""
         of = CanaryPairs(result.pairs, canary)
-        verdicts = {
-            decided.measure.name: decided.verdict for decided in measures.decide(of.starts, self._pairs)
-        }
+        verdicts, _ = measures.decide(of.starts, self._pairs)
         answer = self._latency(canary, of, result, regressions(verdicts))
         return concluded(answer, verdicts, self.gate, self.claimed, self.policy)
-
-    def _is_known(self, decision: PairDecision) -> bool:
-        """Whether a claim is held or refuted by the last look."""
-        if self.claimed is None or not decision.looks or decision.verdict == "unconfirmed":
-            return False
-        return claim.check(self.claimed, decision.looks[-1].seen[1:], self.policy).state != "unknown"
 
     def _latency(self, canary: str, of: CanaryPairs, result: Result, also: Sequence[str]) -> ExperimentAnswer:
         """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
         decision = self._pairs.decide(of.shifts)
-        rules, (a, b), n = self.policy.decide, result.arms, len(of.shifts)
+        rules, (a, b) = self.policy.decide, result.arms
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
         compared = compare_runs(canary, *of.series, files=((a.name,), (b.name,)), policy=files)
         fields: dict[str, Any] = msgspec.structs.asdict(compared) | {
             "verdict": decision.verdict,
-            "sentence": f"{decision.verdict}: {count(n, 'pair')} of starts, and at least {FEWEST_PAIRS} are needed",
-            "restarts_seen": 2 * n,
-            "next": self._actions(of, result) if decision.verdict in _OPEN else (),
-            "notes": _notes(of, result),
+            "sentence": f"{decision.verdict}: too few starts",
+            "restarts_seen": 2 * len(of.shifts),
+            "next": [self._action(of)] if decision.verdict in _OPEN else (),
+            "notes": [*of.notes, *result.failures],
             **dict.fromkeys(("shift", "low", "high", "causes")),
         }
         if decision.looks:
@@ -195,35 +183,27 @@ class ExperimentJudge:
                 "restart_sd": math.expm1(restart_sd(of.shifts)),
                 "restart_sd_from": "measured",
             }
-        summaries = [_summary(result, of, canary, side) for side in (0, 1)]
-        firsts = ["A" if x.generation.started_at < y.generation.started_at else "B" for x, y in of.starts]
-        logs = [math.expm1(shift.log) for shift in of.shifts]
+        shifts = (math.expm1(shift.log) for shift in of.shifts)
+        medians = (map(float, map(np.median, runs.points)) for runs in of.series)
         return ExperimentAnswer(
             **fields,
-            a=summaries[0],
-            b=summaries[1],
-            pairs=[*map(PairShift, logs, firsts, *of.levels)],
+            a=_summary(result, of, canary, 0),
+            b=_summary(result, of, canary, 1),
+            pairs=[*map(PairShift, shifts, *medians)],
             ended=result.ended,
             seconds=result.seconds,
         )
 
-    def _actions(self, of: CanaryPairs, result: Result) -> list[str]:
-        """Return next actions that would settle it."""
-        actions = []
-        if result.ended == "budget":
-            actions.append("the time was up (--budget): give it more")
+    def _action(self, of: CanaryPairs) -> str:
+        """Return the next action, which would settle it."""
+        if len(of.shifts) < FEWEST_PAIRS:
+            return f"at least {FEWEST_PAIRS} pairs of starts are needed: give it more time (--budget)"
         if needed := self._pairs.pairs_needed(of.shifts, FILES.pool.history):
-            time = duration(needed * result.seconds / len(result.pairs))
-            actions.append(
-                f"about {needed} starts a side would settle it, if they continue like this (--restarts {needed}, "
-                f"{time})"
-            )
-        elif len(of.shifts) >= FEWEST_PAIRS:
-            actions.append(
-                "more starts will hardly settle it: the shift is at the edge, or starts differ too much; give "
-                "the containers CPUs of their own (--both cpuset=…), and keep other work off them"
-            )
-        return actions
+            return f"about {needed} starts a side would settle it, if they continue like this (--restarts)"
+        return (
+            "more starts will hardly settle it: the shift is at the edge, or starts differ too much; give "
+            "the containers CPUs of their own (--both cpuset=…), and keep other work off them"
+        )
 
 
 def common(pairs: Sequence[TurnPair]) -> tuple[list[str], list[str]]:
@@ -249,32 +229,18 @@ def common(pairs: Sequence[TurnPair]) -> tuple[list[str], list[str]]:
     ]
 
 
-def _notes(of: CanaryPairs, result: Result) -> list[str]:
-    return [
-        *filter(None, [of.note]),
-        *(
-            f"{side} failed to start {count(len(failed), 'time')} and was started again: {failed[-1]}"
-            for side in ("A", "B")
-            if (failed := [failure.why for failure in result.failures if failure.side == side])
-        ),
-    ]
-
-
 def _summary(result: Result, of: CanaryPairs, canary: str, side: int) -> ArmSummary:
     runs, arm, steps = of.series[side].every, result.arms[side], defaultdict[str, list[float]](list)
     for pair in result.pairs:
         for step, seconds in pair[side].steps.get(canary, {}).items():
             steps[step].append(seconds)
     medians = {step: median(seconds) for step, seconds in steps.items()}
-    levels = of.levels[side]
     return msgspec.structs.replace(
         arm,
         starts=len(result.pairs),
-        failed_starts=sum(failure.side == "AB"[side] for failure in result.failures),
         runs=runs.size,
         mean=float(runs.mean()),
         sd=float(runs.std(ddof=1)),
-        start_sd=float(np.log(levels).std(ddof=1)) if len(levels) > 1 else None,
         cold_start=arm.cold_start | medians,
         swing={
             step: float(np.ptp(seconds)) / 2 / medians[step]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, get_args
 
 import click
@@ -12,16 +11,16 @@ import click
 from infercanary.ab import sides
 from infercanary.ab.answer import CanaryPairs, ExperimentJudge, common
 from infercanary.ab.container import Container
-from infercanary.ab.daemon import Daemon
+from infercanary.ab.daemon import open_daemon
 from infercanary.ab.document import ENDED, experiment_document
 from infercanary.ab.experiment import ArmName, Experiment, Result
-from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, Plan
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
+from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.compare import options
 from infercanary.compare.comparison import Gate
 from infercanary.compare.options import Output
@@ -99,7 +98,7 @@ def command(
     with interruption.handled():
         try:
             result = run_experiment(pair, plan, judge, interruption)
-        except ExperimentInterrupted:
+        except Interrupted:
             return exit_codes.of_signal(interruption.number)
         return show(result, judge, interruption.number, shown)
 
@@ -111,25 +110,17 @@ def run_experiment(
     interruption: Interruption,
 ) -> Result:
     """Run the experiment, and remove everything that it started."""
-    identity = uuid.uuid4().hex[:12]
     with ExitStack() as stack:
-        daemon = None
+        client = None
         if any(side.image for side in pair):
-            daemon = Daemon(identity, plan.budget)
-            stack.callback(daemon.client.close)
-        reaper = stack.enter_context(Reaper(identity))
-
-        @stack.callback
-        def sweep() -> None:  # where Docker does not answer, the reaper does it
-            if daemon is None or daemon.sweep():
-                reaper.send("done")
-
-        arms: dict[ArmName, Arm] = {}
-        for name, side in zip(get_args(ArmName), pair, strict=True):
-            prefix = f"infercanary-ab-{identity}-{name.lower()}"
-            arms[name] = (
-                Container(daemon, side, prefix, interruption) if daemon and side.image else Host(side, reaper)
-            )
+            client = stack.enter_context(closing(open_daemon()))
+        reaper = stack.enter_context(Reaper())
+        arms: dict[ArmName, Arm] = {
+            name: Container(client, side, plan.budget, reaper, interruption)
+            if client and side.image
+            else Host(side, reaper)
+            for name, side in zip(get_args(ArmName), pair, strict=True)
+        }
         return Experiment(arms, plan, judge.decisions, interruption).run()
 
 
@@ -156,6 +147,5 @@ def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Out
         ended=result.ended,
         seconds=result.seconds,
         finished_at=time.time(),
-        failures=[failure._asdict() for failure in result.failures],
     )
     return code

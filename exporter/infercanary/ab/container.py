@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import io
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import docker
 import docker.errors
 import docker.types
 import docker.utils
 
-from infercanary.ab.daemon import HERE, UNREACHED, Daemon, one_line, published_host
-from infercanary.ab.interruption import Interruption
+from infercanary.ab.daemon import (
+    HERE,
+    UNREACHED,
+    check_volume,
+    find_image,
+    labels,
+    one_line,
+    published_host,
+)
 from infercanary.ab.probe_settings import settings_text
+from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import ArmSummary, StartFailed, last_line
+from infercanary.command.interruption import Interruption
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
 from infercanary.contract.report import DEFAULT_PORT
@@ -31,72 +42,75 @@ SETTINGS = "/infercanary-ab.yaml"
 
 _IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")  # files that Docker and Podman make in theirs
 
-_WRONG = {*range(400, 500)} - {404, 409}
-"""Status of a request that would be wrong the next time too; the others are "not found" and "being removed"."""
-
 
 class Container:
     """Runs an image, with its own command or the probe alone.
 
     Args:
-        daemon: Docker.
+        client: Of Docker.
         side: Its settings.
-        prefix: Begin of the containers' names.
+        budget: Seconds of the experiment.
+        reaper: Removes the container if this process is killed, or if Docker refuses to.
         interruption: Ends a pull.
     """
 
-    def __init__(self, daemon: Daemon, side: Side, prefix: str, interruption: Interruption) -> None:
+    def __init__(
+        self,
+        client: docker.APIClient,
+        side: Side,
+        budget: float,
+        reaper: Reaper,
+        interruption: Interruption,
+    ) -> None:
         for mount in side.volume:
             if mount["Type"] == "volume":
-                daemon.check_volume(mount["Source"])
-        image, pull = daemon.image(side.image, interruption)
-        labels = (image.get("Config") or {}).get("Labels") or {}
+                check_volume(client, mount["Source"])
+        image, pull = find_image(client, side.image, interruption)
+        of_image = (image.get("Config") or {}).get("Labels") or {}
         self.summary = ArmSummary(
             name=side.image,
-            image_id=str(image["Id"]),
-            image_bytes=int(image.get("Size") or 0),
-            origin=Origin.of(labels),
+            image_id=image["Id"],
+            image_bytes=image.get("Size"),
+            origin=Origin.of(of_image),
             settings=side.differing,
             cold_start=pull,
         )
-        self._port = DEFAULT_PORT if side.probe else probe_port(side.image, labels)
-        self._daemon, self._client = daemon, daemon.client
-        self._side, self._prefix, self._id = side, prefix, ""
+        self._port = DEFAULT_PORT if side.probe else probe_port(side.image, of_image)
+        self._client, self._side, self._budget, self._reaper = client, side, budget, reaper
 
-    def start(self, number: int) -> Sequence[str]:
+    def start(self) -> Sequence[str]:
         """Start a container; return the addresses at which its probe may answer."""
         side = self._side
+        self._name = f"infercanary-ab-{uuid.uuid4().hex[:12]}"
+        self._reaper.send(f"watch {self._name}")
         try:
-            created = self._client.create_container(
+            self._client.create_container(
                 self.summary.image_id,
                 command=["probe", "--config", SETTINGS] if side.probe else [*side.command] or None,
                 entrypoint=["infercanary"] if side.probe else None,
-                name=f"{self._prefix}-{number}",
+                name=self._name,
                 environment=side.variables,
-                labels={**self._daemon.labels, ENABLE_LABEL: "false"},  # an exporter here ignores it
+                labels={**labels(self._budget), ENABLE_LABEL: "false"},  # an exporter here ignores it
                 healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
                 ports=[self._port],
                 host_config=self._host_config(),
             )
-            self._id = str(created["Id"])
             if side.probe:
                 # Copied, not mounted: the daemon may not see files of this host.
                 files = [(SETTINGS.lstrip("/"), settings_text(side.probe, DEFAULT_PORT))]
                 memory = io.BytesIO()  # the default is a file, and this host's disk may be full
                 docker.utils.create_archive("/", files=[], fileobj=memory, extra_files=files)
-                self._client.put_archive(self._id, "/", memory.getvalue())
-            self._client.start(self._id)
-            settings = self._client.inspect_container(self._id).get("NetworkSettings") or {}
+                self._client.put_archive(self._name, "/", memory.getvalue())
+            self._client.start(self._name)
+            settings = self._client.inspect_container(self._name).get("NetworkSettings") or {}
         except UNREACHED as error:
-            if isinstance(error, docker.errors.APIError) and error.status_code in _WRONG:
-                raise UsageError(f"Docker refuses the container: {one_line(error)}") from None
             raise StartFailed(f"Docker: {one_line(error)}") from None
         return probe_urls(settings, self._port, published_host(self._client))
 
     def ended(self) -> str:
         """Return why the container has ended; empty while it runs."""
         try:
-            state = self._client.inspect_container(self._id).get("State") or {}
+            state = self._client.inspect_container(self._name).get("State") or {}
         except UNREACHED as error:
             return f"its container or Docker is gone ({one_line(error)})"
         if state.get("Running"):
@@ -108,15 +122,17 @@ class Container:
     def last_words(self) -> str:
         """Return the last line that the container logged; empty without one."""
         with suppress(*UNREACHED):
-            return last_line(bytes(self._client.logs(self._id, stdout=True, stderr=True, tail=20)))
+            return last_line(bytes(self._client.logs(self._name, stdout=True, stderr=True, tail=20)))
         return ""
 
     def end(self) -> None:
         """Remove the container with its anonymous volumes, running or not; the reaper does it if Docker refuses now."""
-        if self._id:
-            with suppress(*UNREACHED):
-                self._client.remove_container(self._id, force=True, v=True)
-            self._id = ""
+        try:
+            with suppress(docker.errors.NotFound):
+                self._client.remove_container(self._name, force=True, v=True)
+        except UNREACHED:
+            return
+        self._reaper.send(f"forget {self._name}")
 
     def _host_config(self) -> Any:
         side = self._side
@@ -158,4 +174,4 @@ def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
         addresses = [network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks]
         return [f"http://{in_url(address)}:{port}" for address in addresses if address]
     published = (settings.get("Ports") or {}).get(f"{port}/tcp") or []
-    return [*dict.fromkeys(f"http://{in_url(host)}:{binding['HostPort']}" for binding in published)]
+    return [f"http://{in_url(host)}:{binding['HostPort']}" for binding in published]

@@ -1,16 +1,14 @@
 """Docker as an experiment uses it.
 
-Its containers have a label, by which this process, its reaper or the next experiment finds and removes them.
+Its containers have a label, by which the next experiment finds and removes those that are overdue.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import docker
@@ -18,16 +16,14 @@ import docker.errors
 import docker.utils
 import requests
 
-from infercanary.ab.interruption import Interruption
 from infercanary.ab.progress import show_progress
 from infercanary.client.docker_api import DirectClient
+from infercanary.command.interruption import Interruption
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
 
 LABEL = "infercanary.ab"
-"""Label of every container of an experiment: the experiment's id."""
-UNTIL_LABEL = "infercanary.ab.until"
-"""Unix time after which the experiment is over in any case."""
+"""Label of every container of an experiment: Unix time after which the experiment is over in any case."""
 
 UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 """Errors of a request to Docker."""
@@ -36,100 +32,79 @@ HERE = "127.0.0.1"
 _CALL_SECONDS = 60
 _GRACE_SECONDS = 600.0
 _LINE = 300  # characters of a message
-_FIXES = {
-    "denied|unauthorized|credentials|[Aa]uthentic": "log in with `docker login`, build it, or fix the name",
-    "no space left": "free some room on Docker's disk",
-    '(Get|Head) "http|dial |EOF|reset': "see that its registry answers here, build it, or fix the name",
-    "": "build it, or fix the name",
-}
-"""Answer of Docker to a pull → the fix. The first that fits counts."""
 
 
-class Daemon:
-    """The Docker daemon, as one experiment uses it; containers that overdue experiments left are removed.
-
-    Args:
-        identity: The experiment's id.
-        seconds: Its budget, after which its containers may be removed by others.
+def open_daemon() -> docker.APIClient:
+    """Return a client as :func:`connect` does; remove containers that overdue experiments left.
 
     Raises:
         UsageError: Docker does not answer.
     """
+    try:
+        client = connect()
+        overdue = remove_overdue(client)
+    except UNREACHED as error:
+        raise UsageError(
+            f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
+        ) from None
+    if overdue:
+        show_progress(f"removed {overdue} container(s) that an experiment before this one left")
+    return client
 
-    def __init__(self, identity: str, seconds: float) -> None:
-        self._identity, self._seconds = identity, seconds
+
+def find_image(
+    client: docker.APIClient, name: str, interruption: Interruption
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return what Docker says of the image ``name``; pull it if it is not on this host.
+
+    Returns:
+        The inspected image, and the step ``pull`` in seconds where it was missing.
+
+    Raises:
+        UsageError: It cannot be pulled.
+        Interrupted: A signal came while it was pulled.
+    """
+    inspect: Any = client.inspect_image  # without types
+    pull: dict[str, float] = {}
+    try:
         try:
-            self.client = connect()
-            overdue = remove(self.client)
-        except UNREACHED as error:
-            raise UsageError(
-                f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
-            ) from None
-        if overdue:
-            show_progress(f"removed {overdue} container(s) that an experiment before this one left")
+            image = inspect(name)
+        except docker.errors.ImageNotFound:
+            begin = time.monotonic()
+            show_progress(f"pulling {name}")
+            repository, tag = docker.utils.parse_repository_tag(name)
+            for line in client.pull(repository, tag=tag or "latest", stream=True, decode=True):
+                interruption.check()
+                if "error" in line:
+                    raise docker.errors.DockerException(str(line["error"])) from None
+            pull = {"pull": time.monotonic() - begin}
+            image = inspect(name)
+        return image, pull
+    except UNREACHED as error:
+        raise UsageError(
+            f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, fix its name, log in "
+            "(`docker login`), or see that its registry answers here"
+        ) from None
 
-    @cached_property
-    def labels(self) -> Mapping[str, str]:
-        """Labels of the experiment's containers. The budget begins with the first one, after all pulls."""
-        return {LABEL: self._identity, UNTIL_LABEL: f"{time.time() + self._seconds + _GRACE_SECONDS:.0f}"}
 
-    def image(self, name: str, interruption: Interruption) -> tuple[Mapping[str, Any], dict[str, float]]:
-        """Return what Docker says of the image ``name``; pull it if it is not on this host.
+def check_volume(client: docker.APIClient, name: str) -> None:
+    """Check that a volume is there: Docker would create a missing one, and leave it.
 
-        Args:
-            name: What ``docker run`` takes.
-            interruption: Ends a pull.
+    Raises:
+        UsageError: It is missing, or Docker does not answer.
+    """
+    try:
+        client.inspect_volume(name)
+    except docker.errors.NotFound:
+        why = "no such volume; make it (docker volume create), or give a path from / on"
+        raise UsageError(f"volume {name}: {why}") from None
+    except UNREACHED as error:
+        raise UsageError(f"volume {name}: Docker does not answer ({one_line(error)})") from None
 
-        Returns:
-            The inspected image, and the step ``pull`` in seconds where it was missing.
 
-        Raises:
-            UsageError: It cannot be pulled.
-            ExperimentInterrupted: A signal came while it was pulled.
-        """
-        try:
-            try:
-                return self._inspect(name), {}
-            except docker.errors.ImageNotFound:
-                begin = time.monotonic()
-                self._pull(name, interruption)
-                pull = {"pull": time.monotonic() - begin}
-                return self._inspect(name), pull
-        except UNREACHED as error:
-            why = one_line(error)
-            fix = next(fix for pattern, fix in _FIXES.items() if re.search(pattern, why))
-            raise UsageError(f"image {name}: not here, and cannot be pulled ({why}); {fix}") from None
-
-    def check_volume(self, name: str) -> None:
-        """Check that a volume is there: Docker would create a missing one, and leave it.
-
-        Raises:
-            UsageError: It is missing, or Docker does not answer.
-        """
-        try:
-            self.client.inspect_volume(name)
-        except UNREACHED as error:
-            why = f"Docker does not answer ({one_line(error)})"
-            if isinstance(error, docker.errors.NotFound):
-                why = "no such volume; make it (docker volume create), or give a path from / on"
-            raise UsageError(f"volume {name}: {why}") from None
-
-    def sweep(self) -> bool:
-        """Remove what is left of this experiment; return whether Docker confirms that nothing was."""
-        with suppress(*UNREACHED):
-            return not remove(self.client, self._identity)
-        return False
-
-    def _inspect(self, name: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self.client.inspect_image(name))  # type: ignore[no-untyped-call]
-
-    def _pull(self, name: str, interruption: Interruption) -> None:
-        show_progress(f"pulling {name}")
-        repository, tag = docker.utils.parse_repository_tag(name)
-        for line in self.client.pull(repository, tag=tag or "latest", stream=True, decode=True):
-            interruption.check()
-            if "error" in line:
-                raise docker.errors.DockerException(str(line["error"]))
+def labels(budget: float) -> dict[str, str]:
+    """Return the label of a container that is started now, in an experiment of ``budget`` seconds."""
+    return {LABEL: f"{time.time() + budget + _GRACE_SECONDS:.0f}"}
 
 
 def connect() -> docker.APIClient:
@@ -144,17 +119,12 @@ def published_host(client: docker.APIClient) -> str:
     return HERE if is_here else str(address.hostname)
 
 
-def remove(client: docker.APIClient, identity: str = "") -> int:
-    """Remove the containers of an experiment, or without its identity those of any one whose time is up.
-
-    Returns:
-        How many there were; some may still be there: what Docker refuses now is left to the reaper.
-    """
-    label = f"{LABEL}={identity}" if identity else LABEL
+def remove_overdue(client: docker.APIClient) -> int:
+    """Remove the containers of experiments whose time is up; return their number."""
     ids = [
         container["Id"]
-        for container in client.containers(all=True, filters={"label": label})
-        if identity or is_overdue(container["Labels"] or {})
+        for container in client.containers(all=True, filters={"label": LABEL})
+        if is_overdue(container["Labels"])
     ]
     for id_ in ids:
         with suppress(*UNREACHED):
@@ -164,7 +134,7 @@ def remove(client: docker.APIClient, identity: str = "") -> int:
 
 def is_overdue(labels: Mapping[str, str]) -> bool:
     """Return whether the time of the experiment of a container is up."""
-    until = labels.get(UNTIL_LABEL, "")
+    until = labels[LABEL]
     return until.isdecimal() and time.time() > int(until[:20])
 
 

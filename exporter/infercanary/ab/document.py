@@ -12,20 +12,14 @@ from infercanary.ab.sides import words
 from infercanary.ab.turn import ArmSummary
 from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
+from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import origin
-from infercanary.render.document import Chart, Document, Fact, Series, Table
+from infercanary.render.document import Document, Fact, Table
 from infercanary.render.units import count, percent, short, size, value
 
-STEPS: Mapping[str, str] = {
-    "pull": "pull",
-    "start": "start",
-    "first_answer": "first answer",
-    "load": "load",
-    "first_run": "first run",
-    "time_to_steady": "steady",
-}
-"""Step of a deployment → its label: the pull of a missing image; the start of a container; from the request for that
-until the first inference was answered; of this, load and the first inference alone; and until steady."""
+STEPS = ("pull", "start", "first_answer", *COLD_START)
+"""Steps of a deployment: the pull of a missing image; the start of a container; from the request for that until the
+first inference was answered; of this, load and the first inference alone; and until steady."""
 
 ENDED: Mapping[Ended, str] = {
     "clear": "ended when the answer was clear",
@@ -45,17 +39,9 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
     """
     compared = comparison_document(answer, a, b)
     arms = (answer.a, answer.b)
-    steps = {step: label for step, label in STEPS.items() if any(step in arm.cold_start for arm in arms)}
+    steps = [step for step in STEPS if any(step in arm.cold_start for arm in arms)]
     origins = answer.a.origin, answer.b.origin
-    old: list[float | None] = []
-    new: list[float | None] = []
-    for pair in answer.pairs:
-        old += (pair.a, None) if pair.first == "A" else (None, pair.a)
-        new += (None, pair.b) if pair.first == "A" else (pair.b, None)
-    rows = [
-        (str(number), f"{pair.first} first", value(pair.a, "s"), value(pair.b, "s"), percent(pair.shift))
-        for number, pair in enumerate(answer.pairs, 1)
-    ]
+    rows = [(value(pair.a, "s"), value(pair.b, "s"), percent(pair.shift)) for pair in answer.pairs]
     return msgspec.structs.replace(
         compared,
         facts=[
@@ -63,18 +49,11 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
             Fact("B", _arm(answer.b)),
             Fact("commits", origin.changed(*origins), link=origin.link(*origins)),
             Fact("took", f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}"),
-            *(Fact(label, " → ".join(_step(arm, step) for arm in arms)) for step, label in steps.items()),
+            *(Fact(step.replace("_", " "), " → ".join(_step(arm, step) for arm in arms)) for step in steps),
             *(fact for fact in compared.facts if fact.label not in ("baseline", "candidate")),
         ],
-        tables=[*compared.tables, Table("pairs of starts", ("pair", "order", "A", "B", "shift"), rows)],
-        charts=[
-            *compared.charts,
-            Chart(
-                "starts in order of time",
-                "points",
-                [Series("A", old, "old"), Series("B", new)],
-            ),
-        ],
+        tables=[*compared.tables, Table("pairs of starts in order of time", ("A", "B", "shift"), rows)],
+        charts=[chart for chart in compared.charts if chart.kind == "distributions"],  # sides took turns
     )
 
 
@@ -88,7 +67,6 @@ def _arm(arm: ArmSummary) -> str:
         "" if arm.image_bytes is None else size(arm.image_bytes),
         f"{count(arm.runs, 'run')} of {count(arm.starts, 'start')}",
         f"mean {value(arm.mean, 's')} (SD {value(arm.sd, 's')})",
-        "" if arm.start_sd is None else f"starts differ by {short(100 * arm.start_sd)} %",
     )
     return ", ".join(filter(None, parts))
 

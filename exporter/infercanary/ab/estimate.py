@@ -59,7 +59,7 @@ class PairJudge(NamedTuple):
     """Decides after each pair.
 
     Args:
-        most: Pairs that are planned; fewer than three count as three.
+        most: Pairs that are planned, three or more.
         policy: The numbers that decide.
     """
 
@@ -76,8 +76,7 @@ class PairJudge(NamedTuple):
         Args:
             pairs: Shift of each pair, B over A (logarithms), in order of time.
         """
-        rules = self.policy.decide
-        most = max(self.most, FEWEST_PAIRS)
+        rules, most = self.policy.decide, self.most
         doubtless = levels(range(_DOUBTLESS_PAIRS, most + 1), rules.false_calls)
         confidences = levels(range(FEWEST_PAIRS, most + 1), 1 - rules.confidence)
         looks: list[PairLook] = []

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from infercanary.ab.estimate import PairDecision
-from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import show_progress
 from infercanary.ab.turn import Arm, ArmSummary, OutOfTime, Plan, StartFailed, Turn, TurnReader
+from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.command.settings import UsageError
 from infercanary.render.units import duration
 
@@ -26,25 +26,14 @@ class TurnPair(NamedTuple):
     b: Turn
 
 
-class FailedStart(NamedTuple):
-    """A start that gave no runs."""
-
-    side: ArmName
-    why: str
-
-
 class Result(NamedTuple):
-    """Both arms, the pairs of turns, the starts that failed, and why the experiment ended."""
+    """Both arms, the pairs of turns, a line on each start that failed, and why the experiment ended."""
 
     arms: Sequence[ArmSummary]
     pairs: Sequence[TurnPair]
-    failures: Sequence[FailedStart]
+    failures: Sequence[str]
     ended: Ended
     seconds: float
-
-
-Judged = Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
-"""From the pairs so far to a decision on each canary; raises :class:`UsageError` if no canary is in both."""
 
 
 @dataclass
@@ -54,16 +43,16 @@ class Experiment:
     Args:
         sides: Both arms.
         plan: Starts of each arm at most, and seconds in all.
-        judged: Decides after each pair.
+        judged: Decides on each canary, after each pair.
         interruption: Ends it at the next safe place.
     """
 
     sides: Mapping[ArmName, Arm]
     plan: Plan
-    judged: Judged
+    judged: Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
     interruption: Interruption
     _pairs: list[TurnPair] = field(default_factory=list)
-    _failures: list[FailedStart] = field(default_factory=list)
+    _failures: list[str] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
 
     def run(self) -> Result:
@@ -76,12 +65,13 @@ class Experiment:
         self._deadline = begin + self.plan.budget
         ended: Ended
         try:
-            decisions: Mapping[str, PairDecision] = {}
-            while not decisions or not all(decision.done for decision in decisions.values()):
+            while True:
                 self._pairs.append(self._pair())
-                decisions = self.judged(self._pairs)
-            ended = "clear" if all(decision.clear for decision in decisions.values()) else "restarts"
-        except ExperimentInterrupted:
+                decisions = self.judged(self._pairs).values()
+                if all(decision.done for decision in decisions):
+                    break
+            ended = "clear" if all(decision.clear for decision in decisions) else "restarts"
+        except Interrupted:
             ended = "interrupted"
         except OutOfTime:
             ended = "budget"
@@ -100,18 +90,17 @@ class Experiment:
         left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
         if left < expected:  # do not begin what cannot end in time
             raise OutOfTime
-        most = max(2 * self.plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
+        most = max(2 * self.plan.restarts, done + 1)  # one more pair, if one did not count
         rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
         show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
-        reader = TurnReader(arm, self.plan, self._deadline, self.interruption)
         try:
-            turn = reader.take(done + len(self._failures) + 1)
+            turn = TurnReader(arm, self.plan, self._deadline, self.interruption).take()
         except StartFailed as error:
-            self._failures.append(FailedStart(side, str(error)))
             if is_last:
                 name = f"{side}, {arm.summary.name}"
                 raise UsageError(f"{name}: failed to start twice in a row: {error}") from None
-            show_progress(f"infercanary: {side} failed to start ({error}); once more")
+            self._failures.append(f"{side} failed to start ({error}); once more")
+            show_progress(f"infercanary: {self._failures[-1]}")
             return self._turn(side, is_last=True)
         self._seconds.append(turn.seconds)
         return turn

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from itertools import chain
 from statistics import median
-from typing import NamedTuple
 
 from infercanary.ab.estimate import PairJudge
 from infercanary.ab.neighbours import StartPairs
@@ -21,38 +20,29 @@ from infercanary.judge.model import Start
 from infercanary.judge.shift import Shift
 
 
-class MeasureDecision(NamedTuple):
-    """The verdict on one measure."""
-
-    measure: Measure
-    verdict: MeasureVerdict
-    is_open: bool
-    """Whether it looks worse, and more pairs may show whether it is."""
-
-
-def decide(pairs: StartPairs, judge: PairJudge) -> list[MeasureDecision]:
-    """Return the decision on each measure that runs of both sides have.
+def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdict], bool]:
+    """Return the verdict on each measure that runs of both sides have, and whether one is open: it looks worse, and
+    more pairs may show whether it is.
 
     Args:
         pairs: With the runs that count.
         judge: Decides about latency.
     """
     judge = judge._replace(policy=judge.policy.for_measures())
-    decisions = []
+    verdicts, is_open = {}, False
     for measure in measured([a for a, _ in pairs], [b for _, b in pairs]):
         both = [(_values(a, measure), _values(b, measure)) for a, b in pairs]
         both = [(old, new) for old, new in both if old and new]
         decision = judge.decide(
             [Shift(math.log(median(new) / median(old)), 0.0, math.inf) for old, new in both]
         )
-        verdict, is_open = MeasureVerdict(decision.verdict), False
+        verdicts[measure.name] = MeasureVerdict(decision.verdict)
         if decision.looks:
             look = decision.looks[-1]
             old, new = (median(chain.from_iterable(side)) for side in zip(*both, strict=True))
-            verdict = measure_verdict(measure, decision.verdict, look.seen, (old, new))
-            is_open = not decision.done and look.shift.log >= judge.policy.decide.log_effect
-        decisions.append(MeasureDecision(measure, verdict, is_open))
-    return decisions
+            verdicts[measure.name] = measure_verdict(measure, decision.verdict, look.seen, (old, new))
+            is_open |= not decision.done and look.shift.log >= judge.policy.decide.log_effect
+    return verdicts, is_open
 
 
 def _values(start: Start, measure: Measure) -> list[float]:

@@ -32,12 +32,14 @@ def is_quiet(sample: Sample) -> bool:
     return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
-def counted(pairs: StartPairs) -> tuple[StartPairs, str]:
-    """Return the pairs with the runs that count, all or the uncontended ones, and a note on the others.
+def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
+    """Return the pairs with the runs that count, all or the uncontended ones, and a remark on the others.
 
     Args:
         pairs: At least one.
     """
+    if len(pairs) < 2:
+        return pairs, ()  # it shows nothing by itself
     quiet = [(_quiet(a), _quiet(b)) for a, b in pairs]
     shares = [
         [1 - len(kept.samples) / len(start.samples) for start, kept in zip(*both, strict=True)]
@@ -45,27 +47,25 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, str]:
     ]
     a, b = map(fmean, zip(*shares, strict=True))
     if not a + b:
-        return pairs, ""
+        return pairs, ()
     if min(a, b) < _MOST and _differ([b - a for a, b in shares]):
-        return pairs, (
+        return pairs, [
             f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's were contended, in most pairs; "
             "the image itself may cause that, so all runs count"
-        )
+        ]
     fewest = EXPERIMENT.pool.fewest_runs
     kept = [pair for pair in quiet if all(len(start.samples) >= fewest for start in pair)]
     if 2 * len(kept) < len(pairs):
-        return pairs, "most runs were contended; all runs count, and the result is less certain"
+        return pairs, ["most runs were contended; all runs count, and the result is less certain"]
     before, after = (sum(len(start.samples) for pair in side for start in pair) for side in (pairs, kept))
-    return kept, f"{before - after} of {before} runs excluded: contended"
+    return kept, [f"{before - after} of {before} runs excluded: contended"]
 
 
 def _differ(differences: Sequence[float]) -> bool:
     """Return whether one side has more contended runs, beyond the scatter between pairs."""
-    mean, n = fmean(differences), len(differences)
-    if n < 2:
-        return abs(mean) > _MOST
+    n = len(differences)
     error = stdev(differences) / math.sqrt(n)
-    return abs(mean) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * error)
+    return abs(fmean(differences)) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * error)
 
 
 def _quiet(start: Start) -> Start:

@@ -1,8 +1,8 @@
-"""Settings of an experiment's probe: a ``probe.yaml`` of the user, or one made for a model."""
+"""Settings of an experiment's probe: a ``probe.yaml`` of the user, at the pace of an experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -25,12 +25,6 @@ def load_settings(path: str) -> dict[str, Any]:
     if not isinstance(document.get("canaries"), Mapping) or not document["canaries"]:
         raise UsageError(f"{path}: has no canaries; add `canaries:` as for `infercanary probe`")
     return document
-
-
-def model_settings(model: str, inputs: Sequence[Mapping[str, Any]], device: str) -> dict[str, Any]:
-    """Return the settings of one canary of torch, which is named ``model``."""
-    options = {"model": model, "inputs": [*inputs], "device": device}
-    return {"canaries": {"model": {"target": "torch", "options": options}}}
 
 
 def settings_text(settings: Mapping[str, Any], listen: int | str) -> str:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
-from typing import IO
 
 from infercanary.ab.probe_settings import settings_text
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import ArmSummary, StartFailed, last_line
+from infercanary.command.children import end_group, free_port
 from infercanary.command.interpreter import run_module
 
-_END_SECONDS = 10.0
 _LOG_BYTES = 8192
 
 
@@ -34,13 +30,10 @@ class Host:
         self.summary = ArmSummary(name=f"host ({side.python})", settings=side.differing)
         self._side, self._reaper = side, reaper
         self._child: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes]
 
-    def start(self, number: int) -> Sequence[str]:
+    def start(self) -> Sequence[str]:
         """Start the probe; return its addresses."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            address = f"127.0.0.1:{server.getsockname()[1]}"
-        side = self._side
+        side, address = self._side, f"127.0.0.1:{free_port()}"
         # CUDA's own order is by speed; Docker's and NVML's is by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
         try:
@@ -70,18 +63,14 @@ class Host:
 
     def last_words(self) -> str:
         """Return the last line that it logged; empty without one."""
-        size = os.fstat(self._log.fileno()).st_size
-        log = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES))
-        return last_line(log)
+        file = self._log.fileno()  # with one offset for the child and this process
+        begin = max(0, os.fstat(file).st_size - _LOG_BYTES)
+        return last_line(os.pread(file, _LOG_BYTES, begin))
 
     def end(self) -> None:
         """Stop it and all processes that it started."""
         child, self._child = self._child, None
         if child is not None:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(OSError):
-                    os.killpg(child.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(_END_SECONDS)
+            end_group(child)
             self._reaper.send(f"forget {child.pid}")
             self._log.close()

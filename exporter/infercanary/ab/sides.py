@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,19 @@ import docker.types
 import docker.utils
 import msgspec
 
-from infercanary.ab.probe_settings import PACE, load_settings, model_settings
+from infercanary.ab.probe_settings import PACE, load_settings
 from infercanary.command.settings import UsageError, load, unknown_key
 from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.contract.text import printable, shortened
 
 _LONGEST = 60  # characters of a setting in a sentence
 _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
-_SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8})*)(?::([a-z0-9_]+))?")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
-_EXCLUSIVE = (("image", "python"), ("config", "model", "command"))
-_ALTERNATIVES = {key: group for group in _EXCLUSIVE for key in group}
-"""Key of both sides → the keys of one side that replace it."""
-_NEEDS = {"model": ("input",), "python": ("config", "model")}
+_ALTERNATIVES = {"image": "python", "python": "image", "config": "command", "command": "config"}
+"""Key of both sides → the key of one side that replaces it."""
 _CONFLICTS = (
-    *_EXCLUSIVE,
+    *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),
 )  # no limits on the host
 _AS_HERE = "(as here)"  # text of a variable that has the value that it has here
@@ -74,18 +72,13 @@ def _gpus(text: str) -> list[str]:
     return _matched(_DEVICES, text)[1].split(",")
 
 
-def _input(text: str) -> dict[str, Any]:
-    sizes, dtype = _matched(_SHAPE, text).groups()
-    return {"shape": [int(size) for size in sizes.split("x")], **({"dtype": dtype} if dtype else {})}
-
-
 def _path(text: str) -> str:
     return str(Path(os.path.expanduser(text)).absolute())  # Path.expanduser refuses an unknown user
 
 
 def _python(text: str) -> str:
-    path = _path(text)
-    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+    path = shutil.which(_path(text))
+    if path is None:
         raise ValueError
     return path
 
@@ -102,8 +95,6 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "image": ("an image; it is pulled if it is missing", str),
     "python": ("the path of an interpreter on this host, in place of an image", _python),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
-    "model": ("a model of torch to probe: module:factory, or a .pt2 file", str),
-    "input": ("its input, such as 1x3x224x224 or 1x128:int64; repeat", lambda text: [*map(_input, text.split(", "))]),
     "command": ("a command, quoted as for a shell, in place of the image's", lambda text: tuple(shlex.split(text))),
     "env.NAME": ("a variable; without =VALUE, its value here", str),
     "cpus": ("a number of CPUs, such as 2 or 0.5", _cpus),
@@ -151,11 +142,12 @@ def read(
     elif named:
         a, b = (named[0], *a), (named[1], *b)
     shared, first, second = (
-        _texts(f"{path}: {name}", _entries(f"{path}: {name}", written)) | _texts(f"--{name}", given)
-        for name, written, given in (("both", file.both, both), ("a", file.a, a), ("b", file.b, b))
+        _texts(f"{path}: {name}", _entries(f"{path}: {name}", getattr(file, name)))
+        | _texts(f"--{name}", given)
+        for name, given in (("both", both), ("a", a), ("b", b))
     )
     first, second = (
-        {key: text for key, text in shared.items() if own.keys().isdisjoint(_ALTERNATIVES.get(key, ()))} | own
+        {key: text for key, text in shared.items() if _ALTERNATIVES.get(key) not in own} | own
         for own in (first, second)
     )
     if len(images) > 2 or (first == second and len(images) < 2):
@@ -187,26 +179,25 @@ def _texts(place: str, entries: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for entry in entries:
         key, sign, text = entry.partition("=")
-        is_variable = bool(_VARIABLE.fullmatch(key))
+        is_variable = _VARIABLE.fullmatch(key)
         if key not in KEYS and not is_variable:
-            raise UsageError(f"{place}: {unknown_key(key[:_LONGEST], [*KEYS])}")
+            raise UsageError(f"{place}: {unknown_key(key, [*KEYS])}")
         if is_variable and not sign:
             if key[4:] not in os.environ:
                 raise UsageError(f"{place}: {key}: is not set here; give {key}=VALUE")
             text = _AS_HERE
-        texts[key] = f"{texts[key]}, {text}" if key in ("input", "volume") and key in texts else text
+        texts[key] = f"{texts[key]}, {text}" if key == "volume" and key in texts else text
     return texts
 
 
 def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
     if "image" not in own and "python" not in own:
         raise UsageError(_TWO)
-    for group in _CONFLICTS:
-        if len(chosen := [key for key in group if key in own]) > 1:
-            raise UsageError(f"{name}: {chosen[0]} and {chosen[1]}: exclude each other; give one of them")
-    for key, needed in _NEEDS.items():
-        if key in own and own.keys().isdisjoint(needed):
-            raise UsageError(f"{name}: {key}: needs {' or '.join(needed)}; give that too")
+    for key, other_key in _CONFLICTS:
+        if key in own and other_key in own:
+            raise UsageError(f"{name}: {key} and {other_key}: exclude each other; give one of them")
+    if "python" in own and "config" not in own:
+        raise UsageError(f"{name}: python: needs config; give that too")
     variables, values = dict(PACE), {}
     for key, text in own.items():
         if key not in KEYS:
@@ -218,15 +209,8 @@ def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
                 raise ValueError
             values[key] = parser(text)
         except (ValueError, docker.errors.DockerException):
-            raise UsageError(f"{name}: {key}={text[:400]}: give {takes}") from None
-    probe, inputs, model = values.pop("config", {}), values.pop("input", ()), values.pop("model", "")
-    if model:
-        probe = model_settings(model, inputs, "cuda" if "gpus" in values else "cpu")
-    return Side(
-        **values,
-        probe=probe,
-        variables=variables,
-        differing={
-            key: text for key, text in own.items() if key not in _EXCLUSIVE[0] and other.get(key) != text
-        },
-    )
+            raise UsageError(f"{name}: {key}={text}: give {takes}") from None
+    differing = {
+        key: text for key, text in own.items() if key not in ("image", "python") and other.get(key) != text
+    }
+    return Side(probe=values.pop("config", {}), **values, variables=variables, differing=differing)

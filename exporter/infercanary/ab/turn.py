@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from infercanary.ab.interruption import Interruption
 from infercanary.ab.neighbours import is_quiet
 from infercanary.client.fetch import PollError, Received, fetch, open_session, read
 from infercanary.client.limits import Limits
+from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable, shortened
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
@@ -24,15 +24,14 @@ from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
-_FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0
+_FIRST_PAUSE, _PAUSE = 0.2, 2.0
 _MOST_RUNS = 3  # times the runs that are needed, if some are contended
 _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds: a sweep that is further away is not waited for
-_SWEEP_PATIENCE = 2.0  # times its interval
+_SWEEP_PATIENCE = 4.0  # times its interval, after the first run
 _LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
-_INTERVAL = "infercanary_interval_seconds"
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
 _SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
@@ -55,12 +54,9 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str] = {}
     """The settings in which it differs from the other side: key of `--a` and `--b` → value."""
     starts: int = 0
-    failed_starts: int = 0
     runs: int = 0
     mean: float | None = None
     sd: float | None = None
-    start_sd: float | None = None
-    """SD of the levels of its starts, as a ratio."""
     cold_start: dict[str, float] = {}
     """Step → its median, in seconds."""
     swing: dict[str, float] = {}
@@ -72,15 +68,14 @@ class Arm(Protocol):
 
     summary: ArmSummary
 
-    def start(self, number: int) -> Sequence[str]:
-        """Start it for turn ``number``, from 1 on; whatever happens, :meth:`end` follows.
+    def start(self) -> Sequence[str]:
+        """Start it; whatever happens, :meth:`end` follows.
 
         Returns:
             Addresses at which its probe may answer, the most likely first.
 
         Raises:
-            StartFailed: It did not start; another try may help.
-            UsageError: It would never start.
+            StartFailed: It did not start.
         """
         ...
 
@@ -123,9 +118,9 @@ class Plan(NamedTuple):
 
 
 def last_line(text: bytes) -> str:
-    """Return the last line that is not blank, in printable characters; empty without one."""
+    """Return the last line that is not blank; empty without one."""
     lines = text.decode(errors="replace").strip().splitlines()
-    return printable(lines[-1].strip(), _DETAIL) if lines else ""
+    return lines[-1] if lines else ""
 
 
 @dataclass
@@ -151,21 +146,20 @@ class TurnReader:
         self._runs: dict[str, list[Run]] = defaultdict(list)
         self._steps: dict[str, dict[str, float]] = defaultdict(dict)
         self._good = 0
-        self._had_enough: float | None = None  # when there were enough runs, and only a sweep was missing
 
-    def take(self, number: int) -> Turn:
-        """Return the runs of the turn ``number``. Whatever happens, what was started is ended.
+    def take(self) -> Turn:
+        """Return the runs of the turn. Whatever happens, what was started is ended.
 
         Raises:
             StartFailed: The start gave no runs.
             OutOfTime: The deadline has passed.
-            ExperimentInterrupted: A signal came.
+            Interrupted: A signal came.
         """
         try:
-            self._urls = self.arm.start(number)
+            self._urls = self.arm.start()
             self._start = time.monotonic() - self._begin
             while not self._is_done():
-                self.interruption.pause(min(self._pause(), max(0.0, self.deadline - time.monotonic())))
+                self.interruption.pause(self._pause())
             return self._turn()
         finally:
             self.arm.end()
@@ -192,11 +186,17 @@ class TurnReader:
         for url in self._urls:
             try:
                 cursor = self._last.report.cursor if self._last else ""
-                self._last = read(asyncio.run(_fetched(url, cursor)), _LIMITS)
+                received = read(asyncio.run(_fetched(url, cursor)), _LIMITS)
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
                 continue
-            self._urls = [url]
+            if (
+                any(self._runs.values())
+                and self._last
+                and self._last.report.boot_id != received.report.boot_id
+            ):
+                raise self._failed("its server ended and was started again in the middle of its runs")
+            self._last, self._urls = received, [url]
             took = time.monotonic() - self._begin
             for (canary, step), seconds in self._points(COLD_START_METRIC).items():
                 if step == "warm_up":
@@ -236,35 +236,27 @@ class TurnReader:
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
         # The uncontended runs count, or all if those are too rare.
-        if slowest < runs or any(
-            len(samples) < _MOST_RUNS * runs and sum(map(is_quiet, samples)) < runs
-            for samples in settled.values()
-        ):
-            return False
-        self._had_enough = self._had_enough or time.monotonic()
-        return not self._awaits_sweep(settled, time.monotonic() - self._had_enough)
-
-    def _awaits_sweep(self, settled: Mapping[str, Sequence[Sample]], waited: float) -> bool:
-        """Return whether a sweep of a canary is near, whose numbers the run after it brings."""
-        swept_at = self._points(_SWEPT_AT, 1)
-        return any(
-            0 < interval <= _SWEEP_SOON
-            and waited <= _SWEEP_PATIENCE * interval
-            and all(run.started_at <= swept_at.get((canary,), math.inf) for run in settled[canary])
-            for (canary,), interval in self._points(_SWEEP_INTERVAL, 1).items()
-            if canary in settled
+        return slowest >= runs and not any(
+            (len(samples) < _MOST_RUNS * runs and sum(map(is_quiet, samples)) < runs)
+            or self._awaits_sweep(name, samples)
+            for name, samples in settled.items()
         )
 
+    def _awaits_sweep(self, canary: str, runs: Sequence[Sample]) -> bool:
+        """Return whether a sweep of the canary is near, whose numbers the run after it brings."""
+        interval = self._points(_SWEEP_INTERVAL, 1).get((canary,), math.inf)
+        swept_at = self._points(_SWEPT_AT, 1).get((canary,), math.inf)
+        latest = runs[0].started_at + _SWEEP_PATIENCE * interval
+        return 0 < interval <= _SWEEP_SOON and runs[-1].started_at <= min(swept_at, latest)
+
     def _pause(self) -> float:
-        """Return the seconds until the missing runs may be there: each request disturbs the probe a little.
+        """Return the seconds until the next request: each one disturbs the probe a little.
 
         The pause while a canary opens is the error of its first answer.
         """
         states = self._points(_STATE)
-        if not states or any(on for (_, state), on in states.items() if state == "opening"):
-            return _FIRST_PAUSE
-        expected = (self.plan.runs - self._good) * self._points(_INTERVAL, 0).get((), 1.0)
-        return min(_MOST_PAUSE, max(_LEAST_PAUSE, expected))
+        is_opening = any(on for (_, state), on in states.items() if state == "opening")
+        return _PAUSE if states and not is_opening else _FIRST_PAUSE
 
     def _turn(self) -> Turn:
         assert self._last is not None

@@ -15,9 +15,11 @@ import click
 from rich.console import Console, Group
 from rich.live import Live
 
+from infercanary.command.children import free_port
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.interpreter import run_module
-from infercanary.demo.processes import Processes, example, free_port
+from infercanary.command.interruption import Interrupted, Interruption
+from infercanary.demo.processes import Processes, example
 from infercanary.demo.screen import is_final, outcome, progress, screen
 
 _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
@@ -48,21 +50,22 @@ def command() -> None:
     Starts the server with its probe, and the exporter. In a terminal they go on after the verdict, until Ctrl-C.
     Listens on 127.0.0.1 only, and leaves nothing running.
     """
-    with Processes() as processes:
-        sys.exit(Demo(Console(), processes).run())
+    interruption = Interruption()
+    with interruption.handled(), Processes() as processes:
+        sys.exit(Demo(processes, interruption).run())
 
 
 class Demo:
-    """One run of the demo.
+    """One run of the demo. A terminal gets a live screen; anything else each step as a line, and the screen at the end.
 
     Args:
-        console: A terminal gets a live screen; anything else each step as a line, and the screen at the end.
         processes: Entered.
+        interruption: Ends it.
     """
 
-    def __init__(self, console: Console, processes: Processes) -> None:
-        self._console, self._processes = console, processes
-        self._server, self._probe, self._exporter = map(free_port, (8000, 9798, 9797))
+    def __init__(self, processes: Processes, interruption: Interruption) -> None:
+        self._console, self._processes, self._interruption = Console(), processes, interruption
+        self._server, self._probe, self._exporter = free_port(), free_port(), free_port()
         self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._latencies: dict[str, list[float]] = {}
         self._answer: dict[str, Any] = {}
@@ -88,7 +91,7 @@ class Demo:
                 self._status, self._end = status, float("inf")
                 while self._console.is_terminal:
                     self._nap(f"{status} Ctrl-C ends the demo.")
-            except KeyboardInterrupt:
+            except Interrupted:
                 if code == ExitCode.INTERRUPTED:
                     self._status = "Stopped before the verdict."
         self._console.print()
@@ -120,8 +123,9 @@ class Demo:
         while True:
             if report := _get(self._probe, "/report"):
                 self._up = min(self._up, time.monotonic())
-                ended = [run["latencies"] for run in report["runs"] if run["outcome"] == "ok"]
-                self._latencies[phase] = [statistics.median(latencies) for latencies in ended]
+                self._latencies[phase] = [
+                    statistics.median(run["latencies"]) for run in report["runs"] if run["outcome"] == "ok"
+                ]
             verdict = f"/api/v1/verdict?service=resnet18&since={self._since}"
             self._answer = _get(self._exporter, verdict) or self._answer
             if is_final(self._answer) or (phase == "baseline" and self._answer.get("runs", 0) >= needed):
@@ -133,7 +137,7 @@ class Demo:
         self._processes.check()
         if time.monotonic() >= self._end:
             raise TimeoutError
-        time.sleep(_POLL_SECONDS)
+        self._interruption.pause(_POLL_SECONDS)
 
     def _show(self, status: str) -> None:
         if status != self._status and not self._console.is_terminal:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from infercanary.command.children import end_group
 from infercanary.command.settings import UsageError
-
-_END_SECONDS = 5.0
 
 
 class Processes:
-    """Children by name. Leaving the context ends all of them, newest first, and removes the folder.
-
-    SIGINT, SIGTERM and SIGHUP end no Python code midway: they set ``signal``, and the next ``check`` raises.
-    """
+    """Children by name. Leaving the context ends all of them, newest first, and removes the folder."""
 
     def __enter__(self) -> Processes:
-        self.signal = 0
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._note)
         self._temporary = tempfile.TemporaryDirectory(prefix="infercanary-demo-")
         self.folder = Path(self._temporary.name)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -57,40 +47,20 @@ class Processes:
             )
 
     def end(self, name: str) -> None:
-        """End a child and its own children: politely, then those that ignore SIGTERM."""
-        child = self._children.pop(name)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_END_SECONDS)
+        """End a child and its own children."""
+        end_group(self._children.pop(name))
 
     def check(self) -> None:
         """Check that all children run.
 
         Raises:
             UsageError: One has ended; with the end of its log.
-            KeyboardInterrupt: A signal came.
         """
-        if self.signal:
-            raise KeyboardInterrupt
         for name, child in self._children.items():
             if child.poll() is not None:
-                log = (self.folder / f"{name}.log").read_text(
-                    errors="replace"
-                ).strip() or "it printed nothing"
-                raise UsageError(f"the {name} ended with code {child.returncode}: {log.splitlines()[-1]}")
-
-    def _note(self, number: int, _: object) -> None:
-        self.signal = number
-
-
-def free_port(preferred: int) -> int:
-    """Return ``preferred``, or any free port of the loopback interface where it is taken."""
-    for port in (preferred, 0):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
-            return int(server.getsockname()[1])
-    raise UsageError("demo: no free port on 127.0.0.1")
+                log = (self.folder / f"{name}.log").read_text(errors="replace")
+                last = (log.strip() or "it printed nothing").splitlines()[-1]
+                raise UsageError(f"the {name} ended with code {child.returncode}: {last}")
 
 
 def example() -> Path:

@@ -26,16 +26,12 @@ def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapp
 
     Args:
         phase: "baseline", or "upgrade" once the slower image is started.
-        runs: Latencies of this image's runs; None while its probe does not answer.
+        runs: Latencies of this image's runs; None or empty before the first.
         needed: Number of runs that the judge needs.
         answer: Of the exporter's verdict API (``exporter/openapi.yaml``); empty before the exporter answers.
     """
-    if runs is None:
-        return (
-            f"{phase}: starting the {'slower image' if phase == 'upgrade' else 'server'}, loading the model"
-        )
     if not runs:
-        return f"{phase}: warming up"
+        return f"{phase}: starting the server, which loads the model and warms up"
     if len(runs) < needed:
         return f"{phase}: run {len(runs) + 1} of {needed}"
     return f"{phase}: {len(runs)} runs, waiting for the judge; so far: {answer.get('sentence', 'no answer')}"

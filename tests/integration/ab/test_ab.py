@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,13 +24,13 @@ import yaml
 from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.document import STEPS
 from infercanary.ab.experiment import Experiment
-from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.probe_settings import PACE
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Arm, ArmSummary, Plan, StartFailed, Turn, TurnReader
 from infercanary.command import cli as cli
+from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
 
@@ -42,9 +43,8 @@ WORK = Path(__file__).parents[2] / "stack/alone/ab"
 
 @pytest.fixture
 def reaper() -> Iterator[Reaper]:
-    with Reaper("0123456789ab") as made:
+    with Reaper() as made:
         yield made
-        made.send("done")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def side(settings: dict[str, Any], **variables: str) -> Side:
 def take(arm: Arm, interruption: Interruption | None = None, seconds: float = 60) -> Turn:
     deadline = time.monotonic() + 100
     plan = Plan(1, 8, 100, seconds)
-    return TurnReader(arm, plan, deadline, interruption or Interruption()).take(1)
+    return TurnReader(arm, plan, deadline, interruption or Interruption()).take()
 
 
 def experiment(a: Arm, b: Arm, restarts: int) -> Experiment:
@@ -96,10 +96,8 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
     result = json.loads(out)
     assert result["ended"] == "clear"
     # Beyond doubt after two pairs, where this machine is quiet.
-    assert [pair["first"] for pair in result["pairs"]] == ["A", "B", "A", "B", "A", "B"][
-        : len(result["pairs"])
-    ]
     assert len(result["pairs"]) >= 2
+    assert "".join(re.findall(r"start \d+ of \d+ at most: ([AB])\b", err)).startswith("ABBA")
     assert result["verdict"] == "regressed" and result["shift"] > 0.5
     assert result["a"]["name"] == f"host ({sys.executable})"
     assert result["a"]["cold_start"].keys() == {*STEPS} - {"pull"}
@@ -156,7 +154,7 @@ def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
     interruption = Interruption()
     with interruption.handled():
         threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        with pytest.raises(ExperimentInterrupted):
+        with pytest.raises(Interrupted):
             take(host(WORK_LOADS_SECONDS="60"), interruption)
     assert interruption.number == signal.SIGTERM
     assert not [c for c in {*psutil.Process().children()} - before if "infercanary" in c.cmdline()]
@@ -171,7 +169,7 @@ class Served:
         self.urls = [url]
         self.ends = 0
 
-    def start(self, number: int) -> list[str]:
+    def start(self) -> list[str]:
         return self.urls
 
     def ended(self) -> str:
@@ -220,7 +218,7 @@ def test_the_reaper_ends_processes_of_an_experiment_that_was_killed() -> None:
     code = """
     import subprocess, sys, time
     from infercanary.ab.reaper import Reaper
-    with Reaper("0123456789ab") as reaper:
+    with Reaper() as reaper:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         reaper.send(f"watch {child.pid}")
         print(child.pid, reaper._child.pid, flush=True)
@@ -238,7 +236,7 @@ def test_the_reaper_ends_processes_of_an_experiment_that_was_killed() -> None:
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
-            watcher.kill()  # without Docker it would ask for minutes
+            watcher.kill()
 
 
 class FullDisk(http.server.BaseHTTPRequestHandler):
@@ -257,6 +255,9 @@ class FullDisk(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self._send(500, {"message": "mkdir /var/lib/docker/overlay2/5: no space left on device"})
+
+    def do_DELETE(self) -> None:
+        self._send(404, {"message": "No such container"})
 
     def _send(self, status: int, answer: object) -> None:
         body = json.dumps(answer).encode()

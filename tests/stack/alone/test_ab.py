@@ -192,7 +192,7 @@ def test_a_slower_image_ends_with_1_and_says_why(
     assert ended.code == 1, ended
     assert ended.out.startswith("work: regressed ")
     assert "work_bytes 8000000 → 32000000" in " ".join(ended.out.split())
-    assert "compute" in ended.out and "first answer" in ended.out and "▲" in ended.out
+    assert "compute" in ended.out and "first answer" in ended.out
     text = page.read_text()
     assert '<article class="regressed">' in text and "starts in order of time" in text
     assert "http" not in text.replace("http-equiv", "")
@@ -332,7 +332,7 @@ def test_a_canary_that_fails_is_reported_in_one_line(images: Callable[..., str])
         ((BASE, "infercanary-ab-test:none"), "image infercanary-ab-test:none: not here, and cannot be pulled ("),
         ((BASE, "Not A Name"), "image Not A Name: not here, and cannot be pulled ("),
         ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; make it "),
-        ((BASE, BASE, "--both", "volume=/no/such/folder:/x"), "Docker refuses the container: "),
+        ((BASE, BASE, "--both", "volume=/no/such/folder:/x"), f"A, {BASE}: failed to start twice in a row: Docker: "),
         ((BASE, BASE, "--canary", "play"), f"A, {BASE}: failed to start twice in a row: it has no canary `play`"),
     ],
 )  # fmt: skip
@@ -368,16 +368,12 @@ def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(
 
 
 @pytest.mark.parametrize(
-    ("registry", "name", "fix"),
-    [
-        ("", "none:1", "build it, or fix the name"),
-        ("users", "none:1", "log in with `docker login`, build it, or fix the name"),
-        ("", "127.0.0.1:1/none:1", "see that its registry answers here, build it, or fix the name"),
-    ],
+    ("registry", "name"),
+    [("", "none:1"), ("users", "none:1"), ("", "127.0.0.1:1/none:1")],
     indirect=["registry"],
 )
 def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(
-    images: Callable[..., str], registry: str, name: str, fix: str
+    images: Callable[..., str], registry: str, name: str
 ) -> None:
     name = name if "/" in name else f"{registry}/{name}"
     ended = ab(BASE, name, *QUICK)
@@ -385,7 +381,7 @@ def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(
     assert ended.err.splitlines()[-1].startswith(
         f"infercanary: image {name}: not here, and cannot be pulled ("
     ), ended.err
-    assert ended.err.endswith(f"); {fix}\n"), ended.err
+    assert "); build it, fix its name, log in (`docker login`), or " in ended.err
     assert "start 1 of " not in ended.err
 
 
@@ -444,9 +440,8 @@ def test_a_killed_experiment_leaves_nothing(
 
 
 def test_what_is_left_where_the_reaper_was_killed_too_goes_after_its_time(images: Callable[..., str]) -> None:
-    overdue = (f"{LABEL}=killed", f"{LABEL}.until=1")
-    labels = [word for label in overdue for word in ("--label", label)]
-    left = run("docker", "run", "--detach", *labels, "--network", "none", BASE, "sleep", "600").split()
+    label = ("--label", f"{LABEL}=1")
+    left = run("docker", "run", "--detach", *label, "--network", "none", BASE, "sleep", "600").split()
     ended = ab(BASE, "infercanary-ab-test:none")
     assert ended.code == 2
     assert "removed 1 container(s) that an experiment before this one left" in ended.err

@@ -49,8 +49,7 @@ def test_a_verdict_is_in_the_measures_own_direction(
 ) -> None:
     """One value a start is enough, and starts that are the same to the byte make it certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
-    (decision,) = measures.decide(pairs, PairJudge(MOST))
-    found = decision.verdict
+    (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
     assert found.state == state and found.shift == pytest.approx(shift)
     assert found.low is not None and found.high is not None and found.low <= found.shift <= found.high  # type: ignore[operator]
     assert (found.before, found.after) == (pytest.approx(2e9), pytest.approx(2e9 * ratio))
@@ -58,9 +57,10 @@ def test_a_verdict_is_in_the_measures_own_direction(
 
 def test_a_pair_that_lacks_a_measure_does_not_count_for_it() -> None:
     known, missing = start({AT_8: [250.0]}), start({})
-    (decision,) = measures.decide([(known, known), (known, missing), (missing, known)], PairJudge(MOST))
-    assert decision.verdict.state == "inconclusive" and decision.verdict.shift is None
-    assert measures.decide([(known, missing)], PairJudge(MOST)) == []
+    pairs = [(known, known), (known, missing), (missing, known)]
+    (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
+    assert found.state == "inconclusive" and found.shift is None
+    assert measures.decide([(known, missing)], PairJudge(MOST)) == ({}, False)
 
 
 def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import show_progress
+from infercanary.command.interruption import Interrupted, Interruption
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_a_signal_ends_a_pause_immediately_and_the_second_ends_all() -> None:
         interruption.pause(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
         begin = time.monotonic()
-        with pytest.raises(ExperimentInterrupted):
+        with pytest.raises(Interrupted):
             interruption.pause(60)
         assert time.monotonic() - begin < 30
-        with pytest.raises(ExperimentInterrupted):
+        with pytest.raises(Interrupted):
             interruption.check()
         assert interruption.number == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):

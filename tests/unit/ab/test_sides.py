@@ -55,21 +55,14 @@ def test_every_key(here):
     ]
     a, b = read(
         "new",
-        both=["model=m:build", "input=1x3x8", "input=1x128:int64", "gpus=device=0"],
+        both=["config=probe.yaml"],
         a=[f"python={sys.executable}"],
     )
     assert (a.image, a.python, b.image, b.python) == ("", sys.executable, "new", "")
-    assert a.probe["canaries"]["model"]["options"] == {
-        "model": "m:build", "inputs": [{"shape": [1, 3, 8]}, {"shape": [1, 128], "dtype": "int64"}], "device": "cuda"
-    }  # fmt: skip
-    _, b = read("new", both=["model=m:build", "input=1x3x8"], b=["config=probe.yaml"])
-    assert b.probe == PROBE and "input" not in b.differing
     a, b = read("new", both=["config=probe.yaml"], b=["command=serve", "env.INFERCANARY_DUTY_CAP=0.2"])
     assert (a.probe, a.variables) == (PROBE, PACE)
     assert (b.probe, b.command, b.variables["INFERCANARY_DUTY_CAP"]) == ({}, ("serve",), "0.2")
-    used = {"image", "python", "model", "input", "config", "env.NAME"} | {
-        e.partition("=")[0] for e in entries
-    }
+    used = {"image", "python", "config", "env.NAME"} | {e.partition("=")[0] for e in entries}
     assert KEYS.keys() <= used, "a key without a case here"
 
 
@@ -169,13 +162,11 @@ TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a s
         ("old new --both command='open", "A: command='open: give a command, quoted as for a shell, "),
         ("old new --both command=", "A: command=: give a command, quoted as for a shell, "),
         ("old new --both config=none.yaml", "none.yaml: cannot be read (No such file or directory); check the path"),
-        ("old new --both config=p --both model=m", "A: config and model: exclude each other; give one of them"),
-        ("old new --b command=x --b model=m", "B: model and command: exclude each other; give one of them"),
-        ("old new --both model=m:f", "A: model: needs input; give that too"),
-        ("old new --both input=3,4", "A: input=3,4: give its input, such as 1x3x224x224 or 1x128:int64"),
-        ("new --a python=PYTHON", "A: python: needs config or model; give that too"),
+        ("old new --both config=p --both command=x", "A: config and command: exclude each other; give one of them"),
+        ("old new --both model=m:f", "--both: unknown key `model`; known keys: image, python, config, "),
+        ("new --a python=PYTHON", "A: python: needs config; give that too"),
         ("old new --a python=PYTHON", "A: image and python: exclude each other; give one of them"),
-        ("new --a python=PYTHON --both model=m:f --both input=1 --both memory=1g", "A: python and memory: exclude"),
+        ("new --a python=PYTHON --both config=p --both memory=1g", "A: python and memory: exclude"),
         ("--experiment none.yaml", "none.yaml: cannot be read (No such file or directory); check the path and its"),
         ("old new --experiment wrong.yaml", "A: cpus=0: give a number of CPUs, such as 2 or 0.5"),
         ("--experiment keys.yaml", "keys.yaml: unknown key `c`; known keys: both, a, b"),

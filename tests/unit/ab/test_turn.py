@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from infercanary.ab import turn
-from infercanary.ab.interruption import Interruption
-from infercanary.ab.turn import Plan, TurnReader
+from infercanary.ab.turn import Plan, StartFailed, TurnReader
 from infercanary.client.fetch import Received, read
 from infercanary.client.limits import Limits
+from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Family, Point, Report, Run, encode
 
 
@@ -24,7 +24,7 @@ def reader(runs: int = 8) -> TurnReader:
 
 
 def report(interval: float | None, swept_at: float | None, runs: int, at: float) -> Received:
-    """A probe with one canary and so many runs, the last of which began then."""
+    """A probe with one canary and so many runs, the first at 0 and the last then."""
     of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
     families = [
         Family(
@@ -36,29 +36,28 @@ def report(interval: float | None, swept_at: float | None, runs: int, at: float)
             if value is not None
         ),
     ]
-    ran = tuple(Run(i, "c", at, at, "ok", (0.02,)) for i in range(runs))
+    ran = tuple(Run(i, "c", at, at if i else 0.0, "ok", (0.02,)) for i in range(runs))
     return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)), Limits())
 
 
 @pytest.mark.parametrize(
-    ("interval", "swept_at", "run_at", "waited", "runs", "is_enough"),
+    ("interval", "swept_at", "run_at", "runs", "is_enough"),
     [
-        (None, None, 5.0, 0.0, 7, False),
-        (None, None, 5.0, 0.0, 8, True),  # it is not swept
-        (4.0, None, 5.0, 0.0, 8, False),
-        (4.0, 6.0, 5.0, 0.0, 8, False),  # the next run brings what it gave
-        (4.0, 4.0, 5.0, 0.0, 8, True),
-        (4.0, None, 5.0, 9.0, 8, True),  # no point gave numbers
-        (3600.0, None, 5.0, 0.0, 8, True),  # of a server's own probe: not within this experiment
+        (None, None, 5.0, 7, False),
+        (None, None, 5.0, 8, True),  # it is not swept
+        (4.0, None, 5.0, 8, False),
+        (4.0, 6.0, 5.0, 8, False),  # the next run brings what it gave
+        (4.0, 4.0, 5.0, 8, True),
+        (4.0, None, 17.0, 8, True),  # no point gave numbers
+        (3600.0, None, 5.0, 8, True),  # of a server's own probe: not within this experiment
     ],
 )
 def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
-    interval: float | None, swept_at: float | None, run_at: float, waited: float, runs: int, is_enough: bool
+    interval: float | None, swept_at: float | None, run_at: float, runs: int, is_enough: bool
 ) -> None:
     start = reader()
     start._last = report(interval, swept_at, runs, run_at)
     start._runs["c"] = [*start._last.report.runs]
-    start._had_enough = time.monotonic() - waited
     assert start._has_enough() is is_enough
 
 
@@ -89,3 +88,21 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     assert answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
     start._ask()
     assert start._pause() > turn._FIRST_PAUSE, "nothing opens any more"
+
+
+def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runs would be those of two starts. A restart before the first run does no harm."""
+    boots = iter((("first", 0), ("second", 3), ("second", 4), ("third", 0)))
+
+    async def fetched(url: str, cursor: str) -> bytes:
+        boot, runs = next(boots)
+        ran = tuple(Run(i, "c", 1.0, 1.0, "ok", (0.02,)) for i in range(runs))
+        return encode(Report(1, boot, 0.0, "1", 0, (), {}, ran))
+
+    monkeypatch.setattr(turn, "_fetched", fetched)
+    start = reader()
+    start.arm.last_words.return_value = "out of memory"  # type: ignore[attr-defined]
+    for _ in range(3):
+        start._ask()
+    with pytest.raises(StartFailed, match=r"its server ended and was started again .*: out of memory"):
+        start._ask()

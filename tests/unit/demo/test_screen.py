@@ -19,11 +19,10 @@ OPEN = {"verdict": "unconfirmed", "cause": None, "sentence": "slower, unconfirme
     ("phase", "runs", "answer", "words"),
     [
         ("baseline", None, {}, "baseline: starting the server"),
-        ("baseline", 0, {}, "baseline: warming up"),
+        ("baseline", 0, {}, "baseline: starting the server"),
         ("baseline", 6, {}, "baseline: run 7 of 12"),
         ("baseline", 12, {}, "baseline: 12 runs, waiting for the judge; so far: no answer"),
-        ("upgrade", None, OPEN, "upgrade: starting the slower image"),
-        ("upgrade", 0, OPEN, "upgrade: warming up"),
+        ("upgrade", None, OPEN, "upgrade: starting the server"),
         ("upgrade", 2, OPEN, "upgrade: run 3 of 5"),
         ("upgrade", 6, OPEN, "upgrade: 6 runs, waiting for the judge; so far: slower, unconfirmed"),
     ],

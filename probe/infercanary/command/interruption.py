@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM at the next safe place: a container that is being created has no id to remove it by."""
+"""Handles Ctrl-C and SIGTERM at the next safe place, in a command that has containers or processes to end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import FrameType
 _SLICE_SECONDS = 0.1
 
 
-class ExperimentInterrupted(Exception):
-    """The experiment was asked to end."""
+class Interrupted(Exception):
+    """The command was asked to end."""
 
 
 class Interruption:
@@ -24,13 +24,13 @@ class Interruption:
         """Stop here if a signal came.
 
         Raises:
-            ExperimentInterrupted: One did.
+            Interrupted: One did.
         """
         if self.number:
-            raise ExperimentInterrupted
+            raise Interrupted
 
     def pause(self, seconds: float) -> None:
-        """Sleep in slices, which a signal ends by :class:`ExperimentInterrupted`.
+        """Sleep in slices, which a signal ends by :class:`Interrupted`.
 
         An event instead could deadlock: a handler that sets it may interrupt the owner of the event's lock.
         """
@@ -48,7 +48,7 @@ class Interruption:
         }
         try:
             for number, handler in before.items():
-                # What the parent ignores stays ignored, so that `nohup` lets an experiment outlive its terminal.
+                # What the parent ignores stays ignored, so that `nohup` lets a command outlive its terminal.
                 if handler is not signal.SIG_IGN:
                     signal.signal(number, self._take)
             yield
