@@ -32,6 +32,7 @@ from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
+from infercanary.judge.result import Causes
 from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Shift
@@ -161,7 +162,8 @@ class ExperimentJudge:
             "restarts_seen": 2 * n,
             "next": self._actions(of, result) if decision.verdict in _OPEN else (),
             "notes": _notes(of, result),
-            **dict.fromkeys(("shift", "low", "high", "causes")),
+            "causes": Causes(),
+            **dict.fromkeys(("shift", "low", "high")),
         }
         if decision.looks:
             look = decision.looks[-1]
@@ -186,7 +188,7 @@ class ExperimentJudge:
             is_same = (a.image_id or a.name) == (b.image_id or b.name)
             subject = "image" if not settings else "settings" if is_same else "image or settings"
             fields |= {
-                "sentence": sentence(judged, self.policy, subject, [*settings[:1], *also]),
+                "sentence": sentence(judged, subject, [*settings[:1], *also]),
                 "shift": shift,
                 "low": low,
                 "high": high,

@@ -52,7 +52,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class ScanResult(Answer, frozen=True, kw_only=True):
-    """The result of a scan of one series; its shift is from the first level to the last."""
+    """The result of a scan of one series; its shift is from the first level to the last, by all changes."""
 
     verdict: State
     block: int
@@ -93,8 +93,9 @@ def scan_runs(
         changes = [_level_change(change, block, series, components, canary) for change in scan(blocks)]
         edges = [0, *(change.index for change in changes), points.size]
         levels = [Level(i, j - i, float(np.median(points[i:j]))) for i, j in pairwise(edges)]
-        shift = levels[-1].median / levels[0].median - 1
-        is_back = abs(math.log1p(shift)) < FILES.decide.log_effect
+        ratio, effect = math.prod(1 + change.shift for change in changes), 1 + FILES.decide.smallest_effect
+        shift = ratio - 1
+        is_back = 1 / effect < ratio < effect
         state = "steady" if not changes else "changed" if is_back else "slower" if shift > 0 else "faster"
         sentence = f"{state}: {count(len(changes), 'change')} of level in {count(points.size, 'run')}"
         if changes:
@@ -133,14 +134,14 @@ def _level_change(
         times += [sample.started_at for sample in start.samples]
     # A change is found within a few points of where it is.
     near = [n for n, (first, _, _) in enumerate(began) if first and abs(first - index) <= 3 * block]
-    ids = [began[n][2] for n in (near[0] - 1, near[-1])] if near else ["", ""]
-    before, after = (components.get(id_, {}) for id_ in ids)
+    edges = (began[near[0] - 1], began[near[-1]]) if near else ()
+    before, after = [components.get(id_, {}) for *_, id_ in edges] or ({}, {})
     return LevelChange(
         index=index,
         at=times[index] if times else None,
         shift=change.shift,
         low=change.low,
         high=change.high,
-        start=next((began[n][1] for n in reversed(near) if began[n][1]), ""),
+        start=next(filter(None, (began[n][1] for n in reversed(near))), ""),
         changes=differences.changes(before, after, canary),
     )

@@ -71,9 +71,10 @@ def check(shift: float, seen: Sequence[float | None], policy: Policy) -> Claim:
     least = policy.decide.smallest_effect if shift >= 0 else 0.0
     reach = shift + max(SLACK * abs(shift), least)
     estimate, low, high = seen
-    state: ClaimState = "unknown"
-    words = "too few runs"
-    if estimate is not None and low is not None and high is not None:
+    if estimate is None or low is None or high is None:
+        state: ClaimState = "unknown"
+        words = "too few runs"
+    else:
         state = "refuted" if low > shift else "held" if high < reach else "unknown"
         end = percent(shift if state == "refuted" else reach)
         words = f"{interval(estimate, low, high)}, {_WHERE[state]} {end}"

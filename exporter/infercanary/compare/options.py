@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -21,8 +22,9 @@ from infercanary.judge.policy import Policy
 from infercanary.pages import html
 from infercanary.pages.junit import render_junit
 from infercanary.pages.markdown import render_markdown
+from infercanary.pages.table_csv import Cell, render_csv
 from infercanary.render.document import Document
-from infercanary.render.json import render_json
+from infercanary.render.json import json_line, plain_values, render_json
 from infercanary.render.text import render_texts
 from infercanary.render.units import when
 
@@ -68,6 +70,15 @@ class Output(NamedTuple):
         if self.junit:
             html.write(self.junit, render_junit(documents), "--junit")
         return worst(document.exit_code for document in documents)
+
+    def show_rows(self, rows: Sequence[Mapping[str, Cell]]) -> None:
+        """Print rows as CSV, with the columns of all of them, or as JSON."""
+        if self.form == "json":
+            say(json_line(plain_values(rows)))
+        else:
+            columns = [*dict.fromkeys(chain.from_iterable(rows))]
+            for line in render_csv(columns, ([row.get(column) for column in columns] for row in rows)):
+                say(line)
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -28,6 +28,8 @@ SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).dig
 _TURN_SECONDS = 0.005
 _PAGE, _CARD, _SMALL_CARD = 16 << 20, 256 << 10, 24 << 10  # characters; a usual card has some 10,000
 _CARDS = "<!-- cards -->"  # no text of other people, which is escaped
+for _name in environment().list_templates(["html"]):
+    environment().get_template(_name)  # compiled at the start: it would make the first page late by 70 ms
 _faults: WeakKeyDictionary[PolledProbe, type[Exception]] = WeakKeyDictionary()  # in the log already
 
 

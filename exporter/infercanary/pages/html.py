@@ -33,6 +33,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,
     )
     templates.globals["style"] = STYLE
     templates.filters |= {

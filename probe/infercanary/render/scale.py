@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -20,15 +20,28 @@ class Scale(NamedTuple):
     low: float
     high: float
 
-    def place(self, number: float) -> float:
-        """Return the place of a number: 0 at the lower end or below, 1 at the upper end or above."""
-        low, high = self
-        share = (number / 2 - low / 2) / (high / 2 - low / 2)  # halves do not overflow
-        return 0.0 if share < 0 else 1.0 if share > 1 else share
+    def places(self, numbers: Iterable[float]) -> list[float]:
+        """Return the place of each number: 0 at the lower end or below, 1 at the upper end or above."""
+        low = self.low / 2  # halves do not overflow
+        span = self.high / 2 - low
+        shares = [(number / 2 - low) / span for number in numbers]
+        return [0.0 if share < 0 else 1.0 if share > 1 else share for share in shares]
 
-    def heights(self, numbers: Sequence[float], bins: int) -> list[float]:
+    def points(self, values: Sequence[float | None], size: int) -> dict[int, float]:
+        """Return the place of the median of each part of ``size`` values, without parts that have no finite value."""
+        parts = dict(enumerate(values))
+        if size > 1:
+            starts = range(0, len(values), size)
+            middles = (finite_values(values[start : start + size]) for start in starts)
+            parts = {part: median(numbers) if numbers else None for part, numbers in enumerate(middles)}
+        known = {
+            part: number for part, number in parts.items() if number is not None and math.isfinite(number)
+        }
+        return dict(zip(known, self.places(known.values()), strict=True))
+
+    def heights(self, numbers: Iterable[float], bins: int) -> list[float]:
         """Return the height of each bin of a histogram; the highest bin has 1."""
-        counts = Counter(min(bins - 1, int(bins * self.place(number))) for number in numbers)
+        counts = Counter(min(bins - 1, int(bins * place)) for place in self.places(numbers))
         most = max(counts.values(), default=1)
         return [counts[place] / most for place in range(bins)]
 
@@ -52,11 +65,3 @@ def chart_scale(chart: Chart) -> Scale | None:
 def finite_values(values: Sequence[float | None]) -> list[float]:
     """Return the values without those that are missing or not finite."""
     return [number for number in values if number is not None and math.isfinite(number)]
-
-
-def part_medians(values: Sequence[float | None], size: int) -> list[float | None]:
-    """Return the median of each part of ``size`` values; None for a part without a finite value."""
-    if size == 1:
-        return [number if number is not None and math.isfinite(number) else None for number in values]
-    parts = (finite_values(values[first : first + size]) for first in range(0, len(values), size))
-    return [median(part) if part else None for part in parts]

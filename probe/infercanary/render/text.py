@@ -10,7 +10,7 @@ from statistics import median
 
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Chart, Document, Table
-from infercanary.render.scale import chart_scale, finite_values, part_medians
+from infercanary.render.scale import chart_scale, finite_values
 from infercanary.render.units import value
 
 _LABEL, _MOST_CELL = 11, 28  # columns of a label at least, and of a cell at most
@@ -23,7 +23,7 @@ _ASCII = str.maketrans(
         "▲": "^", "→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
     }
 )  # fmt: skip
-_UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|MB|GB|J)\b|%)|(?<=,) (?=[^][ ]+])| (?=\[[^][ ]+, [^][ ]+])")
+_UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|[kMG]?B|J)\b|%)|(?<=,) (?=[^][ ]+])| (?=\[[^][ ]+, [^][ ]+])")
 
 
 def render_texts(documents: Sequence[Document], notes: Sequence[str] = (), width: int = 80) -> str:
@@ -97,13 +97,14 @@ def _drawn(chart: Chart, width: int) -> Table:
     for series in chart.series:
         numbers = finite_values(series.values)
         if chart.kind == "points":
-            medians = part_medians(series.values, size)
-            heights = [0.0 if number is None else max(0.1, scale.place(number)) for number in medians]
+            heights = [0.0] * math.ceil(len(series.values) / size)
+            for part, place in scale.points(series.values, size).items():
+                heights[part] = max(0.1, place)
         else:
             heights = scale.heights(numbers, width)
         bars = "".join(_BARS[math.ceil(8 * height)] for height in heights)
         rows.append((series.label, value(median(numbers), chart.unit) if numbers else "", bars))
-    if places := {mark // size for mark in chart.marks}:
-        rows.append(("", "", "".join("▲" if place in places else " " for place in range(max(places) + 1))))
+    if marks := {mark // size for mark in chart.marks}:
+        rows.append(("", "", "".join("▲" if part in marks else " " for part in range(max(marks) + 1))))
     ends = f"{value(scale.low, chart.unit)} to {value(scale.high, chart.unit)}"
     return Table("", (chart.title, "median", ends), rows)

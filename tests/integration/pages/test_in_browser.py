@@ -15,7 +15,6 @@ from docs.chromium import Tab, tab
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document, scan_document
-from infercanary.compare.efficiency import Efficiency
 from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.exporter.runbooks import page as runbooks
@@ -39,9 +38,9 @@ def report() -> str:
     both = RecordedRuns([np.concatenate([before.every, after.every])])
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=LONG, origin="1.5", engine="torch 2.13.0",
-        device="NVIDIA H100 80GB HBM3", starts=3, runs=300, median=0.004, deviation=0.01, p90=0.0041, load=2.0,
-        first_run=0.1, slower=0.0, medians=(0.004, 0.0041, 0.00405),
-        efficiency=Efficiency(throughput=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.01),
+        device="NVIDIA H100 80GB HBM3", starts=3, runs=300, latency_median_seconds=0.004,
+        latency_deviation_ratio=0.01, latency_p90_seconds=0.0041, load_seconds=2.0, first_run_seconds=0.1,
+        throughput_samples_per_second=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.01,
     )  # fmt: skip
     documents = [
         overview_document([row]),

@@ -34,8 +34,11 @@ def figure(chart: Chart) -> str:
 
 def path(drawing: str, style: str) -> list[tuple[float, float]]:
     """Points of a path, in places by shares of the scale."""
-    [data] = re.findall(rf'<path class="{style}" d="([^"]*)"', drawing)
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.e+]+) ([\d.]+)", data)]
+    [(data, *scale)] = re.findall(
+        rf'<path class="{style}" d="([^"]*)"(?: transform="scale\((\S+) (\S+)\)")?', drawing
+    )
+    right, up = (float(factor or 1) for factor in scale)
+    return [(right * float(x), up * float(y)) for x, y in re.findall(r"[ML]([\d.e+]+) ([\d.]+)", data)]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +83,10 @@ def test_one_series_is_a_line_and_a_scanned_one_has_levels() -> None:
     assert len(path(figure(Chart("a", "points", series)), "line new")) == 4
     drawing = figure(Chart("a", "points", series, levels=[(0, 2, 1.0), (2, 2, 3.0)]))
     assert len(path(drawing, "dots new")) == 4
+    dots = path(drawing, "dots new")
     assert path(drawing, "level") == [
-        (0, path(drawing, "dots new")[0][1]),
-        (2, path(drawing, "dots new")[3][1]),
+        (0, pytest.approx(dots[0][1], abs=1e-3)),
+        (2, pytest.approx(dots[3][1], abs=1e-3)),
     ]
 
 

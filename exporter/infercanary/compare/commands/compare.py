@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import numpy as np
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
@@ -19,7 +18,6 @@ from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.rows import Choice
 from infercanary.judge.policy import FILES
-from infercanary.render.units import short
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
@@ -62,11 +60,6 @@ a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md).""
     metavar="PERCENT",
     help="Restart SD of one image; 0 if nothing was restarted. Without it, it is estimated from the starts.",
 )
-@click.option(
-    "--same-unit",
-    is_flag=True,
-    help=f"Both files of numbers are in one unit, although one is more than {_MOST_APART:g} times the other.",
-)
 @options.policy(FILES, "the interval")
 @options.expect
 @options.gate
@@ -82,7 +75,6 @@ def command(
     column: str,
     where: Sequence[tuple[str, str]],
     restart_sd: float | None,
-    same_unit: bool,
     smallest_effect: float | None,
     confidence: float | None,
     claimed: float | None,
@@ -112,11 +104,9 @@ def command(
         read(paths, choice=Choice(column, where), ids=picked, apart=every)
         for paths, picked in zip(sides, ids, strict=True)
     )
-    both = _common(old, new, canary)
     documents = []
-    for name, (before, after) in both.items():
-        if not (old.journal or same_unit or (before.in_seconds and after.in_seconds)):
-            _check_units(before, after, new.places[0])
+    notes = [*old.notes, *new.notes]
+    for name, (before, after) in _common(old, new, canary).items():
         result = compare_runs(
             name,
             before,
@@ -127,8 +117,12 @@ def command(
             gate=gate,
             claimed=claimed,
         )
+        if result.unit is None and not 1 / _MOST_APART <= 1 + (result.shift or 0.0) <= _MOST_APART:
+            raise UsageError(
+                f"{new.places[0]}: {_MOST_APART:g} times the baseline, or a part of it: are both in one unit, such as "
+                "ms? Convert one, or write the unit behind each number (20ms)"
+            )
         documents.append(comparison_document(result, judged(before), judged(after)))
-    notes = [*old.notes, *new.notes]
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
         notes.append(f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}")
     title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
@@ -160,15 +154,3 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     # A canary that never ran or never opened must not go unnoticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}
-
-
-def _check_units(before: RecordedRuns, after: RecordedRuns, place: str) -> None:
-    """Refuse two files of numbers that may be in other units."""
-    if not (before.runs and after.runs):
-        return
-    old, new = (float(np.median(side.every)) for side in (before, after))
-    if not 1 / _MOST_APART <= new / old <= _MOST_APART:
-        raise UsageError(
-            f"{place}: its median is {short(new, 4)}, the baseline's {short(old, 4)}: are both in one unit, such as "
-            "ms? Convert one, or give --same-unit if they are"
-        )
