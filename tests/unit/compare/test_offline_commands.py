@@ -18,7 +18,6 @@ from infercanary.compare import terminal
 from infercanary.compare.read import read
 from infercanary.judge import compare
 from infercanary.judge.policy import FILES
-from infercanary.judge.samples import compare_starts
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
@@ -81,7 +80,7 @@ class Page(HTMLParser):
         ((0.0201,), ("--restart-sd", "0"), 0, "restart SD 0 %, as given"),
         ((0.0201,), (), 3, "give each side more starts: more runs alone would not settle it"),
         ((0.0201,), ("--restart-sd", "0", "--smallest-effect", "0.1"), 3, "a change is 0.1 % or more"),
-        ((0.0201,), ("--canary", "resnet18", "--confidence", "0.8"), None, "confidence 80 %"),
+        ((0.0201,), ("--canary", "resnet18", "--smallest-effect", "4"), None, "a change is 4 % or more"),
     ],
 )  # fmt: skip
 def test_compare_as_text(run, journal, levels, options, code, words):
@@ -169,10 +168,6 @@ def test_the_command_answers_as_the_judge_does(run, write, numbers, journal, lev
     a, b, c, d = points
     assert said("a", "b") == compare(a, b)
     assert said("a", "b", "--restart-sd", "1") == compare(a, b, restart_sd=0.01)
-    assert (
-        said("a", "b", "--confidence", "0.95")
-        == compare_starts([a], [b], restart_sd=0.0, policy=FILES.but(confidence=0.95))[0]
-    )
     more = ("--more-baseline", "c", "--more-candidate", "d")
     assert said("a", "b", *more) == compare([a, c], [b, d])
     journal("old", [0.02, 0.0201])
@@ -362,10 +357,6 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         ),
         (["compare", "a", "a", "--restart-sd", "nan"], "infercanary: --restart-sd nan: give a percentage"),
         (
-            ["compare", "a", "a", "--confidence", "99"],
-            "infercanary: --confidence 99: give a share from 0.5 to 0.999999",
-        ),
-        (
             ["compare", "a", "a", "--smallest-effect", "nan"],
             "infercanary: --smallest-effect nan: give a percentage from 0.1 to 50, such as 3\n",
         ),
@@ -401,10 +392,10 @@ def test_the_numbers_that_decide_can_be_set(run, write, numbers):
     decide = FILES.decide
     assert (plain["verdict"], plain["smallest_effect"]) == ("equivalent", decide.smallest_effect)
     assert plain["level"] == decide.confidence
-    stricter = ("--restart-sd", "0", "--smallest-effect", "1.5", "--confidence", "0.9")
+    stricter = ("--restart-sd", "0", "--smallest-effect", "1.5")
     found = json.loads(run("compare", "a", "b", *stricter, "--json", code=1))
-    assert (found["verdict"], found["smallest_effect"], found["level"]) == ("regressed", 0.015, 0.9)
-    assert found["low"] > plain["low"] and found["shift"] == plain["shift"]
+    assert (found["verdict"], found["smallest_effect"]) == ("regressed", 0.015)
+    assert found["shift"] == plain["shift"]
     write("c", numbers(0.02012, count=400, seed=2, noise=0.002))  # within the dead band of the default
     run("compare", "a", "c", "--restart-sd", "0", "--smallest-effect", "0.4", code=1)
 

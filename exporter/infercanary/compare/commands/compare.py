@@ -17,7 +17,7 @@ from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.rows import Choice
-from infercanary.judge.policy import FILES
+from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
@@ -57,10 +57,11 @@ a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md).""
     low=0,
     high=100,
     advice="give a percentage from 0 to 100, such as 1",
+    convert=lambda percent: None if percent is None else percent / 100,
     metavar="PERCENT",
     help="Restart SD of one image; 0 if nothing was restarted. Without it, it is estimated from the starts.",
 )
-@options.policy(FILES, "the interval")
+@options.policy(FILES)
 @options.expect
 @options.gate
 @options.output("github")
@@ -75,8 +76,7 @@ def command(
     column: str,
     where: Sequence[tuple[str, str]],
     restart_sd: float | None,
-    smallest_effect: float | None,
-    confidence: float | None,
+    policy: Policy,
     claimed: float | None,
     gate: Gate,
     **output: Any,
@@ -94,7 +94,6 @@ def command(
     one start do not show by how much: give several starts of each side, or --restart-sd. Two files of numbers are one
     series before and after, unless --restart-sd is given; several files of numbers on a side are one start each.
     """
-    policy = options.adjusted(FILES, smallest_effect, confidence)
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
@@ -112,7 +111,7 @@ def command(
             before,
             after,
             files=(old.places, new.places),
-            restart_sd=None if restart_sd is None else restart_sd / 100,
+            restart_sd=restart_sd,
             policy=policy,
             gate=gate,
             claimed=claimed,
