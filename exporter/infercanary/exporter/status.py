@@ -26,7 +26,7 @@ _SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
 SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 """The only script that a page may run, for its Content-Security-Policy."""
 _TURN_SECONDS = 0.005
-_PAGE, _CARD, _SMALL_CARD = 16 << 20, 256 << 10, 24 << 10  # characters; a usual card has some 10,000
+_PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # characters; a usual card has some 10,000
 _CARDS = "<!-- cards -->"  # no text of other people, which is escaped
 for _name in environment().list_templates(["html"]):
     environment().get_template(_name)  # compiled at the start: it would make the first page late by 70 ms
@@ -59,7 +59,7 @@ async def page(
     """
     ended, order = ended or {}, [*STATES]
     template = environment().get_template("card.html")
-    room = max(_SMALL_CARD, min(_CARD, _PAGE // max(1, len(probes))))
+    room = max(_SMALL_CARD, _PAGE // max(1, len(probes)))
     cards = []
     turn_end = time.monotonic() + _TURN_SECONDS
     for probe in probes:

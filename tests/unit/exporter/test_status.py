@@ -185,7 +185,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     ),
     "last look": (with_verdict(upgraded("inconclusive")), ["inconclusive"], ["next look"]),
     "answered": (with_verdict(upgraded("regressed", looks=Looks(next=24))), ["regressed"], ["next look"]),
-    "settling": (with_verdict(SETTLING), ["upgraded 2 h ago; collecting: 7 of 12 runs, about 50 s left"], []),
+    "settling": (with_verdict(SETTLING), ["upgraded 2 h ago; collecting: 7 of 12 runs"], []),
     "started again": (
         with_verdict(msgspec.structs.replace(SETTLING, newest_at=AT + 7000)), ["2 h ago, last start 3 min ago"], [],
     ),
@@ -242,7 +242,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "other start": (
         with_verdict(image(), "2", sides={"resnet": Sides(others=MINE)}), ["regressed +300 %"], [],
     ),
-    "other, no upgrade": (with_verdict(ALONE, "3", **NEW), ["an image that the judge has no run of yet"], ["baseline"]),
+    "other, no upgrade": (with_verdict(ALONE, "3", **NEW), ["runs another image than the last verdict"], ["baseline"]),
     "no upgrade": (
         with_verdict(ALONE, **NEW),
         ["no upgrade yet", "baseline 11 of 24 runs, with those of earlier starts and other replicas"], ["upgraded"],
@@ -387,7 +387,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
         )
     whole = page(probes[:1])
     assert "and 72 more</p>" in whole or "more canaries" in whole, "what is left out is counted"
-    assert len(whole) < 300_000
+    assert len(whole) < 400_000
     monkeypatch.setattr(status, "_PAGE", 0)
     small = page(probes)
     assert len(small) < 10 * 35_000
