@@ -1,28 +1,19 @@
-"""Documents as text for a terminal."""
+"""Documents as text for a terminal, without their charts."""
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
 from collections.abc import Sequence
-from statistics import median
 
 from infercanary.contract.text import printable, shortened
-from infercanary.render.document import Chart, Document, Table
-from infercanary.render.scale import chart_scale, finite_values
-from infercanary.render.units import value
+from infercanary.render.document import Document, Table
 
 _LABEL, _MOST_CELL = 11, 28  # columns of a label at least, and of a cell at most
-_BESIDE_BARS = 43  # columns: indentation, label, median
 _TEXT = 2000  # characters of one text
-_BARS = " ▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(
-    {
-        **dict(zip(_BARS[1:], ".:-=+*%#", strict=True)),
-        "▲": "^", "→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
-    }
-)  # fmt: skip
+    {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}
+)
 _UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|[kMG]?B|J)\b|%)|(?<=,) (?=[^][ ]+])| (?=\[[^][ ]+, [^][ ]+])")
 
 
@@ -41,7 +32,6 @@ def render_text(document: Document, width: int = 80) -> str:
         wrapped(head, width),
         _labelled(facts, width),
         *(_table(table, width) for table in document.tables),
-        *(_table(_drawn(chart, width - _BESIDE_BARS), width) for chart in document.charts),
         _labelled(advice, width),
     ]
     texts = ["\n".join(printable(line.rstrip()) for line in block) for block in blocks]
@@ -86,25 +76,3 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
             head += f"{shortened(cell, size):<{size}}  "
         lines += wrapped(last, max(width, len(head) + _LABEL), head, " " * len(head))
     return lines
-
-
-def _drawn(chart: Chart, width: int) -> Table:
-    """Return a chart as a table: each series with its median, as bars of a histogram or of its points in time."""
-    scale, rows = chart_scale(chart), []
-    if scale is None:
-        return Table("", (), ())
-    size = max(math.ceil(len(series.values) / width) for series in chart.series)
-    for series in chart.series:
-        numbers = finite_values(series.values)
-        if chart.kind == "points":
-            heights = [0.0] * math.ceil(len(series.values) / size)
-            for part, place in scale.points(series.values, size).items():
-                heights[part] = max(0.1, place)
-        else:
-            heights = scale.heights(numbers, width)
-        bars = "".join(_BARS[math.ceil(8 * height)] for height in heights)
-        rows.append((series.label, value(median(numbers), chart.unit) if numbers else "", bars))
-    if marks := {mark // size for mark in chart.marks}:
-        rows.append(("", "", "".join("▲" if part in marks else " " for part in range(max(marks) + 1))))
-    ends = f"{value(scale.low, chart.unit)} to {value(scale.high, chart.unit)}"
-    return Table("", (chart.title, "median", ends), rows)

@@ -292,7 +292,7 @@ def test_scan_as_text_and_json(run, write, numbers, journal):
     write("s", [*numbers(count=60), *numbers(0.024, count=60)])
     out = run("scan", "s", code=1)
     assert out.startswith("slower: 1 change of level in 120 runs, the last level is +20.")
-    assert re.search(r"^ +\d\d +\+\d\d\.\d % \[\+1\d\.\d, \+2\d\.\d]$", out, re.MULTILINE) and "▲" in out
+    assert re.search(r"^ +\d\d +\+\d\d\.\d % \[\+1\d\.\d, \+2\d\.\d]$", out, re.MULTILINE)
     result = json.loads(run("scan", "s", "--json", code=1))
     assert result["verdict"] == "slower" and result["changes"][0]["index"] == pytest.approx(60, abs=3)
     assert result["changes"][0]["at"] is None and len(result["levels"]) == 2
@@ -431,11 +431,11 @@ class Out(io.TextIOWrapper):
 @pytest.mark.parametrize(
     ("encoding", "tty", "environment", "said"),
     [
-        ("utf-8", False, {}, "a: ▁\nb: regressed; regressed"),
-        ("ascii", False, {}, "a: .\nb: regressed; regressed"),
-        ("utf-8", True, {}, "a: ▁\nb: \x1b[31m\x1b[1mregressed\x1b[0m; regressed"),
-        ("utf-8", True, {"NO_COLOR": "1"}, "a: ▁\nb: regressed; regressed"),
-        ("utf-8", True, {"TERM": "dumb"}, "a: ▁\nb: regressed; regressed"),
+        ("utf-8", False, {}, "a: µ\nb: regressed; regressed"),
+        ("ascii", False, {}, "a: u\nb: regressed; regressed"),
+        ("utf-8", True, {}, "a: µ\nb: \x1b[31m\x1b[1mregressed\x1b[0m; regressed"),
+        ("utf-8", True, {"NO_COLOR": "1"}, "a: µ\nb: regressed; regressed"),
+        ("utf-8", True, {"TERM": "dumb"}, "a: µ\nb: regressed; regressed"),
     ],
 )
 def test_a_terminal_as_it_is(monkeypatch, encoding, tty, environment, said):
@@ -445,7 +445,7 @@ def test_a_terminal_as_it_is(monkeypatch, encoding, tty, environment, said):
         monkeypatch.setenv(name, value)
     out = Out(encoding, tty)
     monkeypatch.setattr(sys, "stdout", out)
-    terminal.say("a: ▁\nb: regressed; regressed")
+    terminal.say("a: µ\nb: regressed; regressed")
     assert out.said() == said
 
 
