@@ -159,7 +159,6 @@ class ExperimentJudge:
         fields: dict[str, Any] = msgspec.structs.asdict(compared) | {
             "verdict": decision.verdict,
             "sentence": f"{decision.verdict}: {count(n, 'pair')} of starts, and at least {FEWEST_PAIRS} are needed",
-            "restarts_seen": 2 * n,
             "next": self._actions(of, result) if decision.verdict in _OPEN else (),
             "notes": _notes(of, result),
             "causes": Causes(),
@@ -195,7 +194,7 @@ class ExperimentJudge:
                 "level": round(look.level, 4),
                 "causes": causes,
                 "restart_sd": math.expm1(restart_sd(of.shifts)),
-                "restart_sd_from": "measured",
+                "restart_sd_from": f"measured on {count(2 * n, 'start')}",
             }
         summaries = [_summary(result, of, canary, side) for side in (0, 1)]
         firsts = ["A" if x.generation.started_at < y.generation.started_at else "B" for x, y in of.starts]

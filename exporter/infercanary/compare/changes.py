@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
-from infercanary.compare.answer import Answer
-from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.compare.recording import Answer, RecordedRuns, shown
 from infercanary.judge import changepoints, differences
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.policy import FILES

@@ -15,10 +15,9 @@ import numpy as np
 from infercanary.command.exit_codes import OF_VERDICT, ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare.actions import settling_actions
-from infercanary.compare.answer import Answer
 from infercanary.compare.claim import OF_CLAIM, Claim, check
 from infercanary.compare.failures import rise
-from infercanary.compare.recording import Attempts, RecordedRuns, shown
+from infercanary.compare.recording import Answer, Attempts, RecordedRuns, shown
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified
@@ -30,9 +29,11 @@ from infercanary.judge.result import Causes, Result
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Verdict
 from infercanary.pages.sentence import measure_words, sentence
+from infercanary.render.units import count
 
-RestartSource = Literal["given", "none", "estimated", "assumed", "measured"]
 Gate = Literal["all", "latency"]
+_NO_RESTART = "without a restart: two files of numbers count as one series; else give --restart-sd"
+_ASSUMED = "restart variance assumed: no restart observed yet"
 GATES: tuple[Gate, ...] = get_args(Gate)
 
 
@@ -62,9 +63,8 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     """The policy's, as a ratio: a smaller shift is no change."""
     restart_sd: float
     """Restart SD, as a ratio."""
-    restart_sd_from: RestartSource
-    """`none`: two files of numbers, between which no restart is thought to lie."""
-    restarts_seen: int
+    restart_sd_from: str
+    """In words."""
     baseline: SideSummary
     candidate: SideSummary
     causes: Causes = Causes()
@@ -131,11 +131,12 @@ def compare_runs(
     seen, shift, restarts = compare_starts(
         old.points, new.points, restart_sd=0.0 if is_series else restart_sd, policy=policy
     )
-    source: RestartSource = "none" if is_series else "given"
-    restarts_seen = 0
+    source = _NO_RESTART if is_series else "as given"
     if math.isfinite(restarts.df):
         restarts_seen = round(restarts.df - policy.pool.restart_df)
-        source = "estimated" if restarts_seen else "assumed"
+        source = (
+            f"estimated from {count(restarts_seen, 'restart')} and the prior" if restarts_seen else _ASSUMED
+        )
     # Numbers that say nothing of failures are all of runs that ended well.
     failures = rise(before.attempts or Attempts(before.runs, 0), after.attempts)
     # Runs that ended well say nothing about those that failed, however fast they were.
@@ -184,7 +185,6 @@ def compare_runs(
             smallest_effect=policy.decide.smallest_effect,
             restart_sd=restarts.sd,
             restart_sd_from=source,
-            restarts_seen=restarts_seen,
             runs=before.runs + after.runs,
             starts=before.starts + after.starts,
             unit=unit,

@@ -45,7 +45,7 @@ def comparison_document(
                 "confidence",
                 f"{100 * result.level:g} %; a change is {100 * result.smallest_effect:g} % or more",
             ),
-            Fact("restart SD", _restarts(result)),
+            Fact("restart SD", f"{short(100 * result.restart_sd)} %, {result.restart_sd_from}"),
             *causes_facts(result.causes, is_change=is_change),
         ],
         tables=[
@@ -123,15 +123,3 @@ def _side(side: SideSummary, option: str) -> str:
 
 def _left_out(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{runs:,} {reason}" for reason, runs in reasons.items())
-
-
-def _restarts(result: ComparisonResult) -> str:
-    """Restart SD, and where it is from."""
-    source = {
-        "given": "as given",
-        "none": "without a restart: two files of numbers count as one series; else give --restart-sd",
-        "assumed": "restart variance assumed: no restart observed yet",
-        "measured": f"measured on {count(result.restarts_seen, 'start')}",
-        "estimated": f"estimated from {count(result.restarts_seen, 'restart')} and the prior",
-    }
-    return f"{short(100 * result.restart_sd)} %, {source[result.restart_sd_from]}"

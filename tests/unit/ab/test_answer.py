@@ -104,7 +104,7 @@ def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, **output):
 def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
     found = pairs(5, 1.1, torch="2.13.0")
     answer = answered(found)
-    assert (answer.verdict, answer.exit_code, answer.restart_sd_from) == ("regressed", 1, "measured")
+    assert (answer.verdict, answer.exit_code) == ("regressed", 1) and "measured on" in answer.restart_sd_from
     assert 0.05 < answer.low < answer.shift < answer.high < 0.15 and answer.level > 0.95
     assert [pair.first for pair in answer.pairs] == ["A", "B", "A", "B", "A"]
     assert all(pair.shift > 0.05 for pair in answer.pairs)
