@@ -132,15 +132,15 @@ def _level_change(
         began += [(len(times) + first, "" if first else boot, id_) for first, id_ in environments]
         times += [sample.started_at for sample in start.samples]
     # A change is found within a few points of where it is.
-    near = [n for n, (first, _, _) in enumerate(began) if first and abs(first - index) <= 3 * block]
-    edges = (began[near[0] - 1], began[near[-1]]) if near else ()
-    before, after = [components.get(id_, {}) for *_, id_ in edges] or ({}, {})
+    near = [(old, new) for old, new in pairwise(began) if abs(new[0] - index) <= 3 * block]
+    ids = (near[0][0][2], near[-1][1][2]) if near else ("", "")
+    before, after = (components.get(id_, {}) for id_ in ids)
     return LevelChange(
         index=index,
         at=times[index] if times else None,
         shift=change.shift,
         low=change.low,
         high=change.high,
-        start=next(filter(None, (began[n][1] for n in reversed(near))), ""),
+        start=next((boot for _, (_, boot, _) in reversed(near) if boot), ""),
         changes=differences.changes(before, after, canary),
     )

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from importlib.resources import files
-from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -30,7 +29,6 @@ _PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # characters; a usual card has some 10,
 _CARDS = "<!-- cards -->"  # no text of other people, which is escaped
 for _name in environment().list_templates(["html"]):
     environment().get_template(_name)  # compiled at the start: it would make the first page late by 70 ms
-_faults: WeakKeyDictionary[PolledProbe, type[Exception]] = WeakKeyDictionary()  # in the log already
 
 
 async def page(
@@ -70,12 +68,10 @@ async def page(
             if len(html) > room:
                 most = max(1, MOST_CANARIES * room // len(html))
                 html = template.render(card(probe, policy, most), style=STATES[state], kill=kill)
-        except Exception as error:
+        except Exception:
             state = "not shown"
             html = template.render(style=STATES[state], container=probe.container, probe=None)
-            if _faults.get(probe) is not type(error):
-                _faults[probe] = type(error)
-                log.exception("a container is not shown by a fault of the exporter", **probe.identity)
+            log.exception("a container is not shown by a fault of the exporter", **probe.identity)
         cards.append((order.index(state), probe.key, html.encode()))
         if time.monotonic() >= turn_end:
             await asyncio.sleep(0)

@@ -19,7 +19,6 @@ from infercanary.ab.document import experiment_document
 from infercanary.ab.experiment import FailedStart, Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.command.settings import UsageError
-from infercanary.compare import options
 from infercanary.compare.options import Output
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.origin import Origin
@@ -260,7 +259,7 @@ def test_the_policy_in_use_decides_and_is_named():
     """A shift of 2 % is no change by default, and is one where 1.5 % counts."""
     rng = random.Random(4)
     found = [TurnPair(turn(rng, 0.02), turn(rng, 0.0204)) for _ in range(12)]
-    strict = ExperimentJudge(12, options.adjusted(EXPERIMENT, 1.5, 0.9))
+    strict = ExperimentJudge(12, EXPERIMENT.but(smallest_effect=0.015, clear_zone=0.005, confidence=0.9))
     default, stricter = (answered(found, judge=judge) for judge in (JUDGE, strict))
     assert (default.smallest_effect, stricter.smallest_effect) == (0.03, 0.015)
     assert (default.verdict, stricter.verdict) == ("equivalent", "regressed")
