@@ -30,19 +30,11 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
     drift = findings.drifts.get((probe.container.replica, name), Drift())
     upgraded_at = judgement.upgraded_at if judgement is not None else None
     earlier = [answer for answer in findings.answers.get(name, ()) if answer.upgraded_at != upgraded_at]
-    verdict, note = Document(), ""
-    if judgement is None:
-        # What the judge knows of earlier starts is shown after its look: a count from 1 would look like a loss.
-        note = f"not judged yet: {count(sum(run.outcome == 'ok' for run in runs), 'run')} of this start"
-    elif side == "old":
-        what = "model" if judgement.changed == "model" else "image"
-        note = f"runs the old {what}; the verdict is about containers with the new one"
-    elif side == "other":
-        note = "runs another image than the last verdict is about"
-    else:
+    verdict, progress = Document(), ""
+    if judgement is not None and side == "new":
         verdict = verdict_document(judgement, findings.sentences[name], findings.measures.get(name, {}))
         if judgement.state == "no_baseline":
-            note = baseline(runs, policy, judgement.runs)
+            progress = baseline(runs, policy, judgement.runs)
     return {
         "name": name,
         "last": runs[-1],
@@ -57,7 +49,9 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
         "verdict": verdict,
         "facts": {fact.label: fact for fact in verdict.facts} if upgraded_at is not None else {},
         "rollout_seconds": policy.pool.gone_seconds,
-        "note": note,
+        "side": side,
+        "baseline": progress,
+        "ended_well": count(sum(run.outcome == "ok" for run in runs), "run"),
         "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
         "onset": drift.onset,
         "earlier": earlier[-_MAX_EARLIER:],
