@@ -141,9 +141,7 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
     if old.journal != new.journal or not (are_common or canary):
         there, here = (
-            "one series of numbers"
-            if "" in side.canaries
-            else "canaries " * side.journal + listed(side.canaries)
+            f"{'canaries ' * side.journal}{listed(side.canaries) or 'one series of numbers'}"
             for side in (old, new)
         )
         raise UsageError(
