@@ -148,7 +148,6 @@ def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Out
         documents,
         notes,
         title=f"{a} → {b}",
-        sides=(f"A: {a}", f"B: {b}"),
         exit_code=code,
         ended=result.ended,
         seconds=result.seconds,

@@ -45,7 +45,6 @@ class Output(NamedTuple):
         notes: Sequence[str] = (),
         *,
         title: str,
-        sides: tuple[str, str] = ("baseline", "candidate"),
         **more: Any,
     ) -> int:
         """Print the answer, then write files, whose disk may be full; return the exit code of the answer.
@@ -54,13 +53,12 @@ class Output(NamedTuple):
             documents: One for each canary, in the order in which they are shown.
             notes: Remarks on all of them.
             title: Title of the HTML page.
-            sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
         if self.form == "json":
             say(render_json(documents, notes, **more))
         elif self.form == "github":
-            say(render_markdown(documents, notes, sides))
+            say(render_markdown(documents, notes))
         elif self.form in (None, "text"):
             say(render_texts(documents, notes, width()))
         if self.html:

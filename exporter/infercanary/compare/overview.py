@@ -49,7 +49,6 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
         "cost_per_1000": "cost of 1,000",
         "energy_per_1000_joules": "energy of 1,000",
         "throughput_from": "",
-        "best_load": "",
     },
     "memory": {"host_memory_bytes": "host memory", "device_memory_bytes": "device memory"},
 }

@@ -176,7 +176,7 @@ def test_every_format_has_the_answer_of_the_worst_canary(capsys, tmp_path):
     assert 'class="regressed"' in Path(files["html"]).read_text()
     assert "<failure" in Path(files["junit"]).read_text()
     code, out = shown(capsys, found, form="github")
-    assert code == 1 and "**slow: regressed" in out and "| A: search:1.4 | B: search:1.5 |" in out
+    assert code == 1 and "**slow: regressed" in out and "| before | after |" in out
     code, out = shown(capsys, found, "interrupted", signal=2, form="json")
     assert (code, json.loads(out)["exit_code"]) == (130, 130)
 

@@ -106,8 +106,8 @@ def test_rows_of_stores_are_tables_in_80_columns() -> None:
         canary="resnet18", host="gpu-host-1", service="search", image=f"registry.test/{'team/' * 9}search:1",
         origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, model="file:1",
         latency_median_seconds=0.0575, latency_deviation_ratio=0.1234, latency_p90_seconds=0.06123, load_seconds=2.0,
-        first_run_seconds=None, throughput_samples_per_second=123_456.0, throughput_from="sweep",
-        best_load="batch 8 with 4 requests at a time", cost_per_1000=0.0347, energy_per_1000_joules=1234.5,
+        first_run_seconds=None, throughput_samples_per_second=123_456.0,
+        throughput_from="sweep, batch 8 with 4 requests at a time", cost_per_1000=0.0347, energy_per_1000_joules=1234.5,
         host_memory_bytes=12.3e9,
     )  # fmt: skip
     slow = msgspec.structs.replace(
@@ -126,7 +126,7 @@ def test_rows_of_stores_are_tables_in_80_columns() -> None:
          "of": names},
         {"load": "2 s", "first run": "", "of": names},
         {"samples/s": "123,500", "cost of 1,000": "0.0347", "energy of 1,000": "1,230 J",
-         "of": f"{names} · sweep · batch 8 with 4 requests at a time"},
+         "of": f"{names} · sweep, batch 8 with 4 requests at a time"},
         {"host memory": "12.3 GB", "device memory": "", "of": names},
     ]  # fmt: skip
     assert facts(document).keys() == {"service", "origin", "engine", "model"}

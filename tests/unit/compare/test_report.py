@@ -241,7 +241,7 @@ def test_a_store_is_a_table_and_each_run_on_demand(run: Run, tmp_path: Path) -> 
         (
             {"throughput": 50.0, "throughput@8x1": 1250.0, "throughput@8x4": 2000.0, "energy": 0.5, "host_memory": 3e9},
             2000.0,
-            "2,000 0.3472 500 J gpu · sweep · batch 8 with 4 requests at a time",
+            "2,000 0.3472 500 J gpu · sweep, batch 8 with 4 requests at a time",
         ),
     ],
 )  # fmt: skip
