@@ -158,10 +158,13 @@ def _file(_: click.Context, option: click.Parameter, path: str) -> str:
 
 
 def _pairs(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
     for text in texts:
-        if not all(text.partition("=")[:2]):
+        column, sign, cell = text.partition("=")
+        if not (column and sign):
             raise UsageError(f"--where {text}: give COLUMN=VALUE, such as label=infer")
-    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
+        pairs.append((column, cell))
+    return pairs
 
 
 canary = click.option("--canary", default="", metavar="NAME", help="This canary of a journal only.")

@@ -8,7 +8,9 @@ from infercanary.contract.measures import HOST_MEMORY
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Doubts, Looks, Part
+from infercanary.judge.shift import Restarts
 from infercanary.pages.from_result import (
     causes_facts,
     measures_table,
@@ -59,6 +61,17 @@ def test_what_a_sentence_leaves_out_is_a_fact() -> None:
     left_out = {label for label, value in facts.items() if str(value) not in words}
     assert left_out >= {"2 contended starts", "compared on", "gpu_busy"} and "output changed" not in left_out
     assert (facts["compared on"], facts["2 contended starts"]) == ("3 hosts", "excluded")
+
+
+@pytest.mark.parametrize(
+    ("sd", "words"),
+    [(LIVE.pool.restart_sd, "assumed: no restart observed yet"), (0.02, "estimated from other services")],
+)
+def test_the_restart_variance_is_from_one_place_on_every_surface(sd: float, words: str) -> None:
+    result = upgraded("unconfirmed", restart=Restarts(sd, LIVE.pool.restart_df))
+    text = sentence(result)
+    assert f"restart variance {words}" in text
+    assert values([*verdict_document(result, text, {}).facts])["restart variance"] == words
 
 
 def test_the_document_of_a_verdict() -> None:
