@@ -155,7 +155,7 @@ class ExperimentJudge:
         decision = self._pairs.decide(of.shifts)
         rules, (a, b), n = self.policy.decide, result.arms, len(of.shifts)
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
-        compared = compare_runs(canary, *of.series, files=((a.name,), (b.name,)), policy=files)
+        compared = compare_runs(canary, *of.series, policy=files)
         fields: dict[str, Any] = msgspec.structs.asdict(compared) | {
             "verdict": decision.verdict,
             "sentence": f"{decision.verdict}: {count(n, 'pair')} of starts, and at least {FEWEST_PAIRS} are needed",

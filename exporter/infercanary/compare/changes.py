@@ -56,7 +56,6 @@ class ScanResult(Answer, frozen=True, kw_only=True):
     verdict: State
     block: int
     """Runs in each point that was scanned."""
-    files: Sequence[str]
     changes: Sequence[LevelChange] = ()
     levels: Sequence[Level] = ()
     left_out: Mapping[str, int] = {}
@@ -66,7 +65,6 @@ def scan_runs(
     canary: str,
     series: RecordedRuns,
     *,
-    files: Sequence[str] = (),
     components: Mapping[str, Mapping[str, str]] = {},
 ) -> ScanResult:
     """Find where the level of ``series`` changed.
@@ -74,7 +72,6 @@ def scan_runs(
     Args:
         canary: Its name; empty for numbers.
         series: Its runs.
-        files: Names of the files, for the result.
         components: Environment id → the components of that environment.
 
     Returns:
@@ -109,7 +106,6 @@ def scan_runs(
         starts=len(series.points),
         block=block,
         unit="s" if series.starts or series.in_seconds else None,
-        files=files,
         changes=changes,
         levels=levels,
         left_out=series.left_out,

@@ -40,7 +40,6 @@ GATES: tuple[Gate, ...] = get_args(Gate)
 class SideSummary(msgspec.Struct, frozen=True):
     """The runs of one side."""
 
-    files: Sequence[str]
     runs: int
     starts: int
     median: float | None
@@ -89,7 +88,6 @@ def compare_runs(
     baseline: RecordedRuns,
     candidate: RecordedRuns,
     *,
-    files: tuple[Sequence[str], Sequence[str]] = ((), ()),
     restart_sd: float | None = None,
     policy: Policy = FILES,
     gate: Gate = "all",
@@ -102,7 +100,6 @@ def compare_runs(
         canary: Its name; empty for numbers.
         baseline: Its runs before.
         candidate: Its runs after.
-        files: Names of the files of both sides, for the result.
         restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts, or for two files of
             numbers, which are one series before and after.
         policy: The numbers that decide.
@@ -123,7 +120,7 @@ def compare_runs(
             "--candidate-id"
         )
     old, new = judged(baseline), judged(candidate)
-    before, after = _side(files[0], baseline, old), _side(files[1], candidate, new)
+    before, after = _side(baseline, old), _side(candidate, new)
     # Weights that differ in their last bits alone are one model.
     starts = identified([*old.starts, *new.starts])
     pair = Pair(starts[: len(old.starts)], starts[len(old.starts) :])
@@ -245,11 +242,10 @@ def concluded(
     return msgspec.structs.replace(result, measures=measures, regressed=worse, claim=claim, exit_code=code)
 
 
-def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
+def _side(whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
     ids = dict.fromkeys(shown(id_, 16) for start in kept.environments for _, id_ in start)
     rest = whole.runs - kept.runs
     return SideSummary(
-        files=files,
         runs=kept.runs,
         starts=len(kept.points),
         median=float(np.median(kept.every)) if kept.runs else None,

@@ -8,7 +8,7 @@ import msgspec
 
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
-from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.compare.recording import RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.from_result import causes_facts, measures_table, operators_table, timeline
@@ -117,8 +117,7 @@ def _side(side: SideSummary, option: str) -> str:
         f"not one image? pick with {option}" if len(side.environments) > 1 else "",
         f"left out {_left_out(side.left_out)}" if side.left_out else "",
     ]
-    files = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
-    return files + "; ".join(filter(None, parts))
+    return "; ".join(filter(None, parts))
 
 
 def _left_out(reasons: Mapping[str, int]) -> str:

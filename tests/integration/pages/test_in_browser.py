@@ -33,8 +33,7 @@ WIDTHS = (400, 800, 1200, 1920)
 def report() -> str:
     rng = np.random.default_rng(1)
     before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
-    files = (["/srv/journals/before-the-upgrade.jsonl"], [f"/srv/{LONG}.jsonl"])
-    result = compare_runs("", before, after, files=files)
+    result = compare_runs("", before, after)
     both = RecordedRuns([np.concatenate([before.every, after.every])])
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=LONG, origin="1.5", engine="torch 2.13.0",
@@ -45,7 +44,7 @@ def report() -> str:
     documents = [
         overview_document([row]),
         comparison_document(result, before, after),
-        scan_document(scan_runs("", both, files=["one.csv"], components={}), both),
+        scan_document(scan_runs("", both, components={}), both),
     ]
     return render_page(f"before → {LONG}", documents, ["a note"], ["infercanary compare before after"])
 

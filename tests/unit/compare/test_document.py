@@ -48,9 +48,7 @@ def test_golden_text(journal: Callable[..., str], tmp_path: Path, monkeypatch: p
     documents = []
     for name in ("new", "few"):
         old, new = (read([file]).canaries["resnet18"] for file in ("old", name))
-        documents.append(
-            comparison_document(compare_runs("resnet18", old, new, files=(["old"], [name])), old, new)
-        )
+        documents.append(comparison_document(compare_runs("resnet18", old, new), old, new))
     series = RecordedRuns([np.array([20.0, 20.1, 20.2, 20.1] * 12 + [24.0, 24.1, 24.2, 24.1] * 12)])
     documents.append(scan_document(scan_runs("", series), series))
     text = render_texts(documents, ["a note"])

@@ -110,7 +110,6 @@ def command(
             name,
             before,
             after,
-            files=(old.places, new.places),
             restart_sd=restart_sd,
             policy=policy,
             gate=gate,
