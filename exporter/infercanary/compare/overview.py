@@ -33,7 +33,7 @@ _ENGINES = (
 installed), the engine's name, its version, and its GPU; None for a server, whose device a client does not know."""
 
 _KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
-_TEXTS = ("host", "service", "image", "origin", "engine", "device", "model", "settings")
+_TEXTS = (*_KEY[1:], "origin")
 _TABLES: Mapping[str, Mapping[str, str]] = {
     "latency": {
         "latency_median_seconds": "median",
