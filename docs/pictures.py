@@ -49,7 +49,7 @@ def report() -> str:
     """
     rng = np.random.default_rng(20)
     before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
-    result = compare_runs("", before, after, files=(["old.csv"], ["new.csv"]))
+    result = compare_runs("", before, after)
     document = comparison_document(result, before, after)
     return render_page("old.csv → new.csv", [document], colophon=["infercanary compare old.csv new.csv"])
 

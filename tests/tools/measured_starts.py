@@ -98,7 +98,7 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
         memory_sd: By how much starts differ in memory.
 
     Returns:
-        The answer; its ``restarts_seen`` are the starts that it took.
+        The answer.
     """
     rng = np.random.default_rng(seed)
     pairs: list[TurnPair] = []

@@ -32,6 +32,7 @@ from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
+from infercanary.judge.result import Causes
 from infercanary.judge.result import Result as JudgeResult
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Shift
@@ -142,14 +143,14 @@ class ExperimentJudge:
         decision = self._pairs.decide(of.shifts)
         rules, (a, b) = self.policy.decide, result.arms
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
-        compared = compare_runs(canary, *of.series, files=((a.name,), (b.name,)), policy=files)
+        compared = compare_runs(canary, *of.series, policy=files)
         fields: dict[str, Any] = msgspec.structs.asdict(compared) | {
             "verdict": decision.verdict,
             "sentence": f"{decision.verdict}: too few starts",
-            "restarts_seen": 2 * len(of.shifts),
             "next": [self._action(of)] if decision.verdict in _OPEN else (),
             "notes": [*of.notes, *result.failures],
-            **dict.fromkeys(("shift", "low", "high", "causes")),
+            "causes": Causes(),
+            **dict.fromkeys(("shift", "low", "high")),
         }
         if decision.looks:
             look = decision.looks[-1]
@@ -174,14 +175,14 @@ class ExperimentJudge:
             is_same = (a.image_id or a.name) == (b.image_id or b.name)
             subject = "image" if not settings else "settings" if is_same else "image or settings"
             fields |= {
-                "sentence": sentence(judged, self.policy, subject, [*settings[:1], *also]),
+                "sentence": sentence(judged, subject, [*settings[:1], *also]),
                 "shift": shift,
                 "low": low,
                 "high": high,
                 "level": round(look.level, 4),
                 "causes": causes,
                 "restart_sd": math.expm1(restart_sd(of.shifts)),
-                "restart_sd_from": "measured",
+                "restart_sd_from": f"measured on {2 * len(of.shifts)} starts",
             }
         shifts = (math.expm1(shift.log) for shift in of.shifts)
         medians = (map(float, map(np.median, runs.points)) for runs in of.series)

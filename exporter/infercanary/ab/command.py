@@ -24,7 +24,7 @@ from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.compare import options
 from infercanary.compare.comparison import Gate
 from infercanary.compare.options import Output
-from infercanary.judge.policy import EXPERIMENT, FILES
+from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.render.document import Document
 
 _NUMBERS = [
@@ -57,7 +57,7 @@ _NUMBERS = [
 @click.option("--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
 @click.option("--a", multiple=True, metavar="KEY=VALUE", help="A's own, in place of that of both.")
 @click.option("--b", multiple=True, metavar="KEY=VALUE", help="B's own, in place of that of both.")
-@options.policy(EXPERIMENT, "all looks at the experiment together")
+@options.policy(EXPERIMENT)
 @options.expect
 @options.gate
 @options.output("github")
@@ -72,8 +72,7 @@ def command(
     both: tuple[str, ...],
     a: tuple[str, ...],
     b: tuple[str, ...],
-    smallest_effect: float | None,
-    confidence: float | None,
+    policy: Policy,
     claimed: float | None,
     gate: Gate,
     **output: Any,
@@ -90,9 +89,7 @@ def command(
     """
     pair = sides.read(images, experiment, both, a, b)
     shown = Output(**output)
-    judge = ExperimentJudge(
-        restarts, options.adjusted(EXPERIMENT, smallest_effect, confidence), claimed, gate
-    )
+    judge = ExperimentJudge(restarts, policy, claimed, gate)
     plan = Plan(restarts, runs, budget, start_timeout, canary)
     interruption = Interruption()
     with interruption.handled():
@@ -142,7 +139,6 @@ def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Out
         documents,
         notes,
         title=f"{a} → {b}",
-        sides=(f"A: {a}", f"B: {b}"),
         exit_code=code,
         ended=result.ended,
         seconds=result.seconds,

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
-from infercanary.compare.answer import Answer
-from infercanary.compare.recording import RecordedRuns, shown
+from infercanary.compare.recording import Answer, RecordedRuns, shown
 from infercanary.judge import changepoints, differences
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.policy import FILES
@@ -52,12 +51,11 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class ScanResult(Answer, frozen=True, kw_only=True):
-    """The result of a scan of one series; its shift is from the first level to the last."""
+    """The result of a scan of one series; its shift is from the first level to the last, by all changes."""
 
     verdict: State
     block: int
     """Runs in each point that was scanned."""
-    files: Sequence[str]
     changes: Sequence[LevelChange] = ()
     levels: Sequence[Level] = ()
     left_out: Mapping[str, int] = {}
@@ -67,7 +65,6 @@ def scan_runs(
     canary: str,
     series: RecordedRuns,
     *,
-    files: Sequence[str] = (),
     components: Mapping[str, Mapping[str, str]] = {},
 ) -> ScanResult:
     """Find where the level of ``series`` changed.
@@ -75,7 +72,6 @@ def scan_runs(
     Args:
         canary: Its name; empty for numbers.
         series: Its runs.
-        files: Names of the files, for the result.
         components: Environment id → the components of that environment.
 
     Returns:
@@ -93,8 +89,9 @@ def scan_runs(
         changes = [_level_change(change, block, series, components, canary) for change in scan(blocks)]
         edges = [0, *(change.index for change in changes), points.size]
         levels = [Level(i, j - i, float(np.median(points[i:j]))) for i, j in pairwise(edges)]
-        shift = levels[-1].median / levels[0].median - 1
-        is_back = abs(math.log1p(shift)) < FILES.decide.log_effect
+        ratio, effect = math.prod(1 + change.shift for change in changes), 1 + FILES.decide.smallest_effect
+        shift = ratio - 1
+        is_back = 1 / effect < ratio < effect
         state = "steady" if not changes else "changed" if is_back else "slower" if shift > 0 else "faster"
         sentence = f"{state}: {count(len(changes), 'change')} of level in {count(points.size, 'run')}"
         if changes:
@@ -109,7 +106,6 @@ def scan_runs(
         starts=len(series.points),
         block=block,
         unit="s" if series.starts or series.in_seconds else None,
-        files=files,
         changes=changes,
         levels=levels,
         left_out=series.left_out,
@@ -132,8 +128,8 @@ def _level_change(
         began += [(len(times) + first, "" if first else boot, id_) for first, id_ in environments]
         times += [sample.started_at for sample in start.samples]
     # A change is found within a few points of where it is.
-    near = [n for n, (first, _, _) in enumerate(began) if first and abs(first - index) <= 3 * block]
-    ids = [began[n][2] for n in (near[0] - 1, near[-1])] if near else ["", ""]
+    near = [(old, new) for old, new in pairwise(began) if abs(new[0] - index) <= 3 * block]
+    ids = (near[0][0][2], near[-1][1][2]) if near else ("", "")
     before, after = (components.get(id_, {}) for id_ in ids)
     return LevelChange(
         index=index,
@@ -141,6 +137,6 @@ def _level_change(
         shift=change.shift,
         low=change.low,
         high=change.high,
-        start=next((began[n][1] for n in reversed(near) if began[n][1]), ""),
+        start=next((boot for _, (_, boot, _) in reversed(near) if boot), ""),
         changes=differences.changes(before, after, canary),
     )

@@ -26,7 +26,11 @@ OF_CLAIM: Mapping[ClaimState, ExitCode] = {
 }
 """State → the exit code of a command that was given a claim."""
 
-_WHERE: Mapping[ClaimState, str] = {"held": "all below", "refuted": "all above", "unknown": "not all below"}
+_WORDS: Mapping[ClaimState, tuple[str, str]] = {
+    "held": ("holds", "all below"),
+    "refuted": ("is refuted", "all above"),
+    "unknown": ("is not known to hold", "not all below"),
+}
 _SHIFT = re.compile(r"(-\d{1,2}(?:\.\d+)?|\+\d{1,5}(?:\.\d+)?|0(?:\.0+)?) ?%?")
 
 
@@ -35,8 +39,6 @@ class Claim(msgspec.Struct, frozen=True):
 
     shift: float
     """What was claimed: at most this much slower, or at least this much faster."""
-    reach: float
-    """Below this the whole interval must lie: half of the claim above it."""
     state: ClaimState
     sentence: str
 
@@ -71,11 +73,9 @@ def check(shift: float, seen: Sequence[float | None], policy: Policy) -> Claim:
     least = policy.decide.smallest_effect if shift >= 0 else 0.0
     reach = shift + max(SLACK * abs(shift), least)
     estimate, low, high = seen
-    state: ClaimState = "unknown"
-    words = "too few runs"
-    if estimate is not None and low is not None and high is not None:
-        state = "refuted" if low > shift else "held" if high < reach else "unknown"
-        end = percent(shift if state == "refuted" else reach)
-        words = f"{interval(estimate, low, high)}, {_WHERE[state]} {end}"
-    said = {"held": "holds", "refuted": "is refuted", "unknown": "is not known to hold"}[state]
-    return Claim(shift, reach, state, f"{percent(shift)} {said}: {words}")
+    if estimate is None or low is None or high is None:
+        return Claim(shift, "unknown", f"{percent(shift)} is not known to hold: too few runs")
+    state: ClaimState = "refuted" if low > shift else "held" if high < reach else "unknown"
+    verb, where = _WORDS[state]
+    end = percent(shift if state == "refuted" else reach)
+    return Claim(shift, state, f"{percent(shift)} {verb}: {interval(estimate, low, high)}, {where} {end}")

@@ -15,12 +15,9 @@ import numpy as np
 from infercanary.command.exit_codes import OF_VERDICT, ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare.actions import settling_actions
-from infercanary.compare.answer import Answer
 from infercanary.compare.claim import OF_CLAIM, Claim, check
 from infercanary.compare.failures import rise
-from infercanary.compare.parts import PartShift, part_shifts
-from infercanary.compare.recording import Attempts, RecordedRuns, shown
-from infercanary.contract.measures import measure_of
+from infercanary.compare.recording import Answer, Attempts, RecordedRuns, shown
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified
@@ -28,20 +25,21 @@ from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import shift_of_starts
-from infercanary.judge.result import Causes, Result, State
+from infercanary.judge.result import Causes, Result
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.shift import Verdict
 from infercanary.pages.sentence import measure_words, sentence
+from infercanary.render.units import count
 
-RestartSource = Literal["given", "none", "estimated", "assumed", "measured"]
 Gate = Literal["all", "latency"]
+_NO_RESTART = "without a restart: two files of numbers count as one series; else give --restart-sd"
+_ASSUMED = "restart variance assumed: no restart observed yet"
 GATES: tuple[Gate, ...] = get_args(Gate)
 
 
 class SideSummary(msgspec.Struct, frozen=True):
     """The runs of one side."""
 
-    files: Sequence[str]
     runs: int
     starts: int
     median: float | None
@@ -51,15 +49,6 @@ class SideSummary(msgspec.Struct, frozen=True):
     """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
     """None of numbers that do not say how runs ended."""
-
-
-class MeasureShift(MeasureVerdict, frozen=True, rename={"state": "verdict"}):
-    """The verdict on one measure that both sides have."""
-
-    state: State
-    words: str = ""
-    unit: str = ""
-    """Base unit; empty for a ratio."""
 
 
 class ComparisonResult(Answer, frozen=True, kw_only=True):
@@ -73,23 +62,20 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     """The policy's, as a ratio: a smaller shift is no change."""
     restart_sd: float
     """Restart SD, as a ratio."""
-    restart_sd_from: RestartSource
-    """`none`: two files of numbers, between which no restart is thought to lie."""
-    restarts_seen: int
+    restart_sd_from: str
+    """In words."""
     baseline: SideSummary
     candidate: SideSummary
-    phases: Mapping[str, PartShift] = {}
-    controls: Mapping[str, PartShift] = {}
-    causes: Causes | None = None
-    measures: Mapping[str, MeasureShift] = {}
+    causes: Causes = Causes()
+    """Empty of numbers."""
+    measures: Mapping[str, MeasureVerdict] = {}
     """Memory, energy and the throughput of each load that both sides have."""
     regressed: Sequence[str] = ()
     """Those of them that regressed. The exit code counts them, the verdict is on the latency alone."""
     claim: Claim | None = None
     """Of `--expect`; the exit code is then that of the claim."""
-    failures_rose: bool | None = None
-    """Whether clearly more of the candidate's runs failed; then it is inconclusive, unless it regressed. None if the
-    input does not record failed runs."""
+    failures_rose: bool = False
+    """Whether clearly more of the candidate's runs failed; then it is inconclusive, unless it regressed."""
     next: Sequence[str] = ()
     """Next actions, if it is inconclusive."""
 
@@ -102,7 +88,6 @@ def compare_runs(
     baseline: RecordedRuns,
     candidate: RecordedRuns,
     *,
-    files: tuple[Sequence[str], Sequence[str]] = ((), ()),
     restart_sd: float | None = None,
     policy: Policy = FILES,
     gate: Gate = "all",
@@ -115,7 +100,6 @@ def compare_runs(
         canary: Its name; empty for numbers.
         baseline: Its runs before.
         candidate: Its runs after.
-        files: Names of the files of both sides, for the result.
         restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts, or for two files of
             numbers, which are one series before and after.
         policy: The numbers that decide.
@@ -136,20 +120,20 @@ def compare_runs(
             "--candidate-id"
         )
     old, new = judged(baseline), judged(candidate)
-    before, after = _side(files[0], baseline, old), _side(files[1], candidate, new)
-    starts = identified(
-        [*old.starts, *new.starts]
-    )  # weights that differ in their last bits alone are one model
+    before, after = _side(baseline, old), _side(candidate, new)
+    # Weights that differ in their last bits alone are one model.
+    starts = identified([*old.starts, *new.starts])
     pair = Pair(starts[: len(old.starts)], starts[len(old.starts) :])
     is_series = restart_sd is None and not starts and len(baseline.points) == len(candidate.points) == 1
     seen, shift, restarts = compare_starts(
         old.points, new.points, restart_sd=0.0 if is_series else restart_sd, policy=policy
     )
-    source: RestartSource = "none" if is_series else "given"
-    restarts_seen = 0
+    source = _NO_RESTART if is_series else "as given"
     if math.isfinite(restarts.df):
         restarts_seen = round(restarts.df - policy.pool.restart_df)
-        source = "estimated" if restarts_seen else "assumed"
+        source = (
+            f"estimated from {count(restarts_seen, 'restart')} and the prior" if restarts_seen else _ASSUMED
+        )
     # Numbers that say nothing of failures are all of runs that ended well.
     failures = rise(before.attempts or Attempts(before.runs, 0), after.attempts)
     # Runs that ended well say nothing about those that failed, however fast they were.
@@ -157,8 +141,7 @@ def compare_runs(
     is_known = math.isfinite(shift.se)
     ratio, low, high = seen[1:] if is_known else (None, None, None)
     unit: Literal["s"] | None = "s" if starts or (old.in_seconds and new.in_seconds) else None
-    causes = Attribution(policy).explain(shift, [pair], canary) if starts and is_known else None
-    phases, controls = part_shifts(pair, policy) if causes else ({}, {})
+    causes = Attribution(policy).explain(shift, [pair], canary) if starts and is_known else Causes()
     measures = Measures(policy).compare(pair.before, pair.after)
     result = Result(
         state=verdict,
@@ -166,7 +149,7 @@ def compare_runs(
         low=low,
         high=high,
         restart=restarts,
-        causes=causes or Causes(),
+        causes=causes,
         # In seconds, for the sentence.
         only=shift.resolution.only if unit else None,
         baseline=before.median if unit else None,
@@ -175,9 +158,9 @@ def compare_runs(
     also = [*filter(None, [failures]), *regressions(measures)]
     text = "; ".join([f"{verdict}: too few runs", *also])
     if is_known:
-        is_edited = any(change.component.partition(":")[0] == SETTINGS for change in result.causes.changes)
-        subject = f"{subject} or settings" if is_edited else subject if causes else ""
-        text = sentence(result, policy, subject, also)
+        if any(change.component.startswith(f"{SETTINGS}:") for change in causes.changes):
+            subject = f"{subject} or settings"
+        text = sentence(result, subject if starts else "", also)
     actions: Sequence[str] = ()
     if verdict == "inconclusive" and (failures or not candidate.points):
         last = f"; the last one: {candidate.failure}" if candidate.failure else ""
@@ -199,16 +182,13 @@ def compare_runs(
             smallest_effect=policy.decide.smallest_effect,
             restart_sd=restarts.sd,
             restart_sd_from=source,
-            restarts_seen=restarts_seen,
             runs=before.runs + after.runs,
             starts=before.starts + after.starts,
             unit=unit,
             baseline=before,
             candidate=after,
-            phases=phases,
-            controls=controls,
             causes=causes,
-            failures_rose=None if failures is None else bool(failures),
+            failures_rose=bool(failures),
             next=actions,
         ),
         measures,
@@ -220,12 +200,11 @@ def compare_runs(
 
 def judged(series: RecordedRuns) -> RecordedRuns:
     """Return ``series`` with the starts that count: the latest ones that have enough runs."""
-    kept = [i for i, points in enumerate(series.points) if points.size >= FILES.pool.fewest_runs]
-    fields = {name: getattr(series, name) for name in ("points", "starts", "environments")}
-    picked: dict[str, Any] = {
-        name: [field[i] for i in kept[-FILES.pool.history :]] for name, field in fields.items() if field
-    }
-    return series._replace(**picked)
+    counting = [i for i, points in enumerate(series.points) if points.size >= FILES.pool.fewest_runs]
+    kept = counting[-FILES.pool.history :]
+    parts = zip(series._fields, series[:3], strict=False)
+    fields: dict[str, Any] = {name: [values[i] for i in kept] for name, values in parts if values}
+    return series._replace(**fields)
 
 
 def regressions(measures: Mapping[str, MeasureVerdict]) -> list[str]:
@@ -253,11 +232,6 @@ def concluded(
             runs fail more often, or whose change is unconfirmed, is not known to hold.
         policy: How far above the claim the interval may reach.
     """
-    shifts = {
-        name: MeasureShift(**msgspec.structs.asdict(verdict), words=measure.words, unit=measure.unit)
-        for name, verdict in measures.items()
-        if (measure := measure_of(name))
-    }
     worse = [name for name, verdict in measures.items() if verdict.state == "regressed"]
     code = ExitCode.REGRESSED if worse and gate == "all" else OF_VERDICT[result.verdict]
     claim = None
@@ -265,14 +239,13 @@ def concluded(
         is_known = not result.failures_rose and result.verdict != "unconfirmed"
         claim = check(claimed, (result.shift if is_known else None, result.low, result.high), policy)
         code = OF_CLAIM[claim.state]
-    return msgspec.structs.replace(result, measures=shifts, regressed=worse, claim=claim, exit_code=code)
+    return msgspec.structs.replace(result, measures=measures, regressed=worse, claim=claim, exit_code=code)
 
 
-def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
+def _side(whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
     ids = dict.fromkeys(shown(id_, 16) for start in kept.environments for _, id_ in start)
     rest = whole.runs - kept.runs
     return SideSummary(
-        files=files,
         runs=kept.runs,
         starts=len(kept.points),
         median=float(np.median(kept.every)) if kept.runs else None,

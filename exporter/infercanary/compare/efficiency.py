@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from statistics import median
-from typing import Literal
 
 import msgspec
 
@@ -18,22 +17,21 @@ from infercanary.judge.model import Sample
 
 _LEAST, _MOST = 1e-15, 1e15  # of any measure, in its base unit: a probe may report anything
 _MOST_PRICE = 1e9
+_RATE = "samples/s"
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over runs; None where a number is not known."""
 
-    throughput: float
-    """Samples a second at the best load that is known."""
-    throughput_from: Literal["sweep", "runs", "latency"]
-    """A sweep; the canary's own requests; or its latency, as if each request were one inference, one at a time."""
-    best_load: str = ""
-    """Of a sweep, such as ``batch 8``."""
-    host_memory: float | None = None
-    """Bytes."""
-    device_memory: float | None = None
-    energy_per_1000: float | None = None
-    """Joules of its device for 1,000 inferences, at the canary's own load."""
+    throughput_samples_per_second: float
+    """At the best load that is known."""
+    throughput_from: str
+    """`sweep` with its best load; `runs`, the canary's own requests; or `latency`, as if each request were one
+    inference, one at a time."""
+    host_memory_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    energy_per_1000_joules: float | None = None
+    """Of its device for 1,000 inferences, at the canary's own load."""
     cost_per_1000: float | None = None
     """Of 1,000 inferences at that throughput, in the currency of the price."""
 
@@ -53,21 +51,19 @@ def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -
                 values.setdefault(name, []).append(number)
     medians = {name: median(numbers) for name, numbers in values.items()}
     loads = {
-        name: measure.words.removeprefix("throughput at ")
+        name: "runs" if name == THROUGHPUT else measure.words.replace("throughput at", "sweep,")
         for name in medians
-        if (measure := measure_of(name)) and measure.unit == "samples/s"
+        if (measure := measure_of(name)) and measure.unit == _RATE
     }
     best = max(loads, key=medians.__getitem__, default="")
     rate = medians.get(best, 1 / latency)
-    is_sweep = best not in ("", THROUGHPUT)
     batch = max(1, round(medians.get(THROUGHPUT, 0.0) * latency))  # samples of a request
     return Efficiency(
-        throughput=rate,
-        throughput_from="sweep" if is_sweep else "runs" if best else "latency",
-        best_load=loads[best] if is_sweep else "",
-        host_memory=medians.get(HOST_MEMORY),
-        device_memory=medians.get(DEVICE_MEMORY),
-        energy_per_1000=1000 * medians[ENERGY] / batch if ENERGY in medians else None,
+        throughput_samples_per_second=rate,
+        throughput_from=loads.get(best, "latency"),
+        host_memory_bytes=medians.get(HOST_MEMORY),
+        device_memory_bytes=medians.get(DEVICE_MEMORY),
+        energy_per_1000_joules=1000 * medians[ENERGY] / batch if ENERGY in medians else None,
         cost_per_1000=price / 3600 / rate * 1000 if price else None,
     )
 

@@ -14,7 +14,7 @@ _LEAST = 3
 _LEAST_SHARE = 0.05
 
 
-def rise(before: Attempts, after: Attempts | None) -> str | None:
+def rise(before: Attempts, after: Attempts | None) -> str:
     """Say that clearly more runs fail ``after`` than ``before``: ``40 of 50 runs failed, 0 of 200 before``.
 
     Args:
@@ -22,12 +22,9 @@ def rise(before: Attempts, after: Attempts | None) -> str | None:
         after: Of the candidate; None where it is not recorded.
 
     Returns:
-        Empty without a clear rise; None where the input does not record failed runs: files of numbers, or a side
-        without runs.
+        Empty without a clear rise, or where the input does not record failed runs.
     """
-    if after is None or not (before.begun and after.begun):
-        return None
-    if after.failed < _LEAST or after.failed <= _LEAST_SHARE * after.begun:
+    if after is None or not before.begun or after.failed <= max(_LEAST - 1, _LEAST_SHARE * after.begun):
         return ""
     from scipy.stats import fisher_exact  # takes a second, and is rarely needed
 

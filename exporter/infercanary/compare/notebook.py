@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.comparison import compare_runs, judged
@@ -14,30 +15,15 @@ from infercanary.pages.html import render_page
 from infercanary.render.document import Document
 
 
-@dataclass(frozen=True)
-class ComparedResults:
+class ComparedResults(Document, frozen=True):
     """A verdict. As text it is the sentence, in a notebook a page as of ``infercanary compare --html``."""
 
-    document: Document
-
-    @property
-    def verdict(self) -> str:
-        """``regressed``, ``improved``, ``equivalent`` or ``inconclusive``."""
-        return self.document.verdict
-
-    @property
-    def sentence(self) -> str:
-        """The judge's words."""
-        return self.document.sentence
-
-    def __str__(self) -> str:
-        return self.document.sentence
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return self.sentence
 
     def _repr_html_(self) -> str:
         # In a frame: its style is a page's, and must not reach the notebook.
-        page = html.escape(render_page(f"{self.document.name}: before and after", [self.document]))
+        page = html.escape(render_page(f"{self.name}: before and after", [self]))
         return (
             f'<iframe title="InferCanary: {self.verdict}" sandbox style="width: 100%; height: 40rem; border: 0" '
             f'srcdoc="{page}"></iframe>'
@@ -66,4 +52,5 @@ def answer(
         )
     baseline, candidate = (pick(read([str(path)]), name)[name] for path in (old, new))
     result = compare_runs(name, baseline, candidate, restart_sd=restart_sd, subject=subject)
-    return ComparedResults(comparison_document(result, judged(baseline), judged(candidate)))
+    document = comparison_document(result, judged(baseline), judged(candidate))
+    return ComparedResults(**msgspec.structs.asdict(document))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -21,8 +22,9 @@ from infercanary.judge.policy import Policy
 from infercanary.pages import html
 from infercanary.pages.junit import render_junit
 from infercanary.pages.markdown import render_markdown
+from infercanary.pages.table_csv import Cell, render_csv
 from infercanary.render.document import Document
-from infercanary.render.json import render_json
+from infercanary.render.json import json_line, plain_values, render_json
 from infercanary.render.text import render_texts
 from infercanary.render.units import when
 
@@ -43,7 +45,6 @@ class Output(NamedTuple):
         notes: Sequence[str] = (),
         *,
         title: str,
-        sides: tuple[str, str] = ("baseline", "candidate"),
         **more: Any,
     ) -> int:
         """Print the answer, then write files, whose disk may be full; return the exit code of the answer.
@@ -52,13 +53,12 @@ class Output(NamedTuple):
             documents: One for each canary, in the order in which they are shown.
             notes: Remarks on all of them.
             title: Title of the HTML page.
-            sides: Names of both sides in Markdown.
             more: Further fields of the JSON object.
         """
         if self.form == "json":
             say(render_json(documents, notes, **more))
         elif self.form == "github":
-            say(render_markdown(documents, notes, sides))
+            say(render_markdown(documents, notes))
         elif self.form in (None, "text"):
             say(render_texts(documents, notes, width()))
         if self.html:
@@ -69,13 +69,29 @@ class Output(NamedTuple):
             html.write(self.junit, render_junit(documents), "--junit")
         return worst(document.exit_code for document in documents)
 
+    def show_rows(self, rows: Sequence[Mapping[str, Cell]]) -> None:
+        """Print rows as CSV, with the columns of all of them, or as JSON."""
+        if self.form == "json":
+            say(json_line(plain_values(rows)))
+        else:
+            columns = [*dict.fromkeys(chain.from_iterable(rows))]
+            for line in render_csv(columns, ([row.get(column) for column in columns] for row in rows)):
+                say(line)
+
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return a decorator that adds options in the order of the help."""
     return lambda function: functools.reduce(lambda inner, add: add(inner), reversed(options), function)
 
 
-def number(*names: str, low: float, high: float, advice: str, **more: Any) -> Callable[[F], F]:
+def number(
+    *names: str,
+    low: float,
+    high: float,
+    advice: str,
+    convert: Callable[[Any], Any] = lambda value: value,
+    **more: Any,
+) -> Callable[[F], F]:
     """Return an option that takes a number from ``low`` to ``high``.
 
     Args:
@@ -83,13 +99,14 @@ def number(*names: str, low: float, high: float, advice: str, **more: Any) -> Ca
         low: The least.
         high: The most.
         advice: What to give instead, and in which unit.
+        convert: Makes of the number, or of None, what the command gets.
         more: Further arguments of :func:`click.option`.
     """
 
-    def checked(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    def checked(_: click.Context, __: click.Parameter, value: float | None) -> Any:
         if value is not None and not low <= value <= high:  # NaN is neither
             raise UsageError(f"{names[0]} {value:g}: {advice}")
-        return value
+        return convert(value)
 
     return click.option(*names, callback=checked, **{"type": float, **more})
 
@@ -101,64 +118,34 @@ def output(*forms: str) -> Callable[[F], F]:
         forms: Formats besides text and JSON: `github`, with which there is JUnit XML too, or `csv`.
     """
     choices = click.Choice(["text", "json", *forms])
-    options: list[Callable[[F], F]] = [
+    options = [
         click.option("--json", "form", flag_value="json", help="Print JSON instead of text."),
-        click.option(
-            "--html",
-            default="",
-            callback=_file,
-            metavar="FILE",
-            help="Write an HTML report to FILE too.",
-        ),
+        _written("--html", "an HTML report"),
         click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
-        click.option(
-            "--junit",
-            default="",
-            callback=_file,
-            metavar="FILE",
-            help="Write JUnit XML for a CI system to FILE too.",
-        ),
+        _written("--junit", "JUnit XML for a CI system"),
     ]
     return together(*options[: 4 if "github" in forms else 3 if forms else 2])
 
 
-def policy(base: Policy, of_what: str) -> Callable[[F], F]:
-    """Return the options for the numbers that decide; :func:`adjusted` takes their values.
-
-    Args:
-        base: The policy that options which are not given leave as it is.
-        of_what: What the confidence is of, for the help.
-    """
-    decide = base.decide
-    return together(
-        number(
-            "--smallest-effect", low=0.1, high=50, metavar="PERCENT",
-            advice="give a percentage from 0.1 to 50, such as 3",
-            help=f"The smallest shift that counts as a change.  [default: {100 * decide.smallest_effect:g}]",
-        ),
-        number(
-            "--confidence", low=0.5, high=0.999999, metavar="SHARE",
-            advice="give a share from 0.5 to 0.999999, such as 0.99",
-            help=f"Confidence of {of_what}.  [default: {decide.confidence:g}]",
-        ),
-    )  # fmt: skip
-
-
-def adjusted(base: Policy, smallest_effect: float | None, confidence: float | None) -> Policy:
-    """Return ``base`` with the numbers that were given; the dead band is a third of the smallest effect at most.
-
-    Args:
-        base: What is not given stays as it is here.
-        smallest_effect: Percent.
-        confidence: A share.
-    """
-    decide = base.decide
-    effect = smallest_effect / 100 if smallest_effect else decide.smallest_effect
-    return base.but(
-        smallest_effect=effect,
-        clear_zone=min(decide.clear_zone, effect / 3),
-        confidence=confidence or decide.confidence,
+def _written(name: str, content: str) -> Callable[[F], F]:
+    return click.option(
+        name, default="", callback=_file, metavar="FILE", help=f"Write {content} to FILE too."
     )
+
+
+def policy(base: Policy) -> Callable[[F], F]:
+    """Return the option for the smallest effect, of which the command gets a policy."""
+    decide = base.decide
+
+    def adjusted(percent: float | None) -> Policy:
+        effect = decide.smallest_effect if percent is None else percent / 100
+        return base.but(smallest_effect=effect, clear_zone=min(decide.clear_zone, effect / 3))
+
+    return number(
+        "--smallest-effect", "policy", low=0.1, high=50, convert=adjusted, metavar="PERCENT",
+        advice="give a percentage from 0.1 to 50, such as 3",
+        help=f"The smallest shift that counts as a change.  [default: {100 * decide.smallest_effect:g}]",
+    )  # fmt: skip
 
 
 def _file(_: click.Context, option: click.Parameter, path: str) -> str:
@@ -171,10 +158,13 @@ def _file(_: click.Context, option: click.Parameter, path: str) -> str:
 
 
 def _pairs(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
     for text in texts:
-        if not all(text.partition("=")[:2]):
+        column, sign, cell = text.partition("=")
+        if not (column and sign):
             raise UsageError(f"--where {text}: give COLUMN=VALUE, such as label=infer")
-    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
+        pairs.append((column, cell))
+    return pairs
 
 
 canary = click.option("--canary", default="", metavar="NAME", help="This canary of a journal only.")

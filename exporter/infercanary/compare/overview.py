@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median, quantiles, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -32,63 +32,35 @@ _ENGINES = (
 """Components of an environment: the one that only a canary of this engine reports (a version may mean just that it is
 installed), the engine's name, its version, and its GPU; None for a server, whose device a client does not know."""
 
-
 _KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
-
-
-class Column(NamedTuple):
-    """A column of the CSV; with a title, it is in a table of the document, too."""
-
-    name: str
-    field: str = ""
-    """Field of a row; "" where it has the column's name."""
-    title: str = ""
-    """A column of text has none: its text is in the last column, or beside the tables if all rows share it."""
-    unit: str = ""
-    """Of a :class:`~infercanary.render.document.Fact`."""
-
-    def of(self, row: OverviewRow) -> Any:
-        """Return the cell of a row."""
-        return attrgetter(self.field or self.name)(row)
-
-    def text(self, row: OverviewRow) -> str:
-        """Return the cell as people read it: a count in all its digits, other numbers rounded."""
-        cell = self.of(row)
-        return f"{cell:,}" if isinstance(cell, int) else Fact("", cell, self.unit).text
-
-
-_NAMES = [Column(name) for name in ("host", "service", "image", "origin", "engine", "device")]
-_TABLES = {
-    "latency": [
-        Column("latency_median_seconds", "median", "median", "s"),
-        Column("latency_deviation_ratio", "deviation", "SD", "ratio"),
-        Column("latency_above_fastest_ratio", "slower", "slower", "ratio"),
-        Column("latency_p90_seconds", "p90", "p90", "s"),
-        Column("starts", "", "starts"),
-        Column("runs", "", "runs"),
-    ],
-    "cold start": [
-        Column("load_seconds", "load", "load", "s"),
-        Column("first_run_seconds", "first_run", "first run", "s"),
-    ],
-    "throughput and cost": [
-        Column("throughput_samples_per_second", "efficiency.throughput", "samples/s"),
-        Column("throughput_from", "efficiency.throughput_from"),
-        Column("best_load", "efficiency.best_load"),
-        Column("cost_per_1000", "efficiency.cost_per_1000", "cost of 1,000"),
-        Column("energy_per_1000_joules", "efficiency.energy_per_1000", "energy of 1,000", "joules"),
-    ],
-    "memory": [
-        Column("host_memory_bytes", "efficiency.host_memory", "host memory", "bytes"),
-        Column("device_memory_bytes", "efficiency.device_memory", "device memory", "bytes"),
-    ],
+_TEXTS = (*_KEY[1:], "origin")
+_TABLES: Mapping[str, Mapping[str, str]] = {
+    "latency": {
+        "latency_median_seconds": "median",
+        "latency_deviation_ratio": "SD",
+        "latency_above_fastest_ratio": "slower",
+        "latency_p90_seconds": "p90",
+        "starts": "starts",
+        "runs": "runs",
+    },
+    "cold start": {"load_seconds": "load", "first_run_seconds": "first run"},
+    "throughput and cost": {
+        "throughput_samples_per_second": "samples/s",
+        "cost_per_1000": "cost of 1,000",
+        "energy_per_1000_joules": "energy of 1,000",
+        "throughput_from": "",
+    },
+    "memory": {"host_memory_bytes": "host memory", "device_memory_bytes": "device memory"},
 }
-_MODELS = [Column("model"), Column("settings")]
-COLUMNS = [Column("canary"), *_NAMES, *chain.from_iterable(_TABLES.values()), *_MODELS]
+"""Title → field of a row → title of its column; a text without a title is in the last column."""
+_UNITS = {"seconds": "s", "ratio": "ratio", "joules": "joules", "bytes": "bytes"}
 
 
-class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The starts of one canary with the same host, service, image, engine, device, model and settings; in seconds."""
+class OverviewRow(Efficiency, frozen=True, kw_only=True):
+    """The starts of one canary with the same host, service, image, engine, device, model and settings.
+
+    The names of the fields are those of the CSV's columns.
+    """
 
     canary: str
     host: str
@@ -98,25 +70,22 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """Version and revision of the image, by its own labels; empty where they name none."""
     engine: str
     device: str
-    starts: int
-    runs: int
-    median: float
-    """Of the medians of the starts."""
-    deviation: float | None
-    """SD of the medians of the starts over their mean; None of one start."""
-    p90: float
-    """Of the medians of all runs."""
-    load: float | None
-    first_run: float | None
-    slower: float
-    """Than the fastest row of this canary, as a ratio: 0.5 takes 1.5 times as long."""
-    medians: tuple[float, ...]
-    """Of each start, in order of time."""
-    efficiency: Efficiency
     model: str = ""
     """Identity of the model; empty where it is not known, or with random initialization."""
     settings: str = ""
     """The digest of the canary's settings; empty where it is not known."""
+    starts: int
+    runs: int
+    latency_median_seconds: float
+    """Of the medians of the starts."""
+    latency_deviation_ratio: float | None
+    """SD of the medians of the starts over their mean; None of one start."""
+    latency_p90_seconds: float
+    """Of the medians of all runs."""
+    latency_above_fastest_ratio: float = 0.0
+    """Than the fastest row of this canary: 0.5 takes 1.5 times as long."""
+    load_seconds: float | None
+    first_run_seconds: float | None
 
 
 def overview(
@@ -133,22 +102,27 @@ def overview(
     Raises:
         UsageError: A file cannot be read as a store.
     """
-    histories: dict[tuple[str, str, str], list[Start]] = {}
-    for host, path in hosts.items():
-        for name, generation, samples in stores.starts(path, canary, service):
-            key = name, host, str(generation.key)
-            histories.setdefault(key, []).append(Start.of(generation, samples))
     groups: dict[tuple[str, ...], list[Start]] = {}
-    for key, history in histories.items():
-        starts = identified(sorted(history, key=lambda start: start.generation.started_at))
-        is_redrawn = redrawn(starts)
-        for start in starts:
-            model = "" if is_redrawn else start.model
-            groups.setdefault((*key, *_kind(start.generation), model, start.settings), []).append(start)
+    for host, path in hosts.items():
+        of_canaries = groupby(stores.starts(path, canary, service), key=lambda each: (each[0], each[1].key))
+        for (name, key), history in of_canaries:
+            known = (Start.of(generation, samples) for _, generation, samples in history)
+            starts = identified(sorted(known, key=lambda start: start.generation.started_at))
+            is_redrawn = redrawn(starts)
+            for start in starts:
+                model = "" if is_redrawn else start.model
+                work = (*_kind(start.generation), model, start.settings)
+                groups.setdefault((name, host, str(key), *work), []).append(start)
     summaries = (_summary(key, starts, prices.get(key[1])) for key, starts in groups.items())
-    rows = sorted(filter(None, summaries), key=attrgetter("canary", "median", "host", "service"))
-    fastest = {row.canary: row.median for row in reversed(rows)}
-    return [msgspec.structs.replace(row, slower=row.median / fastest[row.canary] - 1) for row in rows]
+    order = attrgetter("canary", "latency_median_seconds", "host", "service")
+    rows = sorted(filter(None, summaries), key=order)
+    fastest = {row.canary: row.latency_median_seconds for row in reversed(rows)}
+    return [
+        msgspec.structs.replace(
+            row, latency_above_fastest_ratio=row.latency_median_seconds / fastest[row.canary] - 1
+        )
+        for row in rows
+    ]
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
@@ -157,29 +131,29 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     Args:
         rows: One or more; those of a canary one after the other.
     """
-    texts = [*_NAMES, *_MODELS]
-    shared = [column for column in texts if len({column.of(row) for row in rows}) == 1]
+    shared = [name for name in _TEXTS if len({getattr(row, name) for row in rows}) == 1]
+    texts = [name for name in _TEXTS if name not in shared]
     tables = []
     for canary, group in groupby(rows, key=attrgetter("canary")):
-        rows_of_canary = [*group]
+        of_canary = [*group]
         for title, columns in _TABLES.items():
-            numbers = [
-                column
-                for column in columns
-                if column.title and any(column.of(row) is not None for row in rows_of_canary)
-            ]
-            words = [column for column in [*texts, *columns] if not column.title and column not in shared]
+            numbers = [name for name in columns if columns[name]]
+            others = [*texts, *(name for name in columns if not columns[name])]
             cells = [
                 (
-                    *(column.text(row) for column in numbers),
-                    " · ".join(shown(column.of(row), 80) for column in words if column.of(row)),
+                    *(
+                        Fact("", getattr(row, name), _UNITS.get(name.rpartition("_")[2], "")).text
+                        for name in numbers
+                    ),
+                    " · ".join(filter(None, (shown(getattr(row, name), 80) for name in others))),
                 )
-                for row in rows_of_canary
+                for row in of_canary
             ]
-            if numbers:
-                names = [*(column.title for column in numbers), "of"]
-                tables.append(Table(f"{canary}: {title}", names, cells))
-    return Document(facts=[Fact(column.name, column.of(rows[0])) for column in shared], tables=tables)
+            width = len(numbers) + any(cell[-1] for cell in cells)
+            if any(any(cell[:-1]) for cell in cells):
+                names = [*(columns[name] for name in numbers), "of"]
+                tables.append(Table(f"{canary}: {title}", names[:width], [cell[:width] for cell in cells]))
+    return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 
 def _kind(generation: Generation) -> tuple[str, str, str]:
@@ -205,19 +179,19 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
         return None
     levels = [median(s.median or 0.0 for s in samples) for samples in kept]  # a run that counts has a median
     samples = [*chain.from_iterable(kept)]
+    latencies = [s.median or 0.0 for s in samples]
+    names: dict[str, Any] = dict(zip(_KEY, key, strict=True))
     return OverviewRow(
-        **dict(zip(_KEY, key, strict=True)),
+        **names,
+        **msgspec.structs.asdict(efficiency(samples, median(levels), price)),
         origin=next((start.generation.origin.words for start in reversed(starts)), ""),
         starts=len(levels),
         runs=sum(s.runs for s in samples),
-        median=median(levels),
-        deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
-        p90=quantiles([s.median or 0.0 for s in samples], n=10, method="inclusive")[8],
-        load=_cold(starts, key[0], "load"),
-        first_run=_cold(starts, key[0], "first_run"),
-        slower=0.0,
-        medians=tuple(levels),
-        efficiency=efficiency(samples, median(levels), price),
+        latency_median_seconds=median(levels),
+        latency_deviation_ratio=stdev(levels) / mean(levels) if len(levels) > 1 else None,
+        latency_p90_seconds=quantiles(latencies, n=10, method="inclusive")[8],
+        load_seconds=_cold(starts, key[0], "load"),
+        first_run_seconds=_cold(starts, key[0], "first_run"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -59,6 +59,21 @@ class Recording(NamedTuple):
     canaries: Mapping[str, RecordedRuns]
     components: Mapping[str, Mapping[str, str]] = {}
     """Environment id → its components."""
+    notes: Sequence[str] = ()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer. In JSON a number that is not finite is null."""
+
+    canary: str | None
+    """None of numbers."""
+    exit_code: int
+    sentence: str
+    shift: float | None
+    """Of the latency, as a ratio: 0.05 is 5 % slower; None if there are too few runs."""
+    runs: int
+    starts: int
+    unit: Literal["s"] | None
     notes: Sequence[str] = ()
 
 

@@ -26,7 +26,7 @@ _OF_RUN = {
     "sm_clock_hertz": "sm_clock",
     "output_error_ratio": "output_error",
     "waited_seconds": "waited",
-    "crowded_seconds": "crowded",
+    "waited_inside_seconds": "crowded",
     "inside_cores": "inside",
     "received_segments_per_second": "received",
 }

@@ -9,21 +9,12 @@ import sys
 
 import click
 
+from infercanary.command.exit_codes import OF_VERDICT, ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.render.text import plain
 
-_COLOURS = {
-    "regressed": "red",
-    "slower": "red",
-    "improved": "green",
-    "faster": "green",
-    "equivalent": "green",
-    "steady": "green",
-    "inconclusive": "yellow",
-    "unconfirmed": "yellow",
-    "changed": "yellow",
-}
-_VERDICT = re.compile(rf"^(\S[^:\n]*: )?({'|'.join(_COLOURS)})\b", re.MULTILINE)
+_COLOURS = {ExitCode.REGRESSED: "red", ExitCode.FINE: "green", ExitCode.INCONCLUSIVE: "yellow"}
+_VERDICT = re.compile(rf"^(\S[^:\n]*: )?({'|'.join(OF_VERDICT)})\b", re.MULTILINE)
 
 
 def width() -> int:
@@ -47,7 +38,8 @@ def say(text: str) -> None:
     except (UnicodeEncodeError, LookupError):
         text = plain(text)
     text = _VERDICT.sub(
-        lambda match: (match[1] or "") + click.style(match[2], _COLOURS[match[2]], bold=True), text
+        lambda match: (match[1] or "") + click.style(match[2], _COLOURS[OF_VERDICT[match[2]]], bold=True),
+        text,
     )
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:

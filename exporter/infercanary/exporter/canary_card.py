@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infercanary.exporter.history import baseline, time_left
+from infercanary.exporter.history import baseline
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
@@ -30,22 +30,11 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
     drift = findings.drifts.get((probe.container.replica, name), Drift())
     upgraded_at = judgement.upgraded_at if judgement is not None else None
     earlier = [answer for answer in findings.answers.get(name, ()) if answer.upgraded_at != upgraded_at]
-    verdict, note, left = Document(), "", ""
-    if judgement is None:
-        # What the judge knows of earlier starts is shown after its look: a count from 1 would look like a loss.
-        note = f"not judged yet: {count(sum(run.outcome == 'ok' for run in runs), 'run')} of this start"
-    elif side == "old":
-        what = "model" if judgement.changed == "model" else "image"
-        note = f"runs the old {what}; the verdict is about containers with the new one"
-    elif side == "other":
-        known = "an image that the judge has no run of yet", "another image than the last verdict is about"
-        note = f"runs {known[upgraded_at is not None]}"
-    else:
+    verdict, progress = Document(), ""
+    if judgement is not None and side == "new":
         verdict = verdict_document(judgement, findings.sentences[name], findings.measures.get(name, {}))
         if judgement.state == "no_baseline":
-            note = baseline(runs, policy, judgement.runs)
-        if judgement.looks.next is not None and judgement.shift is None:
-            left = time_left(judgement.looks.next - judgement.runs, runs)
+            progress = baseline(runs, policy, judgement.runs)
     return {
         "name": name,
         "last": runs[-1],
@@ -60,8 +49,9 @@ def canary_card(name: str, probe: PolledProbe, policy: Policy) -> dict[str, Any]
         "verdict": verdict,
         "facts": {fact.label: fact for fact in verdict.facts} if upgraded_at is not None else {},
         "rollout_seconds": policy.pool.gone_seconds,
-        "left": left,
-        "note": note,
+        "side": side,
+        "baseline": progress,
+        "ended_well": count(sum(run.outcome == "ok" for run in runs), "run"),
         "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
         "onset": drift.onset,
         "earlier": earlier[-_MAX_EARLIER:],
@@ -75,9 +65,8 @@ def _drift_document(drift: Drift, shift: float) -> Document:
         f"since that day {listed(drift.changes)}" if drift.changes else "",
         operators_words(drift.operators),
     ]
-    table = operators_table(drift.operators)
     return Document(
         verdict="regressed" if shift > 0 else "improved",
         sentence="; ".join(filter(None, known)),
-        tables=[table] if table is not None else [],
+        tables=[operators_table(drift.operators)],
     )

@@ -19,7 +19,6 @@ Ended = tuple[int, float, str]
 """Memory kills of a container: number, time of the last one (Unix), and its image then."""
 MOST_CANARIES = 16
 """Number of canaries on a card, as many as have a history."""
-_NO_FAILURE = ("ok", "busy")
 
 STATES: Mapping[str, str] = {
     "not shown": "down",
@@ -51,11 +50,8 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
         "down": not probe.up,
         "with a failing canary": any(state in FAILING for state in reported.values()),
         "killed for memory": kill is not None and time.time() - kill[1] <= KEPT_SECONDS,
-        "with a failed last run": any(  # the history outlives a canary that was renamed
-            runs[-1].outcome not in _NO_FAILURE
-            for name, runs in probe.history.canaries.items()
-            if name in reported or not reported
-        ),
+        # The history outlives a canary that was renamed.
+        "with a failed last run": any(name in reported or not reported for name in _failed_last(probe)),
         "regressed since an upgrade": any(
             state == "regressed" and probe.side(canary) == "new" for canary, state in verdicts
         ),
@@ -80,10 +76,9 @@ def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[
     digest = container.image_digest or container.image_id
     # Docker shows the id in place of a tag that moved.
     image = "" if digest.removeprefix("sha256:").startswith(container.image) else container.image
-    states = probe.reported.states if probe.up else {}
-    failing = [canary for canary, state in states.items() if state in FAILING]
-    told = [name for name, runs in probe.history.canaries.items() if runs[-1].outcome not in _NO_FAILURE]
-    details = {name: "" if name in told else probe.reported.failures.get(name, "") for name in failing}
+    states, failed = probe.reported.states if probe.up else {}, _failed_last(probe)
+    # What its last run says is shown there.
+    details = {name: text for name, text in probe.reported.failures.items() if name not in failed}
     return {
         "probe": probe,
         "container": container,
@@ -91,7 +86,7 @@ def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[
         "image": image,
         "digest": digest,
         "tag_moves": tag_moves(container.image),
-        "failing": [(name, states[name], details[name]) for name in failing],
+        "failing": [(name, state, details.get(name)) for name, state in states.items() if state in FAILING],
         "waiting": [(name, state) for name, state in states.items() if state not in FAILING],
         "has_neighbours": probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None,
         "canaries": [canary_card(name, probe, policy) for name in sorted(probe.history.canaries)[:most]],
@@ -99,3 +94,7 @@ def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[
         "now": time.time(),
         "clock": time.monotonic(),
     }
+
+
+def _failed_last(probe: PolledProbe) -> set[str]:
+    return {name for name, runs in probe.history.canaries.items() if runs[-1].outcome not in ("ok", "busy")}

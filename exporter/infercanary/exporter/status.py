@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from importlib.resources import files
-from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -26,9 +25,10 @@ _SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
 SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 """The only script that a page may run, for its Content-Security-Policy."""
 _TURN_SECONDS = 0.005
-_PAGE, _CARD, _SMALL_CARD = 16 << 20, 256 << 10, 24 << 10  # characters; a usual card has some 10,000
+_PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # characters; a usual card has some 10,000
 _CARDS = "<!-- cards -->"  # no text of other people, which is escaped
-_faults: WeakKeyDictionary[PolledProbe, type[Exception]] = WeakKeyDictionary()  # in the log already
+for _name in environment().list_templates(["html"]):
+    environment().get_template(_name)  # compiled at the start: it would make the first page late by 70 ms
 
 
 async def page(
@@ -57,7 +57,7 @@ async def page(
     """
     ended, order = ended or {}, [*STATES]
     template = environment().get_template("card.html")
-    room = max(_SMALL_CARD, min(_CARD, _PAGE // max(1, len(probes))))
+    room = max(_SMALL_CARD, _PAGE // max(1, len(probes)))
     cards = []
     turn_end = time.monotonic() + _TURN_SECONDS
     for probe in probes:
@@ -68,12 +68,10 @@ async def page(
             if len(html) > room:
                 most = max(1, MOST_CANARIES * room // len(html))
                 html = template.render(card(probe, policy, most), style=STATES[state], kill=kill)
-        except Exception as error:
+        except Exception:
             state = "not shown"
             html = template.render(style=STATES[state], container=probe.container, probe=None)
-            if _faults.get(probe) is not type(error):
-                _faults[probe] = type(error)
-                log.exception("a container is not shown by a fault of the exporter", **probe.identity)
+            log.exception("a container is not shown by a fault of the exporter", **probe.identity)
         cards.append((order.index(state), probe.key, html.encode()))
         if time.monotonic() >= turn_end:
             await asyncio.sleep(0)

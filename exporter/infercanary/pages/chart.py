@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from jinja2 import Environment, pass_environment
 from markupsafe import Markup
 
 from infercanary.render.document import Chart
-from infercanary.render.scale import chart_scale, finite_values, part_medians
 
 _POINTS = 1500
 """Points of a series; a longer series is drawn as medians of parts, and a page stays below a megabyte."""
 _BINS = 60
 _WIDTH = 600  # of the drawing's coordinates; on a page the drawing is as wide as its place
+_GRID = 1000  # steps of a place: whole numbers are written much faster than others
+_SPAN = 1.1  # the scale is wider than its values
+_LEAST = 0.05  # half of the scale spans at least this share of its middle, so that noise does not look like a change
+
+
+class _Scale(NamedTuple):
+    """Lowest and highest value that are drawn in their place."""
+
+    low: float
+    high: float
+
+    def places(self, numbers: Sequence[float]) -> list[float]:
+        """Return the place of each number: 0 at the lower end or below, 1 at the upper end or above."""
+        low = self.low / 2  # halves do not overflow
+        span = self.high / 2 - low
+        shares = [(number / 2 - low) / span for number in numbers]
+        return [0.0 if share < 0 else 1.0 if share > 1 else share for share in shares]
+
+    def heights(self, numbers: Sequence[float]) -> list[float]:
+        """Return the height of each bin of a histogram; the highest bin has 1."""
+        counts = Counter(min(_BINS - 1, int(_BINS * place)) for place in self.places(numbers))
+        most = max(counts.values())
+        return [counts[place] / most for place in range(_BINS)]
 
 
 @pass_environment
@@ -27,22 +51,46 @@ def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
         chart: Series in order of time, or as distributions.
         height: CSS pixels; of a distribution for each series.
     """
-    scale = chart_scale(chart)
-    if scale is None:
+    sides = [_finite(series.values) for series in chart.series]
+    if not any(sides):
         return ""
-    sides = [finite_values(series.values) for series in chart.series]
+    scale = _scale([*sides, [level for *_, level in chart.levels]])
     length = max(len(series.values) for series in chart.series)
     size = math.ceil(length / _POINTS)
     misses = {(miss // size + 0.5) * size for miss in chart.misses}
     beyond = sum(not scale.low <= number <= scale.high for side in sides for number in side)
 
     def points(values: Sequence[float | None], separator: str) -> str:
-        dots = [
-            f"{(place + 0.5) * size:.1f} {scale.place(number):.3f}"
-            for place, number in enumerate(part_medians(values, size))
-            if number is not None
-        ]
+        """Return the path through the medians of parts; a part without a finite value is left out."""
+        parts = values
+        if size > 1:
+            each = (_finite(values[first : first + size]) for first in range(0, length, size))
+            parts = [median(numbers) if numbers else None for numbers in each]
+        known = {
+            part: number for part, number in enumerate(parts) if number is not None and math.isfinite(number)
+        }
+        places = zip(known, scale.places([*known.values()]), strict=True)
+        dots = [f"{2 * part + 1} {int(_GRID * place)}" for part, place in places]
         return f"M{separator.join(dots)}h0" if dots else ""
 
-    figure = environment.get_template("chart.html").render(locals(), median=median, bins=_BINS, width=_WIDTH)
+    names = {"median": median, "bins": _BINS, "width": _WIDTH, "grid": _GRID}
+    figure = environment.get_template("chart.html").render(locals(), **names)
     return Markup(figure)  # noqa: S704 - the template escaped it
+
+
+def _finite(values: Sequence[float | None]) -> list[float]:
+    return [number for number in values if number is not None and math.isfinite(number)]
+
+
+def _scale(series: Sequence[Sequence[float]]) -> _Scale:
+    """Return the scale of all series, without outliers."""
+    ends = []
+    for values in filter(None, series):
+        numbers = sorted(values)
+        outer = (len(numbers) + 40) // 50  # of 10 values one at each end is an outlier if it lies apart
+        low, high = numbers[outer], numbers[-1 - outer]
+        ends += [max(numbers[0], 2 * low - high), min(numbers[-1], 2 * high - low)]
+    low, high = min(ends), max(ends)
+    middle = low / 2 + high / 2
+    half = max(_SPAN * (high / 2 - low / 2), _LEAST * abs(middle)) or 1.0
+    return _Scale(max(min(0.0, low), middle - half), middle + half)

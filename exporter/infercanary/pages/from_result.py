@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from infercanary.contract.measures import measure_of
 from infercanary.judge import origin
@@ -11,7 +11,6 @@ from infercanary.judge.operators import Operators
 from infercanary.judge.result import Causes, Result
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import (
-    Phrase,
     alarms,
     cold_starts,
     conditions,
@@ -38,21 +37,17 @@ def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
     """
     parts = {"due to the host": causes.host, "due to the image": causes.image, "due to the load": causes.load}
     change = [*phrases({label: shift_words(part) for label, part in parts.items()}), *shares(causes)]
-    return _facts(
-        [
-            *alarms(causes),
-            *(change if is_change else ()),
-            Phrase("changed", listed(causes.changes, _CHANGES)),
-            *cold_starts(causes),
-            *evidence(causes),
-        ]
-    )
+    return [
+        *alarms(causes),
+        *(change if is_change else ()),
+        Fact("changed", listed(causes.changes, _CHANGES)),
+        *cold_starts(causes),
+        *evidence(causes),
+    ]
 
 
-def operators_table(operators: Operators | None) -> Table | None:
-    """Return the operators that changed, the largest part first; None without any."""
-    if operators is None or not operators.shifts:
-        return None
+def operators_table(operators: Operators | None) -> Table:
+    """Return the operators that changed, the largest part first."""
     rows = [
         (
             shift.operator,
@@ -62,14 +57,13 @@ def operators_table(operators: Operators | None) -> Table | None:
             f"{100 * shift.share:.0f} %",
             "; ".join(filter(None, (shift.detail, shift.shapes))),
         )
-        for shift in operators.shifts
+        for shift in (operators.shifts if operators else ())
     ]
     return Table("operators", ("operator", "change", "before", "after", "of the change", "detail"), rows)
 
 
-def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table | None:
-    """Return the verdicts, those that changed first; None without any. ``unit`` is that of a name that is no measure,
-    such as latency."""
+def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table:
+    """Return the verdicts, those that changed first. ``unit`` is that of a name that is no measure, such as latency."""
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
         measure = measure_of(name)
@@ -77,16 +71,16 @@ def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") 
         sides = (Fact("", side, own).text for side in (verdict.before, verdict.after))
         change = shift_words(verdict) or "too few values"
         rows.append((measure.words if measure else name, verdict.state, *sides, change))
-    return Table("measures", ("measure", "verdict", "before", "after", "change"), rows) if rows else None
+    return Table("measures", ("measure", "verdict", "before", "after", "change"), rows)
 
 
 def timeline(
     title: str, sides: tuple[str, str], before: Sequence[float], after: Sequence[float], unit: str = "s"
-) -> list[Chart]:
-    """Return the chart of two sides, one after the other, with a mark between them; none if a side is empty."""
+) -> Chart:
+    """Return the chart of two sides, one after the other, with a mark between them."""
     old = Series(sides[0], [*before, *[None] * len(after)], "old")
     new = Series(sides[1], [*[None] * len(before), *after])
-    return [Chart(title, "points", [old, new], unit, marks=[len(before)])] if before and after else []
+    return Chart(title, "points", [old, new], unit, marks=[len(before)])
 
 
 def verdict_document(result: Result, sentence: str, measures: Mapping[str, MeasureVerdict]) -> Document:
@@ -98,7 +92,6 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
         measures: Measure → verdict.
     """
     is_change = result.state in CHANGED
-    tables = measures_table(measures), operators_table(result.causes.operators if is_change else None)
     return Document(
         verdict=result.state,
         sentence=sentence,
@@ -106,15 +99,11 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
             *_upgrade(result),
             Fact("progress", progress(result)),
             *causes_facts(result.causes, is_change=is_change),
-            *_facts(conditions(result)),
+            *conditions(result),
         ],
-        tables=[table for table in tables if table is not None],
-        charts=timeline("medians of runs", ("old image", "new image"), *result.medians),
+        tables=[measures_table(measures), operators_table(result.causes.operators if is_change else None)],
+        charts=[timeline("medians of runs", ("old image", "new image"), *result.medians)],
     )
-
-
-def _facts(phrases: Iterable[Phrase]) -> list[Fact]:
-    return [Fact(phrase.label.rstrip(":"), phrase.value) for phrase in phrases if phrase.value]
 
 
 def _upgrade(result: Result) -> list[Fact]:

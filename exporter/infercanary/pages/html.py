@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -33,6 +30,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,
     )
     templates.globals["style"] = STYLE
     templates.filters |= {
@@ -62,7 +60,7 @@ def render_page(
 
 
 def write(path: str, text: str, option: str = "--html") -> None:
-    """Write a file completely or not at all.
+    """Write a file.
 
     Args:
         path: A file that is there is replaced.
@@ -70,17 +68,11 @@ def write(path: str, text: str, option: str = "--html") -> None:
         option: The option that named ``path``, for messages.
 
     Raises:
-        UsageError: ``path`` cannot be written.
+        UsageError: ``path`` cannot be written, or not whole.
     """
-    target = Path(os.path.realpath(path))  # a link stays one
-    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
-        with draft.open("x", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(draft, target)
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         raise UsageError(
             f"{option} {path}: cannot be written ({error.strerror}); name another place"
         ) from None

@@ -18,22 +18,15 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|&~]|(?<![^\W_])_|_(?![^\W_])")  # cgroup_thr
 _LINKS = re.compile(r"(?<!\w)@(?=\w)|:(?=//)|(?<![^\W_])www(?=\.)", re.IGNORECASE)
 
 
-def render_markdown(
-    documents: Iterable[Document],
-    notes: Iterable[str] = (),
-    sides: tuple[str, str] = ("baseline", "candidate"),
-) -> str:
+def render_markdown(documents: Iterable[Document], notes: Iterable[str] = ()) -> str:
     """Return the documents and the notes on all of them as one text.
 
     Args:
         documents: In their order.
         notes: Lines.
-        sides: Names of the columns `before` and `after`.
     """
     markdown = environment().overlay(autoescape=False, finalize=_escaped)
-    return markdown.get_template("comment.md").render(
-        documents=documents, notes=notes, names={"before": sides[0], "after": sides[1]}
-    )
+    return markdown.get_template("comment.md").render(documents=documents, notes=notes)
 
 
 def _escaped(words: Any) -> str:

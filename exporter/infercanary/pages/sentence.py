@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from os.path import commonprefix
-from typing import NamedTuple
 
 from infercanary.contract.measures import measure_of
 from infercanary.contract.text import REPLACEMENT, printable, shortened
@@ -14,38 +14,36 @@ from infercanary.judge import origin
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
 from infercanary.judge.operators import Operators, short_name
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Part, Result
 from infercanary.judge.shift import CHANGED
+from infercanary.render.document import Fact
 from infercanary.render.units import count, interval, percent, short, when
 
 SENTENCE_BYTES = 300
 """Length of a sentence in UTF-8 at most: it is a label's value, and people read it on a phone."""
 _COMPONENTS = 4  # of the environment are named in a sentence
 _VALUE = 40  # characters of a name or of a setting
+_OPEN = ("inconclusive", "unconfirmed")
 _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 
 
-class Phrase(NamedTuple):
-    """A statement: a fact, and a part of the sentence, which has it as a whole or not at all."""
+class Phrase(Fact, frozen=True):
+    """A fact that is part of the sentence, too: as a whole or not at all, and only if it has a value."""
 
-    label: str
-    value: str
-    """Empty if there is nothing to say."""
     words: str = ""
-    """Part of the sentence if it is not the label with the value."""
+    """Part of the sentence."""
     is_alarm: bool = False
     """True: short, and in every sentence."""
 
 
-def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also: Sequence[str] = ()) -> str:
+def sentence(result: Result, subject: str = "image", also: Sequence[str] = ()) -> str:
     """Say what the judge found: ``regressed +178 % [+116, +259] (57.5 → 160 ms): image; torch 2.7.0 → 2.13.0``.
 
     It changes with the finding alone; :func:`progress` says how far the judge has come.
 
     Args:
         result: Of an upgrade, of two files or of an experiment.
-        policy: Says where the restart variance comes from.
         subject: Difference of the two sides besides the host; empty if it is not known.
         also: Other findings on the same canary, such as :func:`measure_words`.
 
@@ -54,26 +52,27 @@ def sentence(result: Result, policy: Policy = LIVE, subject: str = "image", also
         the list, which is in order of importance; alarms are always in.
     """
     causes, is_change = result.causes, result.state in CHANGED
-    versions = [listed([change]) for change in causes.changes if not is_variable(change)][:_COMPONENTS]
-    variables = [listed([change]) for change in causes.changes if is_variable(change)]
+    versions, variables = (
+        [listed([change]) for change in causes.changes if is_variable(change) is technical]
+        for technical in (False, True)
+    )
     subject = _UPGRADED[result.changed] if subject == "image" else subject
-    is_blamed = is_change and causes.cause not in ("host", "load")
+    commits = origin.changed(*result.origins) if causes.cause not in ("host", "load") else ""
     statements = [
-        Phrase("", _cause(causes, subject) if is_change and subject else ""),
+        *_plain(_cause(causes, subject) if is_change and subject else ""),
         *alarms(causes),
-        *(Phrase("", text) for text in (*also, *versions)),
+        *_plain(*also, *versions[:_COMPONENTS]),
         *(shares(causes) + evidence(causes) if is_change else ()),
         *cold_starts(causes),
-        *conditions(result, policy),
-        Phrase("", origin.changed(*result.origins) if is_blamed else ""),
-        *(Phrase("", text) for text in variables),
+        *conditions(result),
+        *_plain(commits if is_change else "", *variables),
     ]
     return _fitted(_lead(result), result.state, [phrase for phrase in statements if phrase.value])
 
 
 def progress(result: Result) -> str:
     """Say how far the judge has come on an upgrade that is still open; empty if it has answered."""
-    if result.looks.next is None or result.state not in ("settling", "inconclusive", "unconfirmed"):
+    if result.looks.next is None or result.state not in ("settling", *_OPEN):
         return ""
     if result.shift is None:
         return f"collecting: {result.runs} of {result.looks.next} runs"
@@ -162,9 +161,9 @@ def shares(causes: Causes) -> list[Phrase]:
     words = next(iter(resources)) if known >= LIVE.attribute.whole_share else bottleneck
     operator = operators_words(causes.operators)
     return [
-        Phrase("bottleneck", bottleneck, words),
-        Phrase("phase", phase, f"{phase} phase"),
-        Phrase("operators", operator, operator),
+        Phrase("bottleneck", bottleneck, words=words),
+        Phrase("phase", phase, words=f"{phase} phase"),
+        Phrase("operators", operator, words=operator),
     ]
 
 
@@ -183,25 +182,28 @@ def evidence(causes: Causes) -> list[Phrase]:
     return phrases(values)
 
 
-def conditions(result: Result, policy: Policy = LIVE) -> list[Phrase]:
+def conditions(result: Result) -> list[Phrase]:
     """Return the conditions of a verdict: weights, concurrent baseline, adjustments, restart variance, hosts."""
     if result.shift is None:
         return []
-    is_open, redrawn = result.state in ("inconclusive", "unconfirmed"), result.doubts.redrawn
-    is_assumed = is_open and result.restart.df <= policy.pool.restart_df
-    restarts = "estimated from other services" if policy.pool.prior else "assumed: no restart observed yet"
-    old = _UPGRADED[result.changed]
-    replicas = f"{count(result.concurrent, 'replica')} on the old {old} over the same period"
+    is_open, redrawn, (sd, df) = result.state in _OPEN, result.doubts.redrawn, result.restart
+    # Without a restart, the SD is the prior's.
+    is_policys = math.isclose(sd, LIVE.pool.restart_sd)
+    source = "assumed: no restart observed yet" if is_policys else "estimated from other services"
+    replicas = (
+        f"{count(result.concurrent, 'replica')} on the old {_UPGRADED[result.changed]} over the same period"
+    )
     if result.concurrent_shift is not None:
         replicas += f" ({percent(result.concurrent_shift)})"
-    by_name = "compared by name: their digests are not comparable"
     values = {
         "needs": "more restarts or replicas" if is_open and result.looks.needs_starts else "",
         "compared with its own history": shift_words(result.own),
-        "images": by_name if result.doubts.is_by_reference else "",
+        "images": "compared by name: their digests are not comparable"
+        if result.doubts.is_by_reference
+        else "",
         "compared with": replicas if result.concurrent else "",
         "after subtracting": "CPU wait" if result.is_unwaited else "",
-        "restart variance": restarts if is_assumed else "",
+        "restart variance": source if is_open and df <= LIVE.pool.restart_df else "",
         count(result.contended, "contended start"): "excluded" if result.contended else "",
         "compared on": count(result.hosts, "host") if result.hosts else "",
     }
@@ -210,8 +212,11 @@ def conditions(result: Result, policy: Policy = LIVE) -> list[Phrase]:
 
 
 def phrases(values: Mapping[str, str], *, is_alarm: bool = False) -> list[Phrase]:
-    """Return a phrase for each label and value."""
-    return [Phrase(label, value, is_alarm=is_alarm) for label, value in values.items()]
+    """Return a phrase for each label and value. A colon behind a label is the sentence's alone."""
+    return [
+        Phrase(label.rstrip(":"), value, words=f"{label} {value}", is_alarm=is_alarm)
+        for label, value in values.items()
+    ]
 
 
 def operators_words(operators: Operators | None) -> str:
@@ -226,6 +231,10 @@ def operators_words(operators: Operators | None) -> str:
     return f"{name} {times} ({100 * shift.share:.0f} % of the change{detail})"
 
 
+def _plain(*texts: str) -> list[Phrase]:
+    return [Phrase("", text, words=text) for text in texts]
+
+
 def _both(pair: tuple[float, float] | None, form: str) -> str:
     return " → ".join(f"{number:{form}}" for number in pair or ())
 
@@ -234,11 +243,7 @@ def _fitted(lead: str, state: str, statements: Sequence[Phrase]) -> str:
     """Join the lead, the first phrases and all alarms; if a lead leaves no room for these, the state replaces it."""
     leads = lead, state.replace("_", " ")
     for lead, most in product(leads, range(len(statements), -1, -1)):
-        texts = [
-            phrase.words or f"{phrase.label} {phrase.value}".strip()
-            for place, phrase in enumerate(statements)
-            if place < most or phrase.is_alarm
-        ]
+        texts = [phrase.words for place, phrase in enumerate(statements) if place < most or phrase.is_alarm]
         joint = "; " if ":" in lead else ": "
         text = printable(joint.join(filter(None, (lead, "; ".join(texts)))), replacement=REPLACEMENT)
         if len(text.encode()) <= SENTENCE_BYTES:
@@ -273,14 +278,14 @@ def _lead(result: Result) -> str:
 
 
 def _cause(causes: Causes, subject: str) -> str:
-    if causes.cause == "image":
-        return subject
-    if causes.cause == "both":
-        return f"host {shift_words(causes.host)}, {subject} {shift_words(causes.image)}"
-    if causes.cause == "load":
-        return "load, with more or fewer requests than before"
-    if causes.cause == "host":
-        return "host"
+    known = {
+        "image": subject,
+        "host": "host",
+        "load": "load, with more or fewer requests than before",
+        "both": f"host {shift_words(causes.host)}, {subject} {shift_words(causes.image)}",
+    }
+    if causes.cause != "unknown":
+        return known[causes.cause]
     if causes.unknown_siblings:
         return f"host or {subject}: siblings not compared yet"
     if causes.unknown_waiting:

@@ -12,14 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import labelled_tags
-from infercanary.render.document import Chart, Document, Fact, Series
+from infercanary.render.document import Document, Fact
 from infercanary.render.text import render_text
 from infercanary.render.units import count, quantities, value
 
@@ -177,9 +175,8 @@ class TimingResult:
     @property
     def document(self) -> Document:
         """The result as every renderer shows it."""
-        medians = self.medians
         repeats = sum(len(run.latencies) for run in self.runs)
-        latency = f"median {value(self.median, 's')}" if medians else "no median"
+        latency = f"median {value(self.median, 's')}" if self.medians else "no median"
         environment = (f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment)
         return Document(
             name=self.canary,
@@ -190,7 +187,6 @@ class TimingResult:
                 Fact("tags", quantities(self.tags, "ratio")),
                 Fact("environment", ", ".join(environment)),
             ],
-            charts=[Chart("medians of runs", "points", [Series("runs", medians)])],
         )
 
     def __str__(self) -> str:
@@ -204,5 +200,4 @@ class TimingResult:
         except ModuleNotFoundError:  # the bare install, where the text is shown
             return None
         parts: Any = environment().get_template("document.html").module
-        # A chart's style is a page's, and must not reach the notebook.
-        return str(parts.document(msgspec.structs.replace(self.document, charts=())))
+        return str(parts.document(self.document))

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from infercanary.contract.text import all_printable
 from infercanary.render.document import Document
 
@@ -39,3 +41,8 @@ def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more
 def json_line(value: object) -> str:
     """Return ``value`` as one line of JSON in ASCII. Its texts are printable, since `jq -r` prints them raw."""
     return json.dumps(all_printable(value)) + "\n"
+
+
+def plain_values(value: object) -> Any:
+    """Return structs and collections as plain values; a number that is not finite is None."""
+    return msgspec.json.decode(msgspec.json.encode(value))

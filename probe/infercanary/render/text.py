@@ -1,29 +1,20 @@
-"""Documents as text for a terminal."""
+"""Documents as text for a terminal, without their charts."""
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
 from collections.abc import Sequence
-from statistics import median
 
 from infercanary.contract.text import printable, shortened
-from infercanary.render.document import Chart, Document, Table
-from infercanary.render.scale import chart_scale, finite_values, part_medians
-from infercanary.render.units import value
+from infercanary.render.document import Document, Table
 
 _LABEL, _MOST_CELL = 11, 28  # columns of a label at least, and of a cell at most
-_BESIDE_BARS = 43  # columns: indentation, label, median
 _TEXT = 2000  # characters of one text
-_BARS = " ▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(
-    {
-        **dict(zip(_BARS[1:], ".:-=+*%#", strict=True)),
-        "▲": "^", "→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
-    }
-)  # fmt: skip
-_UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|MB|GB|J)\b|%)|(?<=,) (?=[^][ ]+])| (?=\[[^][ ]+, [^][ ]+])")
+    {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}
+)
+_UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|[kMG]?B|J)\b|%)|(?<=,) (?=[^][ ]+])| (?=\[[^][ ]+, [^][ ]+])")
 
 
 def render_texts(documents: Sequence[Document], notes: Sequence[str] = (), width: int = 80) -> str:
@@ -41,7 +32,6 @@ def render_text(document: Document, width: int = 80) -> str:
         wrapped(head, width),
         _labelled(facts, width),
         *(_table(table, width) for table in document.tables),
-        *(_table(_drawn(chart, width - _BESIDE_BARS), width) for chart in document.charts),
         _labelled(advice, width),
     ]
     texts = ["\n".join(printable(line.rstrip()) for line in block) for block in blocks]
@@ -86,24 +76,3 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
             head += f"{shortened(cell, size):<{size}}  "
         lines += wrapped(last, max(width, len(head) + _LABEL), head, " " * len(head))
     return lines
-
-
-def _drawn(chart: Chart, width: int) -> Table:
-    """Return a chart as a table: each series with its median, as bars of a histogram or of its points in time."""
-    scale, rows = chart_scale(chart), []
-    if scale is None:
-        return Table("", (), ())
-    size = max(math.ceil(len(series.values) / width) for series in chart.series)
-    for series in chart.series:
-        numbers = finite_values(series.values)
-        if chart.kind == "points":
-            medians = part_medians(series.values, size)
-            heights = [0.0 if number is None else max(0.1, scale.place(number)) for number in medians]
-        else:
-            heights = scale.heights(numbers, width)
-        bars = "".join(_BARS[math.ceil(8 * height)] for height in heights)
-        rows.append((series.label, value(median(numbers), chart.unit) if numbers else "", bars))
-    if places := {mark // size for mark in chart.marks}:
-        rows.append(("", "", "".join("▲" if place in places else " " for place in range(max(places) + 1))))
-    ends = f"{value(scale.low, chart.unit)} to {value(scale.high, chart.unit)}"
-    return Table("", (chart.title, "median", ends), rows)

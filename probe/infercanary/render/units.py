@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
+_SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
+_BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 _FACTORS = 10.0  # from this ratio on a shift is written as a factor
 
 
 def value(number: float | None, unit: str | None) -> str:
-    """Return a latency in four digits, such as ``57.5 ms``.
+    """Return a latency in four digits, such as ``57.5 ms``; a count in all of its digits.
 
     Args:
         number: In ``unit``; None is "unknown".
@@ -17,11 +19,9 @@ def value(number: float | None, unit: str | None) -> str:
     """
     if number is None:
         return "unknown"
-    if unit != "s":
-        return short(number, 4)
-    size = abs(number) / 0.99995  # of this in a unit on, four digits are 1 of it
-    factor, name = (1, "s") if size >= 1 else (1e3, "ms") if size >= 1e-3 else (1e6, "µs")
-    return f"{short(factor * number, 4)} {name}"
+    if unit == "s":
+        return _scaled(number, 4, _SECONDS)
+    return f"{number:,}" if isinstance(number, int) else short(number, 4)
 
 
 def quantity(number: float, unit: str) -> str:
@@ -50,8 +50,7 @@ def size(number: float) -> str:
     Args:
         number: Bytes.
     """
-    factor, name = (1e9, "GB") if number >= 999.5e6 else (1e6, "MB")
-    return f"{short(number / factor, 3)} {name}"
+    return _scaled(number, 3, _BYTES)
 
 
 def short(number: float, digits: int = 2) -> str:
@@ -103,3 +102,10 @@ def interval(shift: float, low: float, high: float) -> str:
     is_factor = max(shift, low, high) >= _FACTORS
     text, *ends = (percent(ratio, is_factor) for ratio in (shift, low, high))
     return f"{text} [{', '.join(end.removesuffix(' %') for end in ends)}]"
+
+
+def _scaled(number: float, digits: int, units: Mapping[str, float]) -> str:
+    """Return a number in the largest unit of which there is one, as rounded to ``digits``; else in the last one."""
+    rounded = abs(number) / (1 - 0.5 / 10**digits)
+    name = next((name for name, factor in units.items() if rounded >= factor), [*units][-1])
+    return f"{short(number / units[name], digits)} {name}"

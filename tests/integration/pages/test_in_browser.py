@@ -15,7 +15,6 @@ from docs.chromium import Tab, tab
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document, scan_document
-from infercanary.compare.efficiency import Efficiency
 from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.exporter.runbooks import page as runbooks
@@ -34,19 +33,18 @@ WIDTHS = (400, 800, 1200, 1920)
 def report() -> str:
     rng = np.random.default_rng(1)
     before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
-    files = (["/srv/journals/before-the-upgrade.jsonl"], [f"/srv/{LONG}.jsonl"])
-    result = compare_runs("", before, after, files=files)
+    result = compare_runs("", before, after)
     both = RecordedRuns([np.concatenate([before.every, after.every])])
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=LONG, origin="1.5", engine="torch 2.13.0",
-        device="NVIDIA H100 80GB HBM3", starts=3, runs=300, median=0.004, deviation=0.01, p90=0.0041, load=2.0,
-        first_run=0.1, slower=0.0, medians=(0.004, 0.0041, 0.00405),
-        efficiency=Efficiency(throughput=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.01),
+        device="NVIDIA H100 80GB HBM3", starts=3, runs=300, latency_median_seconds=0.004,
+        latency_deviation_ratio=0.01, latency_p90_seconds=0.0041, load_seconds=2.0, first_run_seconds=0.1,
+        throughput_samples_per_second=2000.0, throughput_from="sweep, batch 8", cost_per_1000=0.01,
     )  # fmt: skip
     documents = [
         overview_document([row]),
         comparison_document(result, before, after),
-        scan_document(scan_runs("", both, files=["one.csv"], components={}), both),
+        scan_document(scan_runs("", both, components={}), both),
     ]
     return render_page(f"before → {LONG}", documents, ["a note"], ["infercanary compare before after"])
 

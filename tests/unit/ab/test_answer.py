@@ -19,7 +19,6 @@ from infercanary.ab.document import experiment_document
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.command.settings import UsageError
-from infercanary.compare import options
 from infercanary.compare.options import Output
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.origin import Origin
@@ -104,7 +103,7 @@ def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, **output):
 def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
     found = pairs(5, 1.1, torch="2.13.0")
     answer = answered(found)
-    assert (answer.verdict, answer.exit_code, answer.restart_sd_from) == ("regressed", 1, "measured")
+    assert (answer.verdict, answer.exit_code) == ("regressed", 1) and "measured on" in answer.restart_sd_from
     assert 0.05 < answer.low < answer.shift < answer.high < 0.15 and answer.level > 0.95
     assert len(answer.pairs) == 5 and all(pair.shift > 0.05 for pair in answer.pairs)
     assert ": image; torch 2.7.0 → 2.13.0; compute" in answer.sentence
@@ -178,7 +177,7 @@ def test_every_format_has_the_answer_of_the_worst_canary(capsys, tmp_path):
     assert 'class="regressed"' in Path(files["html"]).read_text()
     assert "<failure" in Path(files["junit"]).read_text()
     code, out = shown(capsys, found, form="github")
-    assert code == 1 and "**slow: regressed" in out and "| A: search:1.4 | B: search:1.5 |" in out
+    assert code == 1 and "**slow: regressed" in out and "| before | after |" in out
     code, out = shown(capsys, found, "interrupted", signal=2, form="json")
     assert (code, json.loads(out)["exit_code"]) == (130, 130)
 
@@ -261,7 +260,7 @@ def test_the_policy_in_use_decides_and_is_named():
     """A shift of 2 % is no change by default, and is one where 1.5 % counts."""
     rng = random.Random(4)
     found = [TurnPair(turn(rng, 0.02), turn(rng, 0.0204)) for _ in range(12)]
-    strict = ExperimentJudge(12, options.adjusted(EXPERIMENT, 1.5, 0.9))
+    strict = ExperimentJudge(12, EXPERIMENT.but(smallest_effect=0.015, clear_zone=0.005, confidence=0.9))
     default, stricter = (answered(found, judge=judge) for judge in (JUDGE, strict))
     assert (default.smallest_effect, stricter.smallest_effect) == (0.03, 0.015)
     assert (default.verdict, stricter.verdict) == ("equivalent", "regressed")

@@ -140,7 +140,6 @@ TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a s
         ("old new --budget nan", "--budget nan: give seconds from 10 to 86400"),
         ("old new --start-timeout 0", "--start-timeout 0: give seconds from 1 to 86400"),
         ("old new --smallest-effect 0", "--smallest-effect 0: give a percentage from 0.1 to 50, such as 3"),
-        ("old new --confidence 1", "--confidence 1: give a share from 0.5 to 0.999999, such as 0.99"),
         ("old new --expect 40%", "--expect 40%: give a shift of latency with its sign: -40% is 40 % faster"),
         ("old new --html /no/such/folder/a.html", "--html: no folder `/no/such/folder`; make it, or mount a volume"),
         ("old new --html .", "--html: `.` is a folder; name a file in it"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def test_the_last_level_against_the_first(numbers, levels, verdict, code):
     for number, change in enumerate(result.changes, 1):
         assert change.index == pytest.approx(60 * number, abs=3)
         assert change.low < levels[number] / levels[number - 1] - 1 < change.high
+    shift = math.prod(1 + change.shift for change in result.changes) - 1
+    assert result.shift == pytest.approx(shift), "the sentence says what the table says"
     assert [level.median for level in result.levels] == pytest.approx(levels, rel=0.01)
     assert sum(level.runs for level in result.levels) == result.runs
     assert result.sentence.startswith(verdict)

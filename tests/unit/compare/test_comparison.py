@@ -20,6 +20,7 @@ from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts, RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.policy import FILES
+from infercanary.judge.result import Causes
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import learn
 from infercanary.pages.sentence import SENTENCE_BYTES
@@ -60,21 +61,21 @@ def test_verdicts_and_exit_codes(numbers):
             "", old, RecordedRuns([np.array(numbers(level, seed=7))]), restart_sd=restart_sd
         )
         assert (result.verdict, result.exit_code) == (verdict, code), result.sentence
-    assert (result.unit, result.causes, result.restart_sd_from) == (None, None, "given")
+    assert (result.unit, result.causes, result.restart_sd_from) == (None, Causes(), "as given")
 
 
 def test_what_restarts_do_is_assumed_until_they_are_seen(numbers):
     one = compare_runs("", series(numbers, 0.02, 0.02, count=8), RecordedRuns([np.array(numbers(0.02, 8))]))
-    assert one.restart_sd_from == "estimated"
+    assert one.restart_sd_from == "estimated from 1 restart and the prior"
     short = RecordedRuns([np.array(numbers(0.02)), np.array([0.02])])
     two = compare_runs("", short, series(numbers, 0.02))
-    assert (two.restart_sd, two.restart_sd_from, two.restarts_seen) == (learn([]).sd, "assumed", 0)
+    assert two.restart_sd == learn([]).sd and "assumed" in two.restart_sd_from
     assert two.verdict == "inconclusive"
     several = compare_runs("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
-    assert (several.restart_sd_from, several.restarts_seen, several.starts) == ("estimated", 3, 5)
+    assert several.restart_sd_from.startswith("estimated from 3 restarts") and several.starts == 5
     assert 0.01 < several.restart_sd < 0.02
     given_ = compare_runs("", series(numbers, 0.02), series(numbers, 0.02), restart_sd=0.003)
-    assert (given_.restart_sd, given_.restart_sd_from) == (0.003, "given")
+    assert (given_.restart_sd, given_.restart_sd_from) == (0.003, "as given")
     assert several.runs == 500 and one.baseline.median == pytest.approx(0.02, rel=0.01)
 
 
@@ -123,7 +124,7 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
     assert "the last one: out of memory" in none.next[0]
     alike = compare_runs("", old._replace(attempts=failing), new._replace(attempts=failing), restart_sd=0.0)
     assert (alike.verdict, alike.failures_rose) == ("regressed", False) and "failed" not in alike.sentence
-    assert compare_runs("", series(numbers, 0.02), series(numbers, 0.02)).failures_rose is None
+    assert compare_runs("", series(numbers, 0.02), series(numbers, 0.02)).failures_rose is False
 
 
 @pytest.mark.parametrize(
@@ -132,12 +133,11 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         ((200, 0), (50, 40), True), ((200, 0), (50, 5), True), ((200, 0), (50, 4), False),
         ((40, 0), (40, 10), True), ((40, 0), (40, 9), False), ((10_000, 0), (100_000, 4_000), False),
         ((100_000, 4_000), (100_000, 5_100), True), ((50, 40), (50, 40), False), ((50, 40), (200, 0), False),
-        ((8, 0), (40, 32), True), ((10_000, 0), (20, 2), False), ((0, 0), (40, 40), None), ((40, 40), None, None),
+        ((8, 0), (40, 32), True), ((10_000, 0), (20, 2), False), ((0, 0), (40, 40), False), ((40, 40), None, False),
     ],
 )  # fmt: skip
 def test_which_rise_of_failures_is_clear(before, after, rose):
-    words = rise(Attempts(*before), after and Attempts(*after))
-    assert (words if words is None else bool(words)) is rose
+    assert bool(rise(Attempts(*before), after and Attempts(*after))) is rose
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(3, 60), st.integers(0, 60))
@@ -165,19 +165,15 @@ def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
 def test_a_journal_says_which_phase_and_whether_the_host(journal):
     old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
     image = read([journal("image", [0.024, 0.0241], torch="2.13.0")]).canaries["resnet18"]
-    result = compare_runs("resnet18", old, image, files=(["old"], ["image"]))
+    result = compare_runs("resnet18", old, image)
     assert ": image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in result.sentence
     assert "(20.1 → 24 ms)" in result.sentence
     assert result.sentence.startswith(("regressed +19.9", "regressed +20."))
-    assert result.phases["compute"].moved and result.phases["compute"].share == pytest.approx(1, abs=0.01)
-    assert not result.phases["h2d"].moved and result.phases["h2d"].share == pytest.approx(0, abs=0.01)
-    assert not result.controls["cpu_spin"].moved
-    assert result.causes is not None and result.causes.cause == "image"
-    assert (result.unit, result.baseline.files, len(result.candidate.environments)) == ("s", ["old"], 1)
+    assert result.causes.cause == "image" and result.causes.phases == {"compute": pytest.approx(1, abs=0.01)}
+    assert (result.unit, len(result.candidate.environments)) == ("s", 1)
     host = read([journal("host", [0.024, 0.0241], control=1.2)]).canaries["resnet18"]
     result = compare_runs("resnet18", old, host)
     assert ": host; compute phase; controls cpu_spin +" in result.sentence
-    assert result.controls["cpu_spin"].moved
 
 
 def test_a_journal_says_that_the_answers_changed(journal):
@@ -187,7 +183,7 @@ def test_a_journal_says_that_the_answers_changed(journal):
         outputs = {"resnet18": now} if now else {}
         new = read([journal(name, [0.015, 0.0151], outputs=outputs)]).canaries["resnet18"]
         result = compare_runs("resnet18", old, new)
-        assert result.verdict == "improved" and result.causes is not None
+        assert result.verdict == "improved"
         assert ("output changed (relative error 0.63)" in result.sentence) is said
         assert (result.causes.output_error is None) == (not now)
 
@@ -254,10 +250,8 @@ def test_weights_of_one_drawing_are_no_other_model(journal):
     ("log", "se", "restarts", "starts", "words"),
     [
         (0.0, 0.03, (0.0, 30.0), (1, 1), "about "),
-        (0.0, 0.001, (0.01, 4.0), (1, 1), "more starts a side would settle it; more runs alone would not"),
-        (0.05, 0.001, (0.01, 4.0), (1, 1), "more start"),
-        (math.log(1.0298), 0.001, (0.01, 4.0), (1, 1), "will hardly settle it"),
-        (0.0, 0.001, (0.2, 4.0), (1, 1), "will hardly settle it"),
+        (0.0, 0.001, (0.01, 4.0), (1, 1), "give each side more starts: more runs alone would not settle it"),
+        (0.05, 0.001, (0.01, 4.0), (1, 1), "more starts"),
         (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more of one start"),
     ],
 )

@@ -20,7 +20,6 @@ from measured_starts import compared
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs, concluded
 from infercanary.compare.document import comparison_document, scan_document
-from infercanary.compare.efficiency import Efficiency
 from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
@@ -49,9 +48,7 @@ def test_golden_text(journal: Callable[..., str], tmp_path: Path, monkeypatch: p
     documents = []
     for name in ("new", "few"):
         old, new = (read([file]).canaries["resnet18"] for file in ("old", name))
-        documents.append(
-            comparison_document(compare_runs("resnet18", old, new, files=(["old"], [name])), old, new)
-        )
+        documents.append(comparison_document(compare_runs("resnet18", old, new), old, new))
     series = RecordedRuns([np.array([20.0, 20.1, 20.2, 20.1] * 12 + [24.0, 24.1, 24.2, 24.1] * 12)])
     documents.append(scan_document(scan_runs("", series), series))
     text = render_texts(documents, ["a note"])
@@ -90,7 +87,7 @@ def test_json_is_as_the_schema_says_whatever_is_not_finite() -> None:
     )
     validate(answer, json.loads((SCHEMAS / "compare.v1.json").read_text()))
     assert answer["measures"]["energy"] == {
-        "verdict": "inconclusive", "words": "energy", "unit": "joules", "before": 0.5, "after": 0.55, "shift": 0.1,
+        "state": "inconclusive", "before": 0.5, "after": 0.55, "shift": 0.1,
         "low": -1.0, "high": None,
     }  # fmt: skip
     for broken in (
@@ -102,20 +99,19 @@ def test_json_is_as_the_schema_says_whatever_is_not_finite() -> None:
             validate(broken, json.loads((SCHEMAS / "compare.v1.json").read_text()))
 
 
-def test_rows_of_stores_are_tables_without_empty_columns_in_80_columns() -> None:
-    sweep = Efficiency(
-        throughput=123_456.0, throughput_from="sweep", best_load="batch 8 with 4 requests at a time",
-        cost_per_1000=0.0347, energy_per_1000=1234.5, host_memory=12.3e9,
-    )  # fmt: skip
+def test_rows_of_stores_are_tables_in_80_columns() -> None:
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=f"registry.test/{'team/' * 9}search:1",
-        origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, median=0.0575,
-        deviation=0.1234, p90=0.06123, load=2.0, first_run=None, slower=0.0, medians=(0.004,), efficiency=sweep,
-        model="file:1",
+        origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, model="file:1",
+        latency_median_seconds=0.0575, latency_deviation_ratio=0.1234, latency_p90_seconds=0.06123, load_seconds=2.0,
+        first_run_seconds=None, throughput_samples_per_second=123_456.0,
+        throughput_from="sweep, batch 8 with 4 requests at a time", cost_per_1000=0.0347, energy_per_1000_joules=1234.5,
+        host_memory_bytes=12.3e9,
     )  # fmt: skip
     slow = msgspec.structs.replace(
-        row, host="cpu-host-1", median=0.5, slower=115.5, image="search:2", deviation=None, device="EPYC"
-    )
+        row, host="cpu-host-1", latency_median_seconds=0.5, latency_above_fastest_ratio=115.5, image="search:2",
+        latency_deviation_ratio=None, device="EPYC",
+    )  # fmt: skip
     document = overview_document([row, slow, msgspec.structs.replace(row, canary="other")])
     parts = ("latency", "cold start", "throughput and cost", "memory")
     assert [table.title for table in document.tables] == [
@@ -126,10 +122,10 @@ def test_rows_of_stores_are_tables_without_empty_columns_in_80_columns() -> None
     assert cells == [
         {"median": "500 ms", "SD": "", "slower": "11,600 %", "p90": "61.23 ms", "starts": "3", "runs": "123,456",
          "of": names},
-        {"load": "2 s", "of": names},
+        {"load": "2 s", "first run": "", "of": names},
         {"samples/s": "123,500", "cost of 1,000": "0.0347", "energy of 1,000": "1,230 J",
-         "of": f"{names} · sweep · batch 8 with 4 requests at a time"},
-        {"host memory": "12.3 GB", "of": names},
+         "of": f"{names} · sweep, batch 8 with 4 requests at a time"},
+        {"host memory": "12.3 GB", "device memory": "", "of": names},
     ]  # fmt: skip
     assert facts(document).keys() == {"service", "origin", "engine", "model"}
     assert max(map(len, render_text(document).splitlines())) <= 80

@@ -8,7 +8,9 @@ from infercanary.contract.measures import HOST_MEMORY
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Doubts, Looks, Part
+from infercanary.judge.shift import Restarts
 from infercanary.pages.from_result import (
     causes_facts,
     measures_table,
@@ -31,7 +33,7 @@ OF_THE_CHANGE = {"due to the host", "due to the image", "bottleneck", "phase", "
 
 
 def values(facts: list[Fact]) -> dict[str, object]:
-    return {fact.label: fact.value for fact in facts}
+    return {fact.label: fact.value for fact in facts if fact.value}
 
 
 @pytest.mark.parametrize("is_change", [True, False])
@@ -46,7 +48,7 @@ def test_causes_are_facts(is_change: bool) -> None:
         "cold start, load": "2.0 → 9.0 s",
     }
     assert facts.items() >= expected.items()
-    assert causes_facts(Causes()) == []
+    assert values(causes_facts(Causes())) == {}
 
 
 def test_what_a_sentence_leaves_out_is_a_fact() -> None:
@@ -59,6 +61,17 @@ def test_what_a_sentence_leaves_out_is_a_fact() -> None:
     left_out = {label for label, value in facts.items() if str(value) not in words}
     assert left_out >= {"2 contended starts", "compared on", "gpu_busy"} and "output changed" not in left_out
     assert (facts["compared on"], facts["2 contended starts"]) == ("3 hosts", "excluded")
+
+
+@pytest.mark.parametrize(
+    ("sd", "words"),
+    [(LIVE.pool.restart_sd, "assumed: no restart observed yet"), (0.02, "estimated from other services")],
+)
+def test_the_restart_variance_is_from_one_place_on_every_surface(sd: float, words: str) -> None:
+    result = upgraded("unconfirmed", restart=Restarts(sd, LIVE.pool.restart_df))
+    text = sentence(result)
+    assert f"restart variance {words}" in text
+    assert values([*verdict_document(result, text, {}).facts])["restart variance"] == words
 
 
 def test_the_document_of_a_verdict() -> None:
@@ -84,23 +97,24 @@ def test_the_document_of_a_verdict() -> None:
         [0.02, 0.021, None],
         [None, None, 0.022],
     ] and chart.marks == [2]
-    assert [table.title for table in document.tables] == ["measures", "operators"]
+    assert [table.title for table in document.tables if table.rows] == ["measures", "operators"]
     few = verdict_document(upgraded("settling", None, looks=Looks(0, 5), runs=3), "words", {})
-    assert values([*few.facts])["progress"] == "collecting: 3 of 5 runs" and not few.tables
+    assert values([*few.facts])["progress"] == "collecting: 3 of 5 runs" and not any(
+        table.rows for table in few.tables
+    )
 
 
 def test_tables() -> None:
     table = operators_table(CAUSES.operators)
-    assert table is not None
     assert table.rows == [("aten::conv2d", "grew", "9.8 ms", "31.2 ms", "84 %", "cuda:0 → cpu; 8x3")]
-    assert operators_table(Operators("unexplained")) is operators_table(None) is measures_table({}) is None
+    assert not any(t.rows for t in (operators_table(Operators("unexplained")), operators_table(None)))
     verdicts = {
         "throughput@8x1": MeasureVerdict("equivalent", -0.01, -0.02, 0.0, 200.0, 198.0),
         "spread": MeasureVerdict("settling"),
         HOST_MEMORY: MeasureVerdict("regressed", 0.31, 0.28, 0.34, 1e9, 1.31e9),
     }
     measures = measures_table(verdicts)
-    assert measures is not None and measures.rows == [
+    assert measures.rows == [
         ("host memory", "regressed", "1 GB", "1.31 GB", "+31.0 % [+28.0, +34.0]"),
         ("throughput at batch 8", "equivalent", "200 samples/s", "198 samples/s", "-1.0 % [-2.0, +0.0]"),
         ("run-to-run spread", "settling", "", "", "too few values"),

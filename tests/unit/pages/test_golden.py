@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[2] / "golden" / "pages"
 SAMPLE = document("resnet18")
 RENDERED = {
     "report.html": render_page("old → new", [SAMPLE], ["a note"], ["made by hand"]).replace(STYLE, ""),
-    "comment.md": render_markdown([SAMPLE], ["a note"], ("A", "B")),
+    "comment.md": render_markdown([SAMPLE], ["a note"]),
     "junit.xml": render_junit(
         [
             SAMPLE,

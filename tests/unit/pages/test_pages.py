@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -34,8 +31,11 @@ def figure(chart: Chart) -> str:
 
 def path(drawing: str, style: str) -> list[tuple[float, float]]:
     """Points of a path, in places by shares of the scale."""
-    [data] = re.findall(rf'<path class="{style}" d="([^"]*)"', drawing)
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.e+]+) ([\d.]+)", data)]
+    [(data, *scale)] = re.findall(
+        rf'<path class="{style}" d="([^"]*)"(?: transform="scale\((\S+) (\S+)\)")?', drawing
+    )
+    right, up = (float(factor or 1) for factor in scale)
+    return [(right * float(x), up * float(y)) for x, y in re.findall(r"[ML]([\d.e+]+) ([\d.]+)", data)]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,10 @@ def test_one_series_is_a_line_and_a_scanned_one_has_levels() -> None:
     assert len(path(figure(Chart("a", "points", series)), "line new")) == 4
     drawing = figure(Chart("a", "points", series, levels=[(0, 2, 1.0), (2, 2, 3.0)]))
     assert len(path(drawing, "dots new")) == 4
+    dots = path(drawing, "dots new")
     assert path(drawing, "level") == [
-        (0, path(drawing, "dots new")[0][1]),
-        (2, path(drawing, "dots new")[3][1]),
+        (0, pytest.approx(dots[0][1], abs=1e-3)),
+        (2, pytest.approx(dots[3][1], abs=1e-3)),
     ]
 
 
@@ -128,18 +129,14 @@ def test_a_report_loads_nothing() -> None:
     )
 
 
-def test_a_file_is_written_whole_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, link = tmp_path / "real.html", tmp_path / "link.html"
-    link.symlink_to(real)
-    write(str(link), "text")
-    assert link.is_symlink() and real.read_text() == "text"
-    for path, fault in ((tmp_path, "cannot be written"), (tmp_path / "a" / "b", "No such")):
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    for path, fault in (
+        (tmp_path, "cannot be written"),
+        (tmp_path / "a" / "b", "No such"),
+        ("/dev/full", "No space"),
+    ):
         with pytest.raises(UsageError, match=f"^--junit .*{fault}"):
             write(str(path), "text", "--junit")
-    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(UsageError, match="No space left"):
-        write(str(real), "more")
-    assert real.read_text() == "text" and {*tmp_path.iterdir()} == {real, link}
 
 
 cells = st.one_of(st.text(), st.floats(), st.none(), st.integers())

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -77,28 +75,16 @@ def test_no_line_is_wider_than_the_terminal_or_ends_in_spaces(width: int) -> Non
 def test_texts_of_others_are_printable_and_short() -> None:
     hostile = "\x1b[31m\u202eevil\x00\n" * 3000
     table = Table(hostile, (hostile, hostile), [(hostile, hostile)])
-    chart = Chart(hostile, "distributions", [Series(hostile, [1.0])])
     document = Document(
         name=hostile,
         sentence=hostile,
         facts=[Fact(hostile, hostile)],
         tables=[table],
-        charts=[chart],
         notes=[hostile],
     )
     text = render_text(document)
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text) < 60_000
-
-
-@pytest.mark.parametrize("kind", ["points", "distributions"])
-@pytest.mark.parametrize("values", [[-9e9, 9e9], [5e-324] * 20, [1.0] * 30 + [9e9], [3.0, None, math.nan]])
-def test_any_series_has_bars_on_the_scale(
-    kind: Literal["points", "distributions"], values: list[float]
-) -> None:
-    document = Document(charts=[Chart("a", kind, [Series("b", values), Series("none", [None])], marks=[1])])
-    _, bars, *others = render_text(document).splitlines()
-    assert re.search("[▁▂▃▄▅▆▇█]", bars) and "▲" in others[-1] and max(map(len, [bars, *others])) <= 80
 
 
 def test_a_number_stays_with_its_unit_and_its_interval() -> None:
@@ -108,7 +94,7 @@ def test_a_number_stays_with_its_unit_and_its_interval() -> None:
 
 
 def test_the_nearest_ascii() -> None:
-    assert plain("▁█ ▲ 57 µs → ×2 ± 1 ö") == ".# ^ 57 us -> x2 +/- 1 ?"
+    assert plain("57 µs → ×2 ± 1 ö") == "57 us -> x2 +/- 1 ?"
 
 
 def test_json_has_the_worst_documents_fields_first() -> None:
@@ -137,6 +123,9 @@ def test_json_has_the_worst_documents_fields_first() -> None:
         (units.value(None, "s"), "unknown"),
         (units.size(999.9e6), "1 GB"),
         (units.size(999.4e6), "999 MB"),
+        (units.size(128), "128 B"),
+        (units.size(128e3), "128 kB"),
+        (units.value(1_234_567, ""), "1,234,567"),
         (units.quantity(12_345.6, "samples/s"), "12,300 samples/s"),
         (units.quantity(0.01234, "joules"), "0.0123 J"),
         (units.quantity(0.999, "ratio"), "99.9 %"),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import numpy as np
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
@@ -18,8 +17,7 @@ from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.rows import Choice
-from infercanary.judge.policy import FILES
-from infercanary.render.units import short
+from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
@@ -59,15 +57,11 @@ a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md).""
     low=0,
     high=100,
     advice="give a percentage from 0 to 100, such as 1",
+    convert=lambda percent: None if percent is None else percent / 100,
     metavar="PERCENT",
     help="Restart SD of one image; 0 if nothing was restarted. Without it, it is estimated from the starts.",
 )
-@click.option(
-    "--same-unit",
-    is_flag=True,
-    help=f"Both files of numbers are in one unit, although one is more than {_MOST_APART:g} times the other.",
-)
-@options.policy(FILES, "the interval")
+@options.policy(FILES)
 @options.expect
 @options.gate
 @options.output("github")
@@ -82,9 +76,7 @@ def command(
     column: str,
     where: Sequence[tuple[str, str]],
     restart_sd: float | None,
-    same_unit: bool,
-    smallest_effect: float | None,
-    confidence: float | None,
+    policy: Policy,
     claimed: float | None,
     gate: Gate,
     **output: Any,
@@ -102,7 +94,6 @@ def command(
     one start do not show by how much: give several starts of each side, or --restart-sd. Two files of numbers are one
     series before and after, unless --restart-sd is given; several files of numbers on a side are one start each.
     """
-    policy = options.adjusted(FILES, smallest_effect, confidence)
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
@@ -112,23 +103,24 @@ def command(
         read(paths, choice=Choice(column, where), ids=picked, apart=every)
         for paths, picked in zip(sides, ids, strict=True)
     )
-    both = _common(old, new, canary)
     documents = []
-    for name, (before, after) in both.items():
-        if not (old.journal or same_unit or (before.in_seconds and after.in_seconds)):
-            _check_units(before, after, new.places[0])
+    notes = [*old.notes, *new.notes]
+    for name, (before, after) in _common(old, new, canary).items():
         result = compare_runs(
             name,
             before,
             after,
-            files=(old.places, new.places),
-            restart_sd=None if restart_sd is None else restart_sd / 100,
+            restart_sd=restart_sd,
             policy=policy,
             gate=gate,
             claimed=claimed,
         )
+        if result.unit is None and not 1 / _MOST_APART <= 1 + (result.shift or 0.0) <= _MOST_APART:
+            raise UsageError(
+                f"{new.places[0]}: {_MOST_APART:g} times the baseline, or a part of it: are both in one unit, such as "
+                "ms? Convert one, or write the unit behind each number (20ms)"
+            )
         documents.append(comparison_document(result, judged(before), judged(after)))
-    notes = [*old.notes, *new.notes]
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
         notes.append(f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}")
     title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
@@ -148,9 +140,7 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
     if old.journal != new.journal or not (are_common or canary):
         there, here = (
-            "one series of numbers"
-            if "" in side.canaries
-            else "canaries " * side.journal + listed(side.canaries)
+            f"{'canaries ' * side.journal}{listed(side.canaries) or 'one series of numbers'}"
             for side in (old, new)
         )
         raise UsageError(
@@ -160,15 +150,3 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     # A canary that never ran or never opened must not go unnoticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}
-
-
-def _check_units(before: RecordedRuns, after: RecordedRuns, place: str) -> None:
-    """Refuse two files of numbers that may be in other units."""
-    if not (before.runs and after.runs):
-        return
-    old, new = (float(np.median(side.every)) for side in (before, after))
-    if not 1 / _MOST_APART <= new / old <= _MOST_APART:
-        raise UsageError(
-            f"{place}: its median is {short(new, 4)}, the baseline's {short(old, 4)}: are both in one unit, such as "
-            "ms? Convert one, or give --same-unit if they are"
-        )

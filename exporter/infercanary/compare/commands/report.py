@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, stores
 from infercanary.compare.content import content
-from infercanary.compare.document import plain
 from infercanary.compare.efficiency import prices
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
-from infercanary.compare.overview import COLUMNS, overview, overview_document
+from infercanary.compare.overview import overview, overview_document
 from infercanary.compare.read import journal_lines
 from infercanary.compare.runs import runs_of_journal, runs_of_start
-from infercanary.compare.terminal import say
-from infercanary.pages.table_csv import Cell, render_csv
-from infercanary.render.json import json_line
+from infercanary.pages.table_csv import Cell
 
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
@@ -79,8 +76,7 @@ def command(
                 f"{hosts[next(iter(journals or hosts))]}: each run is a row of a table; give --format csv or --json, "
                 "without --html, --price and, for a journal, --service"
             )
-        runs = _runs(hosts, journals, canary, service)
-        _show_table(output.form, [*dict.fromkeys(chain.from_iterable(runs))], runs, runs)
+        output.show_rows(_runs(hosts, journals, canary, service))
         return 0
     paths = {host: Path(path) for host, path in hosts.items()}
     rows = overview(paths, canary, service, prices(given_prices, hosts))
@@ -88,9 +84,9 @@ def command(
         raise UsageError(
             f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
         )
-    cells = ({column.name: column.of(row) for column in COLUMNS} for row in rows)
-    _show_table(output.form, [column.name for column in COLUMNS], cells, rows)
-    output = output._replace(form="text" if output.form == "text" else "none")
+    if output.form != "text":
+        output.show_rows([msgspec.structs.asdict(row) for row in rows])
+        output = output._replace(form="none")
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
 
 
@@ -122,14 +118,3 @@ def _runs(
     for note in notes:
         click.echo(f"infercanary: {note}", err=True)
     return rows
-
-
-def _show_table(
-    form: str | None, columns: Sequence[str], rows: Iterable[Mapping[str, Cell]], objects: Sequence[object]
-) -> None:
-    """Print rows as CSV, or ``objects`` as JSON; other formats are a document's."""
-    if form == "csv":
-        for line in render_csv(columns, ([row.get(column) for column in columns] for row in rows)):
-            say(line)
-    elif form == "json":
-        say(json_line(plain(objects)))

@@ -47,9 +47,7 @@ def command(file: str, canary: str, column: str, where: Sequence[tuple[str, str]
     """
     recording = read([file], choice=Choice(column, where))
     documents = [
-        scan_document(
-            scan_runs(name, series, files=recording.places, components=recording.components), series
-        )
+        scan_document(scan_runs(name, series, components=recording.components), series)
         for name, series in pick(recording, canary).items()
     ]
     return Output(**output).show(documents, recording.notes, title=" + ".join(recording.places))

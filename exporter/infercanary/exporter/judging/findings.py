@@ -84,7 +84,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self,
             judgements={**self.judgements, canary: known},
-            sentences={**self.sentences, canary: sentence(known, policy, also=also)},
+            sentences={**self.sentences, canary: sentence(known, also=also)},
             drifts=drifts,
             trials={**self.trials, canary: tried},
             measures={
