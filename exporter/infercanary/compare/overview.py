@@ -137,7 +137,9 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     for canary, group in groupby(rows, key=attrgetter("canary")):
         of_canary = [*group]
         for title, columns in _TABLES.items():
-            numbers = [name for name in columns if columns[name]]
+            numbers = [
+                name for name in columns if columns[name] and any(getattr(row, name) for row in of_canary)
+            ]
             others = [*texts, *(name for name in columns if not columns[name])]
             cells = [
                 (
@@ -150,7 +152,7 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
                 for row in of_canary
             ]
             width = len(numbers) + any(cell[-1] for cell in cells)
-            if any(any(cell[:-1]) for cell in cells):
+            if numbers:
                 names = [*(columns[name] for name in numbers), "of"]
                 tables.append(Table(f"{canary}: {title}", names[:width], [cell[:width] for cell in cells]))
     return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
