@@ -348,15 +348,15 @@ def test_rows_of_several_series_are_refused_and_where_picks_one(kind: str) -> No
     found, _ = read(layout(X), column, where)
     assert all(0 < series.runs <= COUNT for series in found.values())
     line = refused(layout(X), column, f"{name}=none")
-    assert "none" in line or "0 fit" in line
+    assert "none" in line or "0 results" in line
 
 
 def test_where_is_repeatable_and_refused_without_columns() -> None:
     text = table_of([(s, f"{'ab'[i % 2]},{'xy'[i // 2 % 2]}") for i, s in enumerate(X)], "ms,label,zone")
     assert read(text, "ms", "label=b", "zone=x")[0][""].runs == COUNT / 4
     assert read(text, "ms", "label=a", "label=b")[0][""].runs == COUNT
-    assert "leave --column and --where out" in refused("1\n2\n", "", "a=b")
-    assert "leave --column and --where out" in refused("[1, 2]", "", "a=b")
+    assert "no column `a`; give --where one of: none" in refused("1\n2\n", "", "a=b")
+    assert "no column `a`; give --where one of: none" in refused("[1, 2]", "", "a=b")
     assert "no column `q`; give --where one of: ms, label, zone" in refused(text, "ms", "q=1")
 
 
