@@ -25,7 +25,6 @@ _MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment,
 _MAX_CANARIES = 1_000  # a probe has a few
 _MAX_STARTS = 20_000  # a start an hour for two years
 _MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
-_DETAIL = 400  # characters, as a probe writes at most
 
 
 _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
@@ -139,7 +138,7 @@ def recording(
         sample = kept(run)
         runs[run.sequence] = sample, entry.environment
         if sample.failed and run.detail:
-            failures[run.canary] = shown(run.detail, _DETAIL)
+            failures[run.canary] = shown(run.detail, 400)  # as much as a probe writes
     place = " and ".join(places)
     if unsound:
         notes.append(f"{unsound[0]}; {count(len(unsound), 'such run')} in all")

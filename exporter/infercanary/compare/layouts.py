@@ -88,8 +88,8 @@ class Layout(msgspec.Struct, frozen=True):
                 raise UsageError(
                     f"{where}: not as {self.tool} writes it ({shown(repr(error))}); correct it or take it out"
                 ) from None
-        is_run = not any(re.fullmatch(pattern, as_text(row.get(name))) for name, pattern in self.skip.items())
-        return row if is_run else None
+        is_skipped = (re.fullmatch(pattern, as_text(row.get(name))) for name, pattern in self.skip.items())
+        return None if any(is_skipped) else row
 
     def unit_of(self, column: str, row: Row) -> str:
         """Return the unit of a row's cell; empty if it is not known."""
@@ -174,22 +174,19 @@ def table_of(place: str, names: Iterable[str]) -> Layout:
         UsageError: They are a summary's.
     """
     names = {*names}
-    if layout := next((layout for layout in _declared()["tables"] if layout.needs <= names), None):
-        return layout
+    for layout in _declared()["tables"]:
+        if layout.needs <= names:
+            return layout
     refuse_summary(place, names)
     return Layout()
 
 
 def document_of(document: object) -> Layout | None:
     """Return the layout of a JSON document; None if it is not known."""
-    return next(
-        (
-            layout
-            for layout in _declared()["documents"]
-            if all(_at(document, path) not in (None, []) for path in layout.needs)
-        ),
-        None,
-    )
+    for layout in _declared()["documents"]:
+        if all(_at(document, path) not in (None, []) for path in layout.needs):
+            return layout
+    return None
 
 
 def refuse_summary(place: str, names: Iterable[str] = (), text: str = "") -> None:

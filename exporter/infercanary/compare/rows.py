@@ -89,7 +89,7 @@ def read_rows(
         # No run ended well, and so none may have the column.
         usual = [file.column or next(iter(layout.columns), "")]
     elif file.column or not usual:
-        column = file.column or _only_times([row for _, row in head], names)
+        column = file.column or _only_times(head, names)
         usual = [pick_column(place, names, column)]
         if column != file.column and len(names) > 1:
             file.notes.append(f"{place}: read `{shown(column)}`, the only column of times")
@@ -113,7 +113,7 @@ def read_rows(
             continue
         for name in watched:
             if (text := as_text(row.get(name))) and len(kinds[name]) < _MOST_VALUES:
-                kinds[name][text[:200]] = None
+                kinds[name][text] = None
         told = outcomes(row)
         found = signs(told)
         seen |= found
@@ -193,11 +193,11 @@ def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
     return bool(words & WORDS["series"]) and "value" not in words and None in map(plain_number, cells)
 
 
-def _only_times(rows: Sequence[Row], names: Iterable[str]) -> str:
+def _only_times(head: Sequence[tuple[str, Row]], names: Iterable[str]) -> str:
     """Return the column that is named like a latency and is the only one that may be one; empty if there is none."""
     candidates = []
     for name in names:
-        cells = [text for row in rows if (text := as_text(row.get(name)))]
+        cells = [text for _, row in head if (text := as_text(row.get(name)))]
         are_numbers = sum(bool(parsed(text)[0]) for text in cells) > len(cells) / 2
         if are_numbers and not outcome_kind(name) and not words_of(name) & WORDS["never a time"]:
             candidates.append(name)

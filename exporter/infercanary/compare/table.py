@@ -19,9 +19,9 @@ from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
 _BEGINNING = 4096  # bytes by which a text of a tool is known
 _DEEPEST = 20  # objects in objects
-_SEPARATOR = re.compile(r'^"?sep=([^"])"?$', re.IGNORECASE | re.MULTILINE)
+_SEPARATOR = re.compile(r'(?im)^"?sep=([^"])"?$')
 """Excel's first line."""
-_COMMENT = re.compile(rb'^[ \t]*(?:#|"?sep=).*', re.MULTILINE)
+_COMMENT = re.compile(rb'(?m)^[ \t]*(?:#|"?sep=).*')
 
 
 def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
@@ -171,7 +171,7 @@ def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False)
 
 def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, RecordedRuns]:
     """Read a table, or lines with one number; the names of the columns may be in a comment ``before``."""
-    comment = ["", *re.findall(r"^\s*#+\s*(.*)$", before, re.MULTILINE)][-1]
+    comment = ["", *re.findall(r"(?m)^\s*#+\s*(.*)$", before)][-1]
 
     def cells(line: str, sign: str) -> list[str]:
         rows = csv.reader([line[: csv.field_size_limit()]], delimiter=sign, skipinitialspace=True)
