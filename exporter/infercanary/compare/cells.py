@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TypeGuard
-
-import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import shown
@@ -105,4 +104,7 @@ def as_text(cell: object) -> str:
         return cell
     if cell is None or cell != cell:  # NaN
         return ""
-    return msgspec.json.encode(cell)[:200].decode(errors="replace")
+    try:
+        return json.dumps(cell, ensure_ascii=False)[:200]
+    except RecursionError:
+        return "nested too deeply"

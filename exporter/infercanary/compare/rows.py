@@ -30,7 +30,6 @@ from infercanary.render.units import count
 MAX_POINTS = 5_000_000
 
 _HEAD = 100  # rows whose keys are the columns of JSON Lines
-_MOST_VALUES = 12  # of a column, that a message lists
 
 
 class File(NamedTuple):
@@ -100,7 +99,9 @@ def read_rows(
     wanted = layout.only | where
     kinds: defaultdict[str, dict[str, None]] = defaultdict(dict)  # some texts of each column, in order
     watched = [
-        n for n in names if n not in {*usual, *where} and (_is_label(n) or _is_series(layout, n, [""]))
+        n
+        for n in names
+        if n not in {*usual, *where, *layout.units.values()} and (_is_label(n) or _is_series(layout, n, [""]))
     ]
     numbers = Numbers(decimal_comma)
     states = bytearray()
@@ -112,7 +113,7 @@ def read_rows(
         if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
             continue
         for name in watched:
-            if (text := as_text(row.get(name))) and len(kinds[name]) < _MOST_VALUES:
+            if (text := as_text(row.get(name))) and len(kinds[name]) < 12:  # a message lists no more
                 kinds[name][text] = None
         told = outcomes(row)
         found = signs(told)

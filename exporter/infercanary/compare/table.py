@@ -17,7 +17,6 @@ from infercanary.compare.layouts import Row
 from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
-_BEGINNING = 4096  # bytes by which a text of a tool is known
 _DEEPEST = 20  # objects in objects
 _SEPARATOR = re.compile(r'(?im)^"?sep=([^"])"?$')
 """Excel's first line."""
@@ -45,7 +44,7 @@ def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
         )
     data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # lines of old Macs and some instruments
     text = _COMMENT.sub(b"", data)
-    layouts.refuse_summary(file.place, text=text[:_BEGINNING].decode(errors="replace"))
+    layouts.refuse_summary(file.place, text=text[:4096].decode(errors="replace"))
     first = next((line for _, line in _filled(text)), b"")
     if first.startswith((b"[", b"{")):
         return _of_json(file, text, first)

@@ -228,6 +228,16 @@ def test_single_runs_are_read_in_seconds_without_an_option(layout: Any) -> None:
     assert [*read(layout(X).rstrip("\r\n"))[0]] == [*found]
 
 
+@pytest.mark.parametrize(
+    ("column", "in_seconds"), [("real_time", True), ("cpu_time", False), ("iterations", False)]
+)
+def test_a_row_names_the_unit_of_its_times_alone(column: str, in_seconds: bool) -> None:
+    rows = [f"B,9,{9 * factor},{9 * factor},{unit}" for unit, factor in (("ms", 1), ("us", 1000))]
+    series = read(lines("name,iterations,real_time,cpu_time,time_unit", rows), column)[0][""]
+    assert series.every.tolist() == pytest.approx([9, 9] if column == "iterations" else [0.009, 0.009])
+    assert series.in_seconds == in_seconds
+
+
 def k6_summary() -> str:
     return json.dumps({"root_group": {}, "metrics": {"http_req_duration": {"avg": 1, "p(95)": 2}}}, indent=4)
 

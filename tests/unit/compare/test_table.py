@@ -128,6 +128,7 @@ def test_a_truncated_last_line_of_objects_is_left_out(last):
         ('{"a": 1}\n0.5\n', "a", "f:2: no JSON object"),
         ('{"id": 7, "error": "x"}\n' * 100 + '{"id": 7, "a": 1}\n', "", "f: no record has a latency; give another"),
         ('{"a": "x"}\n', "", "f: entry 1: `x` is not a number"),
+        ('{"a": ["\\ud800"], "error": ["\\udfff"]}\n{"a": "\\ud800", "error": null}\n', "a", "f:2: `?` is not"),
         ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
         ("21\n20ms\n", "", "f:2: `20ms` has a unit, unlike the numbers before"),
         ("a;b\n1;12,5\n2;12.5\n", "b", "f:3: `12.5` is of another form than numbers before (decimal commas"),
