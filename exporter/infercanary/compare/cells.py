@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TypeGuard
-
-import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import shown
@@ -19,7 +18,7 @@ PER_SECOND = {
 """Unit → how many of it are a second."""
 
 _GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}")
-_DECIMAL_COMMA = re.compile(r"\d{1,3}(\.\d{3})*,\d+|\d+,\d+")
+_GROUPS_OF_POINTS = re.compile(r"\d{1,3}(\.\d{3})+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
 
@@ -29,38 +28,39 @@ class Numbers:
 
     def __init__(self, decimal_comma: bool) -> None:
         self._decimal_comma = decimal_comma
-        self._forms: set[str] = set()
+        self._signs: set[str] = set()  # decimal signs
+        self.has_units: bool | None = None
+        """True if the cells name their unit; None before the first one."""
 
-    @property
-    def has_units(self) -> bool:
-        return not self._forms.isdisjoint(("unit", "unit, comma"))
+    def latency(self, where: str, cell: object, unit: str) -> float:
+        """Return a cell in seconds, or in its column's unit if that is not known.
 
-    def latency(self, where: str, cell: object) -> float:
-        """Return a cell in its column's unit, or in seconds if it names its unit."""
-        value, form = parsed(cell)
-        if value is None or ("comma" in form and not self._decimal_comma):
-            text = as_text(cell)
-            raise UsageError(
-                f"{where}: {f'`{shown(text)}`' if text else 'nothing'} is not a number; {_hint(text)}"
+        Args:
+            where: Its place, for messages.
+            cell: As it was written, with or without a unit of its own.
+            unit: Of the column; empty if it is not known.
+        """
+        value, sign, has_unit = parsed(cell)
+        per_second = PER_SECOND.get(unit or "s")
+        if value is None or (sign == "," and not self._decimal_comma):
+            mistake = "is not a number; write one, with a decimal point and no separators of thousands, or take it out"
+        elif not _LEAST <= value <= _MOST:
+            mistake = "is not a latency: those are above zero, and finite in any unit; take it out"
+        elif self._decimal_comma and self._signs | {sign} >= {",", "."}:
+            mistake = (
+                "is of another form than numbers before (decimal commas and points); write all with a point"
             )
-        if not _LEAST <= value <= _MOST:
-            raise UsageError(
-                f"{where}: {shown(str(cell))} is not a latency: those are above zero, and in any unit from {_LEAST:g} "
-                f"to {_MOST:g}; take it out"
+        elif self.has_units not in (None, has_unit):
+            mistake = (
+                f"{'has' if has_unit else 'without'} a unit, unlike the numbers before; give all of them one"
             )
-        self._forms.add(form)
-        if len(self._forms) == 1:
-            return value
-        if self._decimal_comma and {"comma", "point"} <= self._forms:
-            raise UsageError(
-                f"{where}: `{shown(str(cell))}`: decimal commas and points in one column; write all with a point"
-            )
-        if self.has_units and not self._forms <= {"unit", "unit, comma"}:
-            raise UsageError(
-                f"{where}: `{shown(str(cell))}` {'has' if 'unit' in form else 'without'} a unit, unlike the numbers "
-                "before; give all of them one"
-            )
-        return value
+        elif per_second is None:
+            mistake = f"is in `{shown(unit)}`, which is no unit of time; name another --column"
+        else:
+            self._signs.add(sign)
+            self.has_units = has_unit
+            return value if has_unit else value / per_second
+        raise UsageError(f"{where}: `{shown('nothing' if cell in (None, '') else str(cell))}` {mistake}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -68,37 +68,26 @@ def is_number(value: object) -> TypeGuard[float]:
     return type(value) in (int, float)
 
 
-def parsed(cell: object) -> tuple[float | None, str]:
-    """Return the number in a cell, None if there is none, and how it is written; durations in seconds.
+def parsed(cell: object) -> tuple[float | None, str, bool]:
+    """Return the number in a cell, None if there is none, its decimal sign, and whether it has a unit: then in seconds.
 
     Args:
         cell: Such as ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
     """
-    if not isinstance(cell, str):
-        return float(min(cell, 2 * _MOST)) if is_number(
-            cell
-        ) else None, ""  # an integer may have hundreds of digits
-    if (value := plain_number(cell)) is None:
-        cell = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell.partition("#")[0].strip())
-        cell = cell.replace(",", "") if _GROUPS.fullmatch(cell) else cell
-        value = plain_number(cell)
-    if value is not None:
-        return value, "point" if "." in cell else ""
-    if _DECIMAL_COMMA.fullmatch(cell):
-        return float(cell.replace(".", "").replace(",", ".")), "comma"
-    with_points = cell.replace(",", ".")
-    if not _DURATION.fullmatch(with_points):
-        return None, ""
-    seconds = sum(float(number) / PER_SECOND[unit] for number, unit in re.findall(_PART, with_points))
-    return seconds, "unit" if cell == with_points else "unit, comma"
-
-
-def _hint(text: str) -> str:
-    if re.fullmatch(r"\d+,\d+", text.strip()):
-        return "write a decimal comma as a point, or separate columns by `;`, and leave out separators of thousands"
-    if len(text.replace(",", " ").split()) > 1:
-        return "put one number on a line, or give the table a header and name a column with --column"
-    return "take it out"
+    if not isinstance(cell, str):  # an integer may have hundreds of digits
+        return float(min(cell, 2 * _MOST)) if is_number(cell) else None, "", False
+    if (value := plain_number(cell)) is not None:
+        return value, "." * ("." in cell), False
+    cell = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})", "", cell.partition("#")[0].strip())
+    if _GROUPS.fullmatch(cell):
+        cell = cell.replace(",", "")
+    elif _GROUPS_OF_POINTS.fullmatch(cell):
+        cell = cell.replace(".", "")
+    sign = next((sign for sign in ",." if sign in cell), "")
+    cell = cell.replace(",", ".")
+    if (value := plain_number(cell)) is not None or not _DURATION.fullmatch(cell):
+        return value, sign, False
+    return sum(float(number) / PER_SECOND[unit] for number, unit in re.findall(_PART, cell)), sign, True
 
 
 def plain_number(text: str) -> float | None:
@@ -115,4 +104,7 @@ def as_text(cell: object) -> str:
         return cell
     if cell is None or cell != cell:  # NaN
         return ""
-    return msgspec.json.encode(cell)[:200].decode(errors="replace")
+    try:
+        return json.dumps(cell, ensure_ascii=False)[:200]
+    except RecursionError:
+        return "nested too deeply"

@@ -14,8 +14,6 @@ MAX_BYTES = 256 << 20
 MAX_UNPACKED = 64 << 20
 STANDARD_INPUT = "-"
 
-_PACKED = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "zip"}
-
 
 def content(path: str) -> bytes:
     """Return the bytes of the text at ``path``; ``-`` is standard input.
@@ -27,29 +25,24 @@ def content(path: str) -> bytes:
         UsageError: It cannot be read, is too large, is empty, or is no text.
     """
     place = named(path)
-    most, packed = MAX_BYTES, ""
+    most = MAX_BYTES
     try:
         with click.open_file(path, "rb") as file:
             data: bytes = file.read(most + 1)
         if data.startswith(b"\x1f\x8b"):
-            most, packed = MAX_UNPACKED, "unpacks to "
+            most = MAX_UNPACKED
             data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(most + 1)
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             data = data.decode("utf-16").encode()
-    except UnicodeError:
-        raise UsageError(f"{place}: damaged UTF-16; save it as UTF-8") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise UsageError(f"{place}: gzip that is cut off or damaged; fetch or pack it again") from None
+    except (UnicodeError, EOFError, gzip.BadGzipFile, zlib.error):
+        raise UsageError(f"{place}: damaged gzip or UTF-16; fetch it again, or save it as UTF-8") from None
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{place}: cannot be read ({why}); name a file that you may read") from None
     if len(data) > most:
         raise UsageError(
-            f"{place}: {packed}more than {most >> 20} MiB; compare a part of it, such as its last lines"
+            f"{place}: more than {most >> 20} MiB of text; compare a part of it, such as its last lines"
         )
-    for start, what in _PACKED.items():
-        if data.startswith(start):
-            raise UsageError(f"{place}: packed with {what}; unpack it first")
     data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():
         raise UsageError(f"{place}: is empty; give a journal, or numbers")

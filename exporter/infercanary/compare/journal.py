@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -16,17 +15,16 @@ from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_
 from infercanary.contract import bounds
 from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.profile import is_sound
-from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
+from infercanary.render.units import count
 
 _MAX_LINES = 200_000  # three times what the two files of a probe's journal hold
 _MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment, 64 KiB
 _MAX_CANARIES = 1_000  # a probe has a few
 _MAX_STARTS = 20_000  # a start an hour for two years
 _MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
-_DETAIL = 400  # characters, as a probe writes at most
 
 
 _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
@@ -47,8 +45,8 @@ def is_journal(data: bytes) -> bool:
         data: The whole file, or its beginning.
     """
     first = next((line for line in io.BytesIO(data) if line.strip()), b"").strip()
-    keys = first.startswith(b"{") and (b'"boot_id"' in first, b'"environment"' in first)
-    return first.startswith(MARK) or keys == (True, True)
+    is_other = first.startswith(b"{") and b'"boot_id"' in first and b'"environment"' in first
+    return first.startswith(MARK) or is_other
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
@@ -82,7 +80,7 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
                 ) from None
             truncated += 1
     if truncated:
-        notes.append(f"{place}: {truncated} truncated line{'s' if truncated > 1 else ''} left out")
+        notes.append(f"{place}: {count(truncated, 'truncated line')} left out")
 
 
 def recording(
@@ -103,12 +101,12 @@ def recording(
         The starts of each canary, in order of time; the environments' components.
 
     Raises:
-        UsageError: There is no run, or none with these ids, or a latency that cannot be one.
+        UsageError: There is no run, or none with these ids.
     """
     samples: defaultdict[str, dict[str, _Runs]] = defaultdict(dict)  # by canary and boot
     boots: defaultdict[str, _Boot] = defaultdict(_Boot)
     components: dict[str, dict[str, str]] = {}
-    failures: dict[str, str] = {}
+    failures: defaultdict[str, str] = defaultdict(str)
     known: dict[str, None] = {}
     unsound: list[str] = []
     described = 0
@@ -116,11 +114,11 @@ def recording(
         run = entry.run
         boot_id = (run and run.boot_id) or entry.boot_id
         boot = boots[boot_id]
-        at_most(_MAX_STARTS, len(boots), where, "starts", "the journal")
+        at_most(_MAX_STARTS, len(boots), where, "starts")
         if entry.components is not None:
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
-            at_most(_MAX_COMPONENTS, described, where, "components of environments", "the journal")
+            at_most(_MAX_COMPONENTS, described, where, "components of environments")
             # Not replaced: files may be named in any order, and at first nothing is known.
             boot.outputs.update(entry.outputs)
         if run is None:
@@ -130,27 +128,27 @@ def recording(
         if ids and not any(name.startswith(tuple(ids)) for name in names):
             continue
         runs = samples[run.canary].setdefault(boot_id, {})
-        at_most(_MAX_CANARIES, len(samples), where, "canaries, each with its comparison", "the journal")
+        at_most(_MAX_CANARIES, len(samples), where, "canaries, each with its comparison")
         if run.profile is not None and is_sound(run.profile):
             boot.profiles = merged(boot.profiles, of_runs([run]))
-        if wrong := bounds.fault(msgspec.structs.replace(run, latencies=())):
+        is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
+        if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
             unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
             continue
-        sample = sample_of(where, run)
+        sample = kept(run)
         runs[run.sequence] = sample, entry.environment
         if sample.failed and run.detail:
-            failures[run.canary] = shown(run.detail, _DETAIL)
+            failures[run.canary] = shown(run.detail, 400)  # as much as a probe writes
     place = " and ".join(places)
     if unsound:
-        notes.append(unsound[0] + f"; {len(unsound)} such runs in all" * (len(unsound) > 1))
-    if not known:
-        raise UsageError(f"{place}: a journal without a run; wait for some, or name another")
+        notes.append(f"{unsound[0]}; {count(len(unsound), 'such run')} in all")
     if not samples:
+        of = f" of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         raise UsageError(
-            f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
+            f"{place}: a journal without a run{of if known else '; wait for some, or name another'}"
         )
     canaries = {
-        name: _series(starts, boots, components)._replace(failure=failures.get(name, ""))
+        name: _series(starts, boots, components)._replace(failure=failures[name])
         for name, starts in samples.items()
     }
     return Recording(places, True, canaries, components, notes)
@@ -166,21 +164,21 @@ def _series(
     found = []
     for boot_id, runs in starts.items():
         # By sequence: the wall clock may have been set meanwhile.
-        counted = [(sample, now) for _, (sample, now) in sorted(runs.items()) if sample.is_settled]
+        counted = [(sample, id_) for _, (sample, id_) in sorted(runs.items()) if sample.is_settled]
         if not counted:
             continue
-        ids = [now for _, now in counted]
-        began = [(i, now) for i, (before, now) in enumerate(pairwise(["", *ids])) if not i or now != before]
+        samples, ids = zip(*counted, strict=True)
         generation = Generation(
             service="",
             container="",
             boot_id=boot_id,
-            started_at=counted[0][0].started_at,
+            started_at=samples[0].started_at,
             environment=components.get(ids[-1], {}),
             outputs=boots[boot_id].outputs,
             profiles=boots[boot_id].profiles,
         )
-        found.append((Start(generation, [sample for sample, _ in counted]), began))
+        began = [(i, id_) for i, id_ in enumerate(ids) if not i or id_ != ids[i - 1]]
+        found.append((Start(generation, [*samples]), began))
     found.sort(key=lambda start: start[0].generation.started_at)
     return RecordedRuns(
         [np.array([s.median for s in start.samples], dtype=np.float64) for start, _ in found],
@@ -189,27 +187,6 @@ def _series(
         dict(Counter(_why(sample) for sample in every if not sample.is_settled)),
         Attempts(len(attempted), sum(attempted)),
     )
-
-
-def sample_of(where: str, run: Run) -> Sample:
-    """Return a run as the judge takes it.
-
-    Args:
-        where: Its place, for messages.
-        run: As it was written.
-
-    Returns:
-        The sample; its median is None where it has no latency.
-
-    Raises:
-        UsageError: A latency cannot be one.
-    """
-    for seconds in run.latencies:
-        if not bounds.LEAST_SECONDS <= seconds <= bounds.MOST_SECONDS:
-            raise UsageError(
-                f"{where}: {seconds:g} s is not a latency: those are finite and above zero; take it out"
-            )
-    return kept(run)
 
 
 def _why(sample: Sample) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from importlib.resources import files
+from typing import TypeAlias
 
 import msgspec
 
@@ -14,6 +15,9 @@ WORDS = msgspec.yaml.decode(
     files(__package__).joinpath("words.yaml").read_bytes(), type=dict[str, frozenset[str]]
 )
 """Words in the names of columns and in their cells, by what they tell."""
+
+Outcomes: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Names and texts of the columns of a row that tell how its run ended (:func:`outcome_kind`)."""
 
 # Signs in a row. What a zero or a word means is known once the whole column is: 0 is OK to gRPC and a refused
 # connection to HTTP; `miss` is a failure beside `ok`, and not beside `hit`.
@@ -43,12 +47,8 @@ def words_of(name: str) -> set[str]:
 
 
 @functools.lru_cache(maxsize=4096)  # tables repeat few outcomes
-def signs(cells: tuple[tuple[str, str], ...]) -> int:
-    """Return the signs in a row.
-
-    Args:
-        cells: Names and texts of the columns that tell outcomes (:func:`outcome_kind`).
-    """
+def signs(cells: Outcomes) -> int:
+    """Return the signs in a row."""
     found = 0
     for name, cell in cells:
         kind, cell = outcome_kind(name), cell.strip().lower()
@@ -60,8 +60,7 @@ def signs(cells: tuple[tuple[str, str], ...]) -> int:
         elif kind == "status":
             found |= 0 if found & FAILED else _status(name, cell)
         elif kind == "said":  # anything else than a bad end may be what the run computed
-            said = words_of(cell)
-            is_failed = bool(said) and said <= WORDS["bad"]
+            is_failed = set() < words_of(cell) <= WORDS["bad"]
         elif kind == "ended":  # a timeout of 1 is a limit
             is_failed = cell in ("true", "yes") or (cell == "1" and "timeout" not in words_of(name))
         elif cell not in WORDS["nothing"]:
@@ -72,8 +71,8 @@ def signs(cells: tuple[tuple[str, str], ...]) -> int:
 
 
 def _status(name: str, cell: str) -> int:
-    cell = re.sub(r"^https?(/[\d.]+)?[ :_-]+(?=\d)|xx$", lambda found: "00" * found[0].startswith("x"), cell)
-    number = plain_number(cell.split()[0]) if cell else None
+    cell = re.sub(r"^https?(/[\d.]+)?[ :_-]+(?=\d)", "", cell.replace("xx", "00"))
+    number = plain_number(cell.partition(" ")[0])
     if number is None:
         words = words_of(cell)
         if words & WORDS["bad"]:

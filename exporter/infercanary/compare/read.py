@@ -9,8 +9,8 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.journal import entries, is_journal
-from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_most, listed, shown
-from infercanary.compare.rows import MAX_POINTS, Choice, File
+from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
+from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
 from infercanary.contract.journal import JournalEntry
 
@@ -18,7 +18,8 @@ from infercanary.contract.journal import JournalEntry
 def read(
     paths: Sequence[str],
     *,
-    choice: Choice = Choice(),  # noqa: B008 - immutable
+    column: str = "",
+    where: Sequence[tuple[str, str]] = (),
     ids: Sequence[str] = (),
     apart: Collection[str] = (),
 ) -> Recording:
@@ -28,7 +29,8 @@ def read(
 
     Args:
         paths: Files of one kind, journals or numbers; ``-`` is standard input.
-        choice: The column or key that holds the latencies, and the rows, where a file has several.
+        column: Column or key of the latencies; empty if it is the only one, or known.
+        where: Columns and values of the rows that count.
         ids: Prefixes of ids of boots and environments; with them, only their runs of a journal.
         apart: Files that were named themselves, and are not read as an older part of another.
 
@@ -48,7 +50,7 @@ def read(
         )
     notes: list[str] = []
     if True in kinds:
-        if any(choice):
+        if column or where:
             raise UsageError(
                 f"{place}: a journal, whose runs are judged by their latencies; leave --column and --where out"
             )
@@ -57,14 +59,10 @@ def read(
         raise UsageError(
             f"{place}: holds numbers, without ids of boots or environments; leave that option out"
         )
-    files: list[dict[str, RecordedRuns]] = []
-    for path, text in texts.items():
-        files.append(numbers(File(named(path), notes, *choice), text))
+    files = [numbers(File(named(path), notes, column, where), text) for path, text in texts.items()]
     if any(series.keys() != files[0].keys() for series in files):
         raise UsageError(f"{place}: hold different columns; name one of each with --column")
     joined = {name: _joined([series[name] for series in files]) for name in files[0]}
-    for runs in joined.values():
-        at_most(MAX_POINTS, runs.runs, place, "numbers")
     return Recording(places, False, joined, {}, notes)
 
 
@@ -98,10 +96,8 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
         return dict(recording.canaries)
     if canary in recording.canaries:
         return {canary: recording.canaries[canary]}
-    what = f"no canary `{shown(canary)}`; there are: {listed(recording.canaries)}"
-    if not recording.journal:
-        what = "holds numbers, without canaries; leave --canary out"
-    raise UsageError(f"{' and '.join(recording.places)}: {what}")
+    names = listed(recording.canaries) or "none, in numbers"
+    raise UsageError(f"{' and '.join(recording.places)}: no canary `{shown(canary)}`; there are: {names}")
 
 
 def journal_lines(
@@ -123,12 +119,9 @@ def journal_lines(
     beside = {Path(path).absolute() for path in apart}
     for path, text in texts.items():
         older = Path(f"{path}.1")
-        is_there = path != STANDARD_INPUT and older.is_file() and older.stat().st_size
-        if is_there and older.absolute() not in beside:
-            before = content(str(older))
-            note = "not read, since it is not a journal"
+        if path != STANDARD_INPUT and older.is_file() and older.absolute() not in beside:
+            before = content(str(older)) if older.stat().st_size else b""
             if is_journal(before):
                 yield from entries(str(older), before, notes)
-                note = f"read too, as the older part of {named(path)}"
-            notes.append(f"{older}: {note}")
+                notes.append(f"{older}: read too, as the older part of {named(path)}")
         yield from entries(named(path), text, notes)

@@ -87,7 +87,7 @@ def shown(text: str, limit: int = 60) -> str:
     return shortened(printable(text), limit)
 
 
-def at_most(most: int, number: int, place: str, what: str, whole: str = "them") -> None:
+def at_most(most: int, number: int, place: str, what: str) -> None:
     """Refuse what is more than a file may have.
 
     Args:
@@ -95,13 +95,12 @@ def at_most(most: int, number: int, place: str, what: str, whole: str = "them") 
         number: That there are.
         place: For the message.
         what: Things are counted, in the plural.
-        whole: Of what a part is to be given.
 
     Raises:
         UsageError: There are more.
     """
     if number > most:
-        raise UsageError(f"{place}: more than {most:,} {what}; give a part of {whole}")
+        raise UsageError(f"{place}: more than {most:,} {what}; give a part of the file")
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

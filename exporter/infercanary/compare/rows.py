@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.cells import Numbers, as_text, parsed, plain_number
-from infercanary.compare.layouts import UNKNOWN, Layout, Row, table_of
-from infercanary.compare.outcomes import FAILED, WORD, WORDS, failures, outcome_kind, signs, words_of
+from infercanary.compare.layouts import Layout, Row, table_of
+from infercanary.compare.outcomes import (
+    FAILED,
+    WORD,
+    WORDS,
+    Outcomes,
+    failures,
+    outcome_kind,
+    signs,
+    words_of,
+)
 from infercanary.compare.recording import Attempts, RecordedRuns, at_most, listed, shown
 from infercanary.render.units import count
 
 MAX_POINTS = 5_000_000
 
 _HEAD = 100  # rows whose keys are the columns of JSON Lines
-_MOST_VALUES = 12  # of a column, that a message lists
-
-_Values: TypeAlias = "defaultdict[str, dict[str, None]]"
-"""Column → some of its texts, in order."""
-
-
-class Choice(NamedTuple):
-    """Column and rows that --column and --where select."""
-
-    column: str = ""
-    where: Sequence[tuple[str, str]] = ()
 
 
 class File(NamedTuple):
@@ -77,110 +74,102 @@ def read_rows(
     head = [*islice(shaped, _HEAD)]
     names = [*dict.fromkeys(name for _, row in head for name in row)]
     if not names:
-        nothing = f"a file of {layout.tool} without a run; {layout.advice}"
-        raise UsageError(
-            f"{place}: {nothing if layout.tool else 'holds no numbers; give one a line, or a table'}"
-        )
-    if names == [""] and (file.column or file.where):
-        raise UsageError(f"{place}: numbers without columns; leave --column and --where out")
+        raise UsageError(f"{place}: a file of {layout.tool or 'numbers'} without a run; {layout.advice}")
+    columns: dict[str, array[float]] = {}
+
+    def outcomes(row: Row) -> Outcomes:
+        if layout.is_labelled:
+            return ()
+        # A list first: it takes half the time of a generator.
+        return tuple([(n, as_text(row[n])) for n in row if outcome_kind(n) and n not in columns])
 
     usual = [name for name in layout.columns if name in names]
-    if records and all(_signs(row, filter(outcome_kind, row)) & FAILED for _, row in head):
+    if records and all(signs(outcomes(row)) & FAILED for _, row in head):
         # No run ended well, and so none may have the column.
         usual = [file.column or next(iter(layout.columns), "")]
     elif file.column or not usual:
-        only_one = "" if file.column else _only_times([row for _, row in head], names)
-        usual = [only_one or pick_column(place, names, file.column)]
-        if only_one and len(names) > 1:
-            file.notes.append(f"{place}: read `{shown(only_one)}`, the only column of times")
+        column = file.column or _only_times(head, names)
+        usual = [pick_column(place, names, column)]
+        if column != file.column and len(names) > 1:
+            file.notes.append(f"{place}: read `{shown(column)}`, the only column of times")
+    columns |= {name: array("d") for name in usual}
     where: defaultdict[str, set[str]] = defaultdict(set)
     for name, text in file.where:
         where[pick_column(place, names, name, "--where")].add(text.strip())
     wanted = layout.only | where
-    others: _Values = defaultdict(dict)
-    kinds: _Values = defaultdict(dict)
-    watched = [n for n in names if n not in (*usual, *where) and (_is_label(n) or _series_sign(layout, n))]
+    kinds: defaultdict[str, dict[str, None]] = defaultdict(dict)  # some texts of each column, in order
+    watched = [
+        n
+        for n in names
+        if n not in {*usual, *where, *layout.units.values()} and (_is_label(n) or _is_series(layout, n, [""]))
+    ]
     numbers = Numbers(decimal_comma)
-    columns = {name: array("d") for name in usual}
     states = bytearray()
-
-    @functools.lru_cache
-    def telling(names: tuple[str, ...]) -> Sequence[str]:
-        return [n for n in names if outcome_kind(n) and n not in columns and not layout.is_labelled]
-
     mistakes: dict[int, UsageError] = {}  # each counts only if its row turns out to be no failure
     seen = 0
-    told: Sequence[str] = ()
+    told: Outcomes = ()
     reason = ""
     for at, row in chain(head, shaped):
-        for name, values in wanted.items():
-            if (text := as_text(row.get(name)).strip()) not in values:
-                _note(others[name], text)
-                break
-        else:
-            for name in watched:
-                _note(kinds[name], as_text(row.get(name)))
-            told = telling((*row,))
-            found = _signs(row, told) if told else 0
-            seen |= found
-            states.append(found)
-            at_most(MAX_POINTS, len(states), place, "numbers")
+        if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
+            continue
+        for name in watched:
+            if (text := as_text(row.get(name))) and len(kinds[name]) < 12:  # a message lists no more
+                kinds[name][text] = None
+        told = outcomes(row)
+        found = signs(told)
+        seen |= found
+        states.append(found)
+        at_most(MAX_POINTS, len(states), place, "numbers")
+        if found & FAILED:
+            reason = f"{at}: {shown(', '.join([f'{name} {text}' for name, text in told if text]), 200)}"
+        for name, points in columns.items():
+            value = math.nan  # a failed run
             if found & FAILED:
-                texts = [f"{shown(name)} {shown(text)}" for name in told if (text := as_text(row[name]))]
-                reason = f"{at}: {', '.join(texts[:4])}"
-            for name, points in columns.items():
-                value = math.nan  # a failed run
-                if records and not found & FAILED and name not in row:
-                    value = math.inf  # no run
-                elif records and not found & FAILED and as_text(row[name]) == "":
-                    reason = f"{at}: no `{shown(name)}`"
-                elif not found & FAILED:
-                    try:
-                        value = numbers.latency(at, row[name])
-                    except UsageError as mistake:
-                        mistakes.setdefault(found, mistake)
-                points.append(value)
+                pass
+            elif name not in row:
+                value = math.inf  # no run
+            elif records and as_text(row[name]) == "":
+                reason = f"{at}: no `{shown(name)}`"
+            else:
+                try:
+                    value = numbers.latency(at, row[name], layout.unit_of(name, row))
+                except UsageError as mistake:
+                    mistakes.setdefault(found, mistake)
+            points.append(value)
     if not states:
-        name = max(wanted, key=lambda name: len(others[name]))
-        raise UsageError(
-            f"{place}: no row whose `{shown(name)}` is {listed(sorted(wanted[name]))}; give --where "
-            f"{shown(name)}=VALUE with a value such as {listed(others[name]) or 'none'}"
+        picked = [f"{name}={value}" for name, values in wanted.items() for value in sorted(values)]
+        raise UsageError(f"{place}: no row has {listed(picked)}; give another --where COLUMN=VALUE")
+    several = {name: cells for name, cells in kinds.items() if len(cells) > 1}
+
+    def choice(name: str) -> str:
+        return (
+            f"`{shown(name)}` such as {listed(several[name], 4)}; pick one with --where {shown(name)}=VALUE"
         )
-    for name, several in kinds.items():
-        sign = _series_sign(layout, name)
-        if len(several) > 1 and (sign == "sure" or (sign and None in map(plain_number, several))):
-            raise UsageError(
-                f"{place}: its rows are of several series, with `{shown(name)}` such as {listed(several)}; pick one "
-                f"with --where {shown(name)}=VALUE"
-            )
-    labels = [name for name, values in kinds.items() if len(values) > 1 and _is_label(name)]
-    if labels:
-        name = min(labels, key=lambda name: len(kinds[name]))  # a URL may hold an id of each request
+
+    for name, cells in several.items():
+        if _is_series(layout, name, cells):
+            raise UsageError(f"{place}: its rows are of several series, with {choice(name)}")
+    if labels := [*filter(_is_label, several)]:
+        name = min(labels, key=lambda name: len(several[name]))  # a URL may hold an id of each request
         file.notes.append(
-            f"{place}: rows of several kinds are judged together, with `{shown(name)}` such as "
-            f"{listed([*kinds[name]][:4])}; if their shares differ between the files, pick one with --where "
-            f"{shown(name)}=VALUE"
+            f"{place}: rows of several kinds are judged together, with {choice(name)} if their shares differ between "
+            "the files"
         )
     for found, wrong in mistakes.items():
         if not found & failures(seen):
             raise wrong
-    signed = np.frombuffer(bytes(states), dtype=np.uint8)
+    signed = np.frombuffer(states, dtype=np.uint8)
     is_failure = signed & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
         is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))  # `started` is no end of a run
-        is_scaled = name in layout.columns and not numbers.has_units
-        seconds = np.array(points)[is_run] / (layout.per_second if is_scaled else 1.0)
+        seconds = np.array(points)[is_run]
         failed = is_failure[is_run] | np.isnan(seconds)
         total = int(failed.sum())
-        if not name and not is_run.all():
-            raise UsageError(
-                f"{place}: its first {_HEAD} runs failed, and do not name the latencies; give --column"
-            )
-        if layout is UNKNOWN and not is_run.all():
+        if not layout.tool and not is_run.all():
             missing = count(len(states) - len(seconds), "record")
             file.notes.append(f"{place}: {missing} without `{shown(name)}` left out")
-        if len(seconds):
+        if len(seconds) and (name or is_run.all()):
             runs[name] = RecordedRuns(
                 [seconds[~failed]],
                 left_out={"failed": total} if total else {},
@@ -189,46 +178,37 @@ def read_rows(
                 in_seconds=numbers.has_units or name in layout.columns,
             )
     if not runs:
-        raise UsageError(f"{place}: no {listed(columns)} in any record; give another --column")
+        raise UsageError(f"{place}: no record has {listed(columns) or 'a latency'}; give another --column")
     return {"": runs.popitem()[1]} if len(runs) == 1 else runs
-
-
-def _signs(row: Row, told: Iterable[str]) -> int:
-    return signs(tuple([(name, as_text(row.get(name))) for name in told]))
 
 
 def _is_label(name: str) -> bool:
     return name.rpartition(".")[2].lower() in WORDS["labels"]
 
 
-def _series_sign(layout: Layout, name: str) -> str:
-    """Return `sure` if a column names what was measured, `words` if it does where it holds words; "" for others."""
+def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
+    """Return whether a column names what was measured; some do only if they hold words."""
     words = words_of(name)
     if layout.is_labelled or name in layout.series or words & WORDS["numbered series"]:
-        return "sure"
-    return "words" if words & WORDS["series"] and "value" not in words else ""
+        return True
+    return bool(words & WORDS["series"]) and "value" not in words and None in map(plain_number, cells)
 
 
-def _only_times(rows: Sequence[Row], names: Iterable[str]) -> str:
+def _only_times(head: Sequence[tuple[str, Row]], names: Iterable[str]) -> str:
     """Return the column that is named like a latency and is the only one that may be one; empty if there is none."""
-    found = []
+    candidates = []
     for name in names:
-        cells = [text for row in rows if (text := as_text(row.get(name)))]
-        if sum(bool(parsed(text)[0]) for text in cells) > len(cells) / 2 and not outcome_kind(name):
-            found += [name] * (not words_of(name) & WORDS["never a time"])
-    return found[0] if len(found) == 1 and words_of(found[0]) & WORDS["times"] else ""
-
-
-def _note(values: dict[str, None], text: str) -> None:
-    if text and len(values) < _MOST_VALUES:
-        values[text[:200]] = None
+        cells = [text for _, row in head if (text := as_text(row.get(name)))]
+        are_numbers = sum(bool(parsed(text)[0]) for text in cells) > len(cells) / 2
+        if are_numbers and not outcome_kind(name) and not words_of(name) & WORDS["never a time"]:
+            candidates.append(name)
+    return candidates[0] if len(candidates) == 1 and words_of(candidates[0]) & WORDS["times"] else ""
 
 
 def pick_column(place: str, names: Sequence[str], column: str, option: str = "--column") -> str:
     """Return the column that the user named with an option, or the only one."""
-    if column and column in names:
-        return column
-    if not column and len(names) == 1:
-        return names[0]
+    fitting = [name for name in names if name == (column or name)]
+    if len(fitting) == 1:
+        return fitting[0]
     what = f"no column `{shown(column)}`" if column else "several columns"
-    raise UsageError(f"{place}: {what}; give {option} one of: {listed(names)}")
+    raise UsageError(f"{place}: {what}; give {option} one of: {listed(names) or 'none, leave it out'}")

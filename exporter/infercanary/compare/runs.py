@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infercanary.compare.journal import sample_of
 from infercanary.contract.journal import JournalEntry, environment_id
 from infercanary.contract.measures import MEASURES, measure_of
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, kept
 from infercanary.pages.table_csv import Cell, moment
 
 _OF_START = ("container", "image", "image_id", "boot_id")
@@ -41,17 +40,14 @@ def runs_of_journal(host: str, entries: Iterable[tuple[str, JournalEntry]]) -> l
     Args:
         host: Name of the journal's host.
         entries: Entries with their places; a run that was written twice is one row.
-
-    Raises:
-        UsageError: A latency cannot be one.
     """
     rows = {}
-    for place, entry in entries:
+    for _, entry in entries:
         if (run := entry.run) is not None:
             boot_id = run.boot_id or entry.boot_id
             start = Generation(service="", container="", boot_id=boot_id, started_at=0.0)
             rows[boot_id, run.canary, run.sequence] = {
-                **_row(host, start, entry.environment, sample_of(place, run)),
+                **_row(host, start, entry.environment, kept(run)),
                 "detail": run.detail,
                 "latency_min_seconds": min(run.latencies, default=None),
             }

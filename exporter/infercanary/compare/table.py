@@ -8,10 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any
-
-import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import layouts
@@ -20,10 +17,10 @@ from infercanary.compare.layouts import Row
 from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
-_BEGINNING = 4096  # bytes by which a text of a tool is known
 _DEEPEST = 20  # objects in objects
-_SEPARATOR = re.compile(r'^"?sep=([^"])"?$', re.IGNORECASE | re.MULTILINE)
+_SEPARATOR = re.compile(r'(?im)^"?sep=([^"])"?$')
 """Excel's first line."""
+_COMMENT = re.compile(rb'(?m)^[ \t]*(?:#|"?sep=).*')
 
 
 def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
@@ -42,46 +39,55 @@ def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
     """
     if b"\0" in data:
         raise UsageError(
-            f"{file.place}: a binary file; give a journal, or numbers as text (of vegeta: `vegeta encode --to csv`)"
+            f"{file.place}: a binary or packed file; give a journal, or numbers as text (of vegeta: `vegeta encode "
+            "--to csv`)"
         )
     data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # lines of old Macs and some instruments
-    first = next((line for _, line in _filled(data)), b"")
-    if not first:
-        raise UsageError(f"{file.place}: holds comments only; give numbers too")
-    layouts.refuse_summary(file.place, text=data[:_BEGINNING].decode(errors="replace"))
-    return (_of_json if first.startswith((b"[", b"{")) else _of_table)(file, data, first)
+    text = _COMMENT.sub(b"", data)
+    layouts.refuse_summary(file.place, text=text[:4096].decode(errors="replace"))
+    first = next((line for _, line in _filled(text)), b"")
+    if first.startswith((b"[", b"{")):
+        return _of_json(file, text, first)
+    return _of_table(
+        file, text, first.decode(errors="replace"), data[: data.index(first)].decode(errors="replace")
+    )
 
 
-def _lines(data: bytes) -> Iterator[bytes]:
-    """Yield the lines; those that are comments, or Excel's `sep=`, as blank ones."""
-    for line in io.BytesIO(data):
-        yield b"\n" if line.lstrip().startswith((b"#", b"sep=", b'"sep=')) else line
-
-
-def _filled(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _filled(text: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers."""
-    return ((at, line) for at, each in enumerate(_lines(data), 1) if (line := each.strip()))
+    return ((at, line) for at, each in enumerate(io.BytesIO(text), 1) if (line := each.strip()))
 
 
 # JSON ----------------------------------------------------------------------------------------------------------------
 
 
-def _of_json(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
-    is_one = len([*islice(_filled(data), 2)]) == 1
+def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
     document: Any = None
-    with suppress(msgspec.DecodeError):  # JSON Lines if the first line is an object
-        document = first.startswith(b"{") and not is_one and _parse(first)
+    with suppress(ValueError):  # JSON Lines if the first line is an object
+        document = first.startswith(b"{") and first != text.strip() and _parse(first)
     if isinstance(document, dict) and not layouts.document_of(document):
-        return _of_objects(file, _json_lines(file, data))
-    at_most(MAX_POINTS, data.count(b","), file.place, "numbers")  # read, it takes 32 times its size
+        return _of_objects(file, _json_lines(file, text))
+    at_most(MAX_POINTS, text.count(b","), file.place, "numbers")  # read, it takes 32 times its size
     if document:  # a tool appends its results
-        file, document = _pick_document(file, [entry for _, entry in _json_lines(file, data)])
+        results = [
+            each
+            for _, each in _json_lines(file, text)
+            if all(as_text(each.get(k, v)) == v for k, v in file.where)
+        ]
+        if len(results) != 1:
+            raise UsageError(
+                f"{file.place}: {len(results)} results of a benchmark fit; give a file of each, or pick one with "
+                f"--where COLUMN=VALUE, of: {listed(document)}"
+            )
+        file = file._replace(where=[pair for pair in file.where if pair[0] not in document])
+        document = results[0]
     else:
         try:
-            document = _parse(first if is_one else data)
-        except msgspec.DecodeError as error:
+            document = _parse(text)
+        except ValueError as error:
             raise UsageError(
-                f"{file.place}: not JSON ({error}); is it whole? Give one document, or one object on each line"
+                f"{file.place}: not JSON ({shown(str(error))}); is it whole? Give one document, or one object on each "
+                "line"
             ) from None
     if isinstance(document, dict):
         if layout := layouts.document_of(document):
@@ -100,50 +106,32 @@ def _of_objects(file: File, entries: Iterable[tuple[str, Row]]) -> dict[str, Rec
     return read_rows(file, ((where, dict(_flat(entry))) for where, entry in entries), records=True)
 
 
-def _json_lines(file: File, data: bytes) -> Iterator[tuple[str, Row]]:
-    lines = _filled(data)
+def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
+    lines = _filled(text)
     for at, line in lines:
-        where = f"{file.place}:{at}"
-        try:
+        entry = None
+        with suppress(ValueError):
             entry = _parse(line)
-        except msgspec.DecodeError as error:
-            # Only the last line may be truncated, and only if its line end is missing.
-            if data.endswith(b"\n") or next(lines, None):
-                raise UsageError(f"{where}: not JSON ({error}); put one object on each line") from None
+        if isinstance(entry, dict):
+            yield f"{file.place}:{at}", entry
+        elif text.endswith(b"\n") or next(lines, None):
+            raise UsageError(f"{file.place}:{at}: no JSON object; put one object on each line")
+        else:  # only the last line may be truncated, and only if its line end is missing
             file.notes.append(f"{file.place}: the last line is truncated, and was left out")
-            return
-        if not isinstance(entry, dict):
-            raise UsageError(f"{where}: `{shown(as_text(entry))}` among objects; put one object on each line")
-        yield where, entry
-
-
-def _pick_document(file: File, documents: Sequence[Row]) -> tuple[File, Row]:
-    """Return the one of several results that --where names, and what else it picks."""
-    first = documents[0]
-    about = [pair for pair in file.where if pair[0] in first]
-    picked = [d for d in documents if all(as_text(d.get(key)) == value for key, value in about)]
-    if len(picked) != 1:
-        different = [key for key in first if len({as_text(document.get(key)) for document in documents}) > 1]
-        raise UsageError(
-            f"{file.place}: holds {len(documents)} results of a benchmark, and {len(picked)} fit; give a file of each, "
-            f"or pick one with --where COLUMN=VALUE, of: {listed(different) or 'none differs'}"
-        )
-    return file._replace(where=[pair for pair in file.where if pair not in about]), picked[0]
 
 
 def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
     """Return the entries in a document of an unknown layout, and the key of their numbers; or the document itself."""
-    row = dict(_flat(document))
+    row = dict(_flat(document, columns=True))
     layouts.refuse_summary(file.place, row)
     keys: dict[str, tuple[str, Sequence[Any]]] = {}
-    for name, value in _flat(document, columns=True):
+    for name, value in row.items():
         if isinstance(value, list) and value:
             if all(x is None or is_number(x) for x in value):
                 keys[name] = "", value
             elif all(isinstance(x, dict) for x in value):
                 keys |= {f"{name}.{key}": (key, value) for key, x in value[0].items() if is_number(x)}
     if not keys:
-        layouts.refuse_statistics(file.place, row)
         return file, [document]
     of_key = {key: name for name, (key, _) in reversed(keys.items()) if key}
     key, entries = keys[pick_column(file.place, [*keys], of_key.get(file.column, file.column))]
@@ -153,14 +141,9 @@ def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
 def _parse(text: bytes) -> Any:
     """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
     try:
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            if not re.search(rb"[\[,:]\s*-?(?:NaN|Infinity)\b", text):
-                raise
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from None
+        return json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False) -> Iterator[tuple[str, Any]]:
@@ -175,53 +158,48 @@ def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False)
     for key, value in entry.items():
         if columns and isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
             value = [*value.values()]
+        name = f"{under}{key}"
         if isinstance(value, dict) and value and depth < _DEEPEST:
-            yield from _flat(value, f"{under}{key}.", depth + 1, columns=columns)
+            yield from _flat(value, f"{name}.", depth + 1, columns=columns)
         else:
-            yield f"{under}{key}", value
+            yield name, value
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def _of_table(file: File, data: bytes, first: bytes) -> dict[str, RecordedRuns]:
-    """Read a table, or lines with one number, which may follow the name of their column in a comment."""
-    before, header = (text.decode(errors="replace") for text in (data[: data.index(first)], first))
-    comment = ["", *re.findall(r"^\s*#+\s*(.*)$", before, re.MULTILINE)][-1].strip()
-    if _is_number(header) and "," not in header.partition("#")[0]:
-        name = comment if comment == file.column else ""
-        lines = ((f"{file.place}:{at}", line.decode(errors="replace")) for at, line in _filled(data))
-        return read_rows(file, ((where, {name: line}) for where, line in lines))
+def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, RecordedRuns]:
+    """Read a table, or lines with one number; the names of the columns may be in a comment ``before``."""
+    comment = ["", *re.findall(r"(?m)^\s*#+\s*(.*)$", before)][-1]
 
     def cells(line: str, sign: str) -> list[str]:
         rows = csv.reader([line[: csv.field_size_limit()]], delimiter=sign, skipinitialspace=True)
         return [cell.strip() for cell in next(rows, [])]
 
-    separator = _SEPARATOR.search(before)
-    # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
-    delimiter = separator[1] if separator else max(",;\t", key=lambda sign: len(cells(header, sign)))
+    is_plain = _is_number(header) and "," not in header.partition("#")[0]
+    if separator := _SEPARATOR.search(before):
+        delimiter = separator[1]
+    else:  # a quoted name may hold another delimiter: the delimiter is the one that gives most columns
+        delimiter = "\x1f" if is_plain else max(",;\t", key=lambda sign: len(cells(header, sign)))
     values, beside = cells(header, delimiter), cells(comment, delimiter)
     names = layouts.header_of(values)
-    if not names and any(map(_is_number, values)) and len(beside) == len(values):
-        names = [] if all(map(_is_number, beside)) else beside
-    if file.column and not names and values.count(file.column) > 1:
-        raise UsageError(f"{file.place}: several columns `{shown(file.column)}`; rename all but one")
-    rows = csv.reader((line.decode() for line in _lines(data)), delimiter=delimiter, skipinitialspace=True)
-    placed = ((f"{file.place}:{rows.line_num}", [cell.strip() for cell in row]) for row in rows)
-    return read_rows(file, _rows(file, placed, names), decimal_comma=delimiter in ";\t")
+    if not names and any(map(_is_number, values)):
+        names = beside if len(beside) == len(values) else [""] * is_plain
+    lines = (line.decode(errors="replace") for line in io.BytesIO(text))
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    return read_rows(file, _rows(file, rows, names), decimal_comma=delimiter in ";\t")
 
 
 def _is_number(cell: str) -> bool:
     return parsed(cell)[0] is not None
 
 
-def _rows(
-    file: File, rows: Iterator[tuple[str, list[str]]], names: Sequence[str]
-) -> Iterator[tuple[str, Row]]:
-    """Yield the rows; without ``names`` the first one is the header."""
-    where = file.place
+def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a CSV reader; without ``names`` the first one is the header."""
     try:
-        for where, row in rows:
+        for row in rows:
+            where = f"{file.place}:{rows.line_num}"
+            row = [cell.strip() for cell in row]
             if not any(row):
                 continue
             if not names:
@@ -232,6 +210,8 @@ def _rows(
                         f"{where}: `{shown(', '.join(row))}` is no header, and not one number; give one number a line, "
                         "with a decimal point, or name the columns in a first line"
                     )
+                if row.count(file.column) > 1:
+                    raise UsageError(f"{where}: several columns `{shown(file.column)}`; rename all but one")
                 continue
             if len(row) == len(names) + 1 and not row[-1]:
                 row.pop()  # a delimiter ends each line
@@ -241,7 +221,5 @@ def _rows(
                     "write a point)"
                 )
             yield where, dict(zip(names, row, strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{where}: no table in UTF-8 follows ({error}); fix the line, or save the file as UTF-8"
-        ) from None
+    except csv.Error as error:
+        raise UsageError(f"{file.place}:{rows.line_num}: no table follows ({error}); fix the line") from None

@@ -228,6 +228,16 @@ def test_single_runs_are_read_in_seconds_without_an_option(layout: Any) -> None:
     assert [*read(layout(X).rstrip("\r\n"))[0]] == [*found]
 
 
+@pytest.mark.parametrize(
+    ("column", "in_seconds"), [("real_time", True), ("cpu_time", False), ("iterations", False)]
+)
+def test_a_row_names_the_unit_of_its_times_alone(column: str, in_seconds: bool) -> None:
+    rows = [f"B,9,{9 * factor},{9 * factor},{unit}" for unit, factor in (("ms", 1), ("us", 1000))]
+    series = read(lines("name,iterations,real_time,cpu_time,time_unit", rows), column)[0][""]
+    assert series.every.tolist() == pytest.approx([9, 9] if column == "iterations" else [0.009, 0.009])
+    assert series.in_seconds == in_seconds
+
+
 def k6_summary() -> str:
     return json.dumps({"root_group": {}, "metrics": {"http_req_duration": {"avg": 1, "p(95)": 2}}}, indent=4)
 
@@ -348,15 +358,15 @@ def test_rows_of_several_series_are_refused_and_where_picks_one(kind: str) -> No
     found, _ = read(layout(X), column, where)
     assert all(0 < series.runs <= COUNT for series in found.values())
     line = refused(layout(X), column, f"{name}=none")
-    assert "none" in line or "0 fit" in line
+    assert "none" in line or "0 results" in line
 
 
 def test_where_is_repeatable_and_refused_without_columns() -> None:
     text = table_of([(s, f"{'ab'[i % 2]},{'xy'[i // 2 % 2]}") for i, s in enumerate(X)], "ms,label,zone")
     assert read(text, "ms", "label=b", "zone=x")[0][""].runs == COUNT / 4
     assert read(text, "ms", "label=a", "label=b")[0][""].runs == COUNT
-    assert "leave --column and --where out" in refused("1\n2\n", "", "a=b")
-    assert "leave --column and --where out" in refused("[1, 2]", "", "a=b")
+    assert "no column `a`; give --where one of: none" in refused("1\n2\n", "", "a=b")
+    assert "no column `a`; give --where one of: none" in refused("[1, 2]", "", "a=b")
     assert "no column `q`; give --where one of: ms, label, zone" in refused(text, "ms", "q=1")
 
 

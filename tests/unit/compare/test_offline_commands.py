@@ -346,7 +346,10 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             "infercanary: a: holds one series of numbers, and j canaries x",
         ),
         (["compare", "j", "k", "--canary", "q"], "infercanary: j: no canary `q`; there are: x"),
-        (["compare", "a", "a", "--canary", "x"], "infercanary: a: holds numbers, without canaries"),
+        (
+            ["compare", "a", "a", "--canary", "x"],
+            "infercanary: a: no canary `x`; there are: none, in numbers",
+        ),
         (
             ["compare", "a", "a", "--restart-sd", "-1"],
             "infercanary: --restart-sd -1: give a percentage from 0 to 100",
@@ -370,7 +373,10 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             ["compare", "a", "a", "--json", "--junit", "no/j"],
             "infercanary: --junit: no folder `no`; make it",
         ),
-        (["scan", "a", "--column", "x"], "infercanary: a: numbers without columns"),
+        (
+            ["scan", "a", "--column", "x"],
+            "infercanary: a: no column `x`; give --column one of: none, leave it out",
+        ),
         (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),
     ],
 )

@@ -292,7 +292,6 @@ def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path,
         (["empty.jsonl", "--format", "csv"], "empty.jsonl: is empty; give a journal, or numbers"),
         (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
         (["broken.jsonl", "--format", "csv"], "broken.jsonl:2: not a line of a journal"),
-        (["zero.jsonl", "--format", "csv"], "zero.jsonl:2: 0 s is not a latency"),
         (["a/gpu.sqlite", "gpu.sqlite"], "gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE"),
         (["none.sqlite"], "none.sqlite: cannot be read (No such file"),
         (["empty.sqlite"], "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs"),
@@ -305,7 +304,6 @@ def test_what_is_wrong_is_one_line(
     sample(tmp_path / "gpu.sqlite", {})
     SqliteStore.open(tmp_path / "empty.sqlite").close()
     journal("old.jsonl", [0.02], count=2)
-    journal("zero.jsonl", [0.02], count=2, latencies=(0.0,))
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "words.txt").write_text("nothing of the kind")
     (tmp_path / "broken.jsonl").write_text((tmp_path / "old.jsonl").read_text().split("\n")[0] + "\nwords\n")

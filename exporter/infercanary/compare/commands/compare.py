@@ -16,7 +16,6 @@ from infercanary.compare.document import comparison_document
 from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
-from infercanary.compare.rows import Choice
 from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
@@ -100,7 +99,7 @@ def command(
         raise UsageError("compare: standard input (`-`) can be one file only; save the other")
     ids = (baseline_id, candidate_id)
     old, new = (
-        read(paths, choice=Choice(column, where), ids=picked, apart=every)
+        read(paths, column=column, where=where, ids=picked, apart=every)
         for paths, picked in zip(sides, ids, strict=True)
     )
     documents = []

@@ -14,7 +14,6 @@ from infercanary.compare.changes import scan_runs
 from infercanary.compare.document import scan_document
 from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
-from infercanary.compare.rows import Choice
 from infercanary.judge.policy import FILES
 
 
@@ -45,7 +44,7 @@ def command(file: str, canary: str, column: str, where: Sequence[tuple[str, str]
     header, or single runs as load generators and benchmarks write them. The format is detected; it may be packed with
     gzip; `-` is standard input. An index counts the runs that count, from 0 on.
     """
-    recording = read([file], choice=Choice(column, where))
+    recording = read([file], column=column, where=where)
     documents = [
         scan_document(scan_runs(name, series, components=recording.components), series)
         for name, series in pick(recording, canary).items()
