@@ -8,6 +8,7 @@ from sqlalchemy import (
     Dialect,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -51,7 +52,7 @@ clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nu
 start = Table(
     "start",
     metadata,
-    Column("id", _ID, primary_key=True),
+    Column("id", _ID, Identity(), primary_key=True),
     Column("namespace", Text, nullable=False),
     Column("service", Text, nullable=False),
     Column("container", Text, nullable=False),
@@ -77,7 +78,7 @@ start = Table(
 series = Table(
     "series",
     metadata,
-    Column("id", _ID, primary_key=True),
+    Column("id", _ID, Identity(), primary_key=True),
     Column("start", _ID, ForeignKey("start.id", ondelete="CASCADE"), nullable=False),
     Column("canary", Text, nullable=False),
     Column("first_at", Double, nullable=False),
