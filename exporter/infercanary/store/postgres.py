@@ -111,7 +111,9 @@ class PostgresDatabase:
         by_text = (advice for part, advice in _ADVICE_BY_TEXT.items() if part in text)
         advice = _ADVICE.get(getattr(cause, "sqlstate", None) or "") or next(by_text, None)
         # Values that no database takes are refused for good; anything else may do better later.
-        kind = StoreError if isinstance(error, exc.DataError) or isinstance(cause, UnicodeError) else StoreAway
+        kind = (
+            StoreError if isinstance(error, exc.DataError) or isinstance(cause, UnicodeError) else StoreAway
+        )
         return kind(f"{self.shown}: {f'{advice} ({text})' if advice else text}")
 
     @cached_property
@@ -146,9 +148,7 @@ class PostgresDatabase:
         seconds = math.inf if self.upgrades else min(_CALL_SECONDS, self._call_seconds)
 
         def connect() -> psycopg.Connection[Any]:
-            return Impatient.connect(
-                make_conninfo(location.conninfo, **location.password()), autocommit=True
-            )
+            return Impatient.connect(make_conninfo(location.conninfo, **location.password()), autocommit=True)
 
         return create_engine(
             "postgresql+psycopg://",

@@ -21,6 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
+from infercanary.store.retention import TIERS
+
 SCHEMA = "0001"
 """The newest of the Alembic revisions beside this file: what the tables below are."""
 
@@ -85,9 +87,7 @@ series = Table(
     *_columns(Double, "first_at"),
     *_columns(Double, "last_at", server_default="0"),
     *_columns(BigInteger, "last", "merged_through", "failed_through", server_default="-1"),
-    *_columns(
-        BigInteger, "opening", "raw", "failed", "first", "hours", "taken", "thinned", server_default="0"
-    ),
+    *_columns(BigInteger, *TIERS, "taken", "thinned", server_default="0"),
     UniqueConstraint("start", "canary"),
 )
 
