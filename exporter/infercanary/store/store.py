@@ -161,7 +161,7 @@ class Store:
         key = {**named(service), "container": container, "boot_id": boot_id}
         with self.session.work() as connection:
             row = connection.execute(queries.START, key).first()
-        return None if row is None else start_in(row)
+        return None if row is None else start_in(row[:-4])
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Return each start of the service's containers, also without runs, in order of time."""
