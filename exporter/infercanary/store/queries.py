@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    Update,
     and_,
     bindparam,
     case,
@@ -26,13 +27,14 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    text,
     tuple_,
     update,
 )
 
 from infercanary.judge.model import ServiceKey
 from infercanary.store.retention import DAY_SECONDS, TIERS
-from infercanary.store.schema import clock, document, sample, series, start
+from infercanary.store.schema import clock, document, finding, lease, sample, series, start
 
 
 def given(table: Table, *names: str) -> ColumnElement[bool]:
@@ -40,7 +42,7 @@ def given(table: Table, *names: str) -> ColumnElement[bool]:
     return and_(*(table.c[name] == bindparam(name) for name in names))
 
 
-def of_services(table: Table, services: Collection[ServiceKey]) -> ColumnElement[bool]:
+def services_in(services: Collection[ServiceKey], table: Table = start) -> ColumnElement[bool]:
     """Return the condition that a row is of one of these services."""
     return tuple_(table.c.namespace, table.c.service).in_([tuple(service) for service in services])
 
@@ -160,7 +162,7 @@ SIZES = select(func.sum(func.length(sample.c.body))).where(_OF_SERIES).group_by(
 
 def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, str]]:
     """Return namespace, service and canary of each canary that ran; of these services, or of all."""
-    return _CANARIES if services is None else _CANARIES.where(of_services(start, services))
+    return _CANARIES if services is None else _CANARIES.where(services_in(services))
 
 
 # Documents -------------------------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def records(services: Collection[ServiceKey] | None) -> Select[Any]:
     rows = select(*_NAMES, *start.c["id", "container", "image_key", "seen"]).order_by(
         start.c.began, start.c.id
     )
-    return rows if services is None else rows.where(of_services(start, services))
+    return rows if services is None else rows.where(services_in(services))
 
 
 def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delete:
@@ -188,7 +190,92 @@ def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delet
     orphans = delete(table).where(
         table.c.service != "", key.not_in(_CANARIES)
     )  # without a service: about all of them
-    return orphans if services is None else orphans.where(of_services(table, services))
+    return orphans if services is None else orphans.where(services_in(services, table))
 
 
 # Thinning (below: s3), leases and findings (s2) --------------------------------------------------------------------
+
+# Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
+
+_LEASE = lease.c.namespace, lease.c.service
+_FINDING = finding.c.namespace, finding.c.service, finding.c.canary
+_NOW = NOW.scalar_subquery()
+# A lease is asked for in a statement by itself: now() is when it began, so one that waited for a row's lock finds less
+# expired, not more.
+_GOES_ON = lease.c.expires > _NOW
+_IS_MINE = lease.c.holder == bindparam("me")
+_OF_LEASE = (lease.c.namespace == bindparam("namespace")) & (lease.c.service == bindparam("service"))
+
+SERVICES = select(*_LEASE).where(_GOES_ON)
+"""The services whose lease anybody holds."""
+TAKE_LEASES = text(
+    "INSERT INTO lease (namespace, service, holder, fence, expires) "
+    "SELECT namespace, service, :me, 1, extract(epoch FROM now()) + :seconds "
+    "FROM unnest(CAST(:namespaces AS text[]), CAST(:services AS text[])) AS free (namespace, service) "
+    "ON CONFLICT (namespace, service) DO UPDATE "
+    "SET holder = excluded.holder, fence = lease.fence + 1, expires = excluded.expires "
+    "WHERE lease.expires <= extract(epoch FROM now()) RETURNING namespace, service, fence"
+)
+"""Takes those of these leases that nobody holds."""
+CLAIM = (
+    select(*_LEASE)
+    .where(_OF_LEASE, _IS_MINE, lease.c.fence == bindparam("fence"), _GOES_ON)
+    .with_for_update()
+)
+"""Locks a lease: whoever wants to take it waits until the transaction ends."""
+PUT_FINDING = text(
+    "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
+    "SELECT namespace, service, :canary, 1, :at, :body, :taught FROM lease "
+    "WHERE namespace = :namespace AND service = :service AND holder = :me AND fence = :fence "
+    "AND expires > extract(epoch FROM now()) FOR UPDATE "
+    "ON CONFLICT (namespace, service, canary) DO UPDATE SET number = finding.number + 1, at = excluded.at, "
+    "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
+)
+"""Locks the lease too; no row without it. The number changes with the finding."""
+TAUGHT = select(*_FINDING, finding.c.taught).where(func.length(finding.c.taught) > 0)
+_NEWEST = select(func.max(series.c.last_at)).join_from(start, series).where(_OF_SERVICE).scalar_subquery()
+RUNNING = STARTS.where(
+    select(series.c.id)
+    .where(series.c.start == start.c.id, series.c.last_at >= _NEWEST - bindparam("gone"))
+    .exists(),
+    select(lease.c.fence).where(_OF_LEASE, _GOES_ON).exists(),
+)
+
+
+def renew(services: Collection[ServiceKey]) -> Update:
+    """Return the renewal of those of these leases that a process holds."""
+    renewed = update(lease).where(services_in(services, lease), _IS_MINE, _GOES_ON)
+    return renewed.values(expires=_NOW + bindparam("seconds")).returning(*_LEASE, lease.c.fence)
+
+
+def held(services: Collection[ServiceKey]) -> Select[tuple[str, str]]:
+    """Return those of these services whose lease anybody holds."""
+    return SERVICES.where(services_in(services, lease))
+
+
+def give_back(services: Collection[ServiceKey]) -> Update:
+    """Return the end of those of these leases that a process holds."""
+    ended = update(lease).where(services_in(services, lease), _IS_MINE)
+    return ended.values(expires=_NOW).returning(*_LEASE)
+
+
+def finding_numbers(services: Collection[ServiceKey]) -> Select[Any]:
+    """Return the number of each finding about these services."""
+    return select(*_FINDING, finding.c.number).where(services_in(services, finding))
+
+
+def finding_bodies(canaries: Collection[tuple[ServiceKey, str]]) -> Select[Any]:
+    """Return the findings about these canaries."""
+    keys = [(*service, canary) for service, canary in canaries]
+    return select(*_FINDING, finding.c.body).where(tuple_(*_FINDING).in_(keys))
+
+
+def counts(services: Collection[ServiceKey]) -> Select[Any]:
+    """Return sums for each canary of these services, of which one changes whenever its starts or runs change.
+
+    Of a start or a series each of these numbers only grows (with fewer rows ``thinned`` does), and new ones have larger
+    ids than those that were dropped.
+    """
+    numbers = series.c.id, series.c.taken, series.c.thinned, ROWS, start.c.revision
+    sums = select(*_NAMES, series.c.canary, func.count(), *map(func.sum, numbers)).join_from(start, series)
+    return sums.where(services_in(services)).group_by(*_NAMES, series.c.canary)

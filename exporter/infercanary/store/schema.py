@@ -10,6 +10,7 @@ from sqlalchemy import (
     Dialect,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -65,7 +66,7 @@ clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nu
 start = Table(
     "start",
     metadata,
-    Column("id", _ID, primary_key=True),
+    Column("id", _ID, Identity(), primary_key=True),
     *_columns(Text, "namespace", "service", "container", "boot_id"),
     *_columns(Double, "started_at", "began", "seen"),
     *_columns(BigInteger, "revision", server_default="0"),
@@ -81,7 +82,7 @@ start = Table(
 series = Table(
     "series",
     metadata,
-    Column("id", _ID, primary_key=True),
+    Column("id", _ID, Identity(), primary_key=True),
     _id_of("start"),
     *_columns(Text, "canary"),
     *_columns(Double, "first_at"),
