@@ -30,7 +30,7 @@ from infercanary.compare import journal
 from infercanary.exporter import expose, guard
 from infercanary.exporter.config import check
 from infercanary.store.base import StoreError
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 CORPUS = Path(__file__).parent / "corpus"
 _INPUTS = 200
@@ -72,7 +72,7 @@ def store(data: bytes) -> None:
         path = Path(folder) / "judge.sqlite"
         path.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
         with suppress(StoreError):
-            found = SqliteStore.open(path)
+            found = open_store(path)
             try:
                 for service, canary in found.canaries():
                     found.generations(service, canary)

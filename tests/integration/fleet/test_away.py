@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
-from infercanary.store.kinds import open_store
+from infercanary.store.store import open_store
 from infercanary.store.postgres import Location
 from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
 from tests.integration.fleet.world import eventually, location

@@ -16,7 +16,7 @@ from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.result import Result
 from infercanary.store.base import Store
-from infercanary.store.kinds import open_store
+from infercanary.store.store import open_store
 from tests.integration.fleet.world import (
     AUDIT,
     KEY,

@@ -30,7 +30,7 @@ from small_disk import fill, mounted
 
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import Store
-from infercanary.store.kinds import open_store
+from infercanary.store.store import open_store
 from infercanary.store.retention import Retention
 from tests.integration.fleet.world import (
     AUDIT,
