@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from postgres import Postgres
 from sqlalchemy import text
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store.retention import TIERS, Retention
 from infercanary.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from postgres import Postgres
 
 SEARCH = ServiceKey("", "search")
 CANARY = "resnet18"
