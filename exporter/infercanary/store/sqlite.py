@@ -8,6 +8,7 @@ then holds all transactions up to one; the rest is still in the rings of probes 
 from __future__ import annotations
 
 import calendar
+import itertools
 import os
 import sqlite3
 import time
@@ -234,20 +235,18 @@ class SqliteDatabase:
         for file in earlier[: max(0, len(earlier) - _MAX_SET_ASIDE + 1)]:
             for suffix in (*_BESIDE, ""):
                 file.with_name(file.name + suffix).unlink(missing_ok=True)
-        stamp = f"{_CORRUPT}{time.strftime(_STAMP, time.gmtime())}"
-        numbers = ("", *(f".{number}" for number in range(2, _MAX_SET_ASIDE + 2)))
-        free = next(
-            f"{stamp}{number}" for number in numbers if not os.path.exists(f"{self._path}{stamp}{number}")
-        )
-        path = self._rename(free)
+        path = self._rename(f"{_CORRUPT}{time.strftime(_STAMP, time.gmtime())}")
         log.warning("store was corrupt; set aside, and begun anew", path=path, error=str(error))
 
     def _rename(self, ending: str) -> str:
-        """Rename the file with its log, and return its new name."""
+        """Rename the file with its log, and return its new name: one that no other file has."""
+        numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
+        names = (f"{self._path}{ending}{number}" for number in numbers)
+        name = next(name for name in names if not os.path.exists(name))
         for suffix in (*_BESIDE, ""):  # the file itself last: until then the same would be found again
             with suppress(FileNotFoundError):
-                os.replace(f"{self._path}{suffix}", f"{self._path}{ending}{suffix}")
-        return f"{self._path}{ending}"
+                os.replace(f"{self._path}{suffix}", f"{name}{suffix}")
+        return name
 
 
 def _retype(connection: Connection) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack, closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 import psycopg
 import pytest
-from postgres import PASSWORD, Postgres
+from postgres import Postgres
 from slow_network import Proxy
 from structlog.testing import capture_logs
 
@@ -22,6 +21,7 @@ from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
 from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
+from tests.integration.fleet.world import location
 
 
 def test_what_cannot_be_stored_now_is_stored_later(postgres: Postgres, judges: ExitStack) -> None:
@@ -99,12 +99,8 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     monkeypatch.setattr("infercanary.store.postgres._CALL_SECONDS", 0.5)
     url = postgres.database()
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
-    (tmp_path / "password").write_text(PASSWORD)
-    behind = judge(
-        judges,
-        f"postgresql://postgres@127.0.0.1:{proxy.port}/{urlsplit(url).path[1:]}?password_file={tmp_path / 'password'}&connect_timeout=2",
-        HOSTS[0],
-    )
+    at = location(postgres, url, tmp_path).replace(f":{postgres.port}/", f":{proxy.port}/")
+    behind = judge(judges, f"{at}&connect_timeout=2", HOSTS[0])
     other = judge(judges, url, HOSTS[1])
     parts = [part for part in in_time(fleet()) if part.start.service == "slower"]
     key = ServiceKey("", "slower")

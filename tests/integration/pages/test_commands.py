@@ -20,7 +20,6 @@ import yaml
 from ports import free_port
 from postgres import PASSWORD, Postgres, running
 
-
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/fleet.md")
 PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nlisten: 127.0.0.1:0\n"
