@@ -129,7 +129,9 @@ class Fleet:
             sees what runs.
         """
         with self._session.work() as connection:
-            rows = connection.execute(queries.RUNNING, {**_named(service), "gone": _GONE_SECONDS}).all()
+            rows = connection.execute(
+                queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS}
+            ).all()
         newest = {start.container: start for row in rows if (start := start_in(row)) is not None}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
@@ -146,7 +148,7 @@ class Fleet:
         self._renewing.close()
 
     def _mine(self, service: ServiceKey) -> dict[str, Any]:
-        return {**_named(service), "me": self.holder, "fence": self.held.get(service, 0)}
+        return {**queries.named(service), "me": self.holder, "fence": self.held.get(service, 0)}
 
     def _lost(self, service: ServiceKey) -> LeaseLost:
         self.held.pop(service, None)
@@ -162,7 +164,3 @@ class Fleet:
         """Rows, of which the first two columns are a service's key."""
         with (session or self._session).work() as connection:
             return [(ServiceKey(*row[:2]), *row[2:]) for row in connection.execute(statement, given)]
-
-
-def _named(service: ServiceKey) -> dict[str, Any]:
-    return {"namespace": service.namespace, "service": service.name}

@@ -42,7 +42,7 @@ def given(table: Table, *names: str) -> ColumnElement[bool]:
     return and_(*(table.c[name] == bindparam(name) for name in names))
 
 
-def services_in(services: Collection[ServiceKey], table: Table = start) -> ColumnElement[bool]:
+def of_services(table: Table, services: Collection[ServiceKey]) -> ColumnElement[bool]:
     """Return the condition that a row is of one of these services."""
     return tuple_(table.c.namespace, table.c.service).in_([tuple(service) for service in services])
 
@@ -162,7 +162,7 @@ SIZES = select(func.sum(func.length(sample.c.body))).where(_OF_SERIES).group_by(
 
 def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, str]]:
     """Return namespace, service and canary of each canary that ran; of these services, or of all."""
-    return _CANARIES if services is None else _CANARIES.where(services_in(services))
+    return _CANARIES if services is None else _CANARIES.where(of_services(start, services))
 
 
 # Documents -------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def records(services: Collection[ServiceKey] | None) -> Select[Any]:
     rows = select(*_NAMES, *start.c["id", "container", "image_key", "seen"]).order_by(
         start.c.began, start.c.id
     )
-    return rows if services is None else rows.where(services_in(services))
+    return rows if services is None else rows.where(of_services(start, services))
 
 
 def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delete:
@@ -190,21 +190,19 @@ def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delet
     orphans = delete(table).where(
         table.c.service != "", key.not_in(_CANARIES)
     )  # without a service: about all of them
-    return orphans if services is None else orphans.where(services_in(services, table))
+    return orphans if services is None else orphans.where(of_services(table, services))
 
-
-# Thinning (below: s3), leases and findings (s2) --------------------------------------------------------------------
 
 # Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
 
-_LEASE = lease.c.namespace, lease.c.service
-_FINDING = finding.c.namespace, finding.c.service, finding.c.canary
+_LEASE = lease.c[_SERVICE]
+_FINDING = finding.c[(*_SERVICE, "canary")]
 _NOW = NOW.scalar_subquery()
 # A lease is asked for in a statement by itself: now() is when it began, so one that waited for a row's lock finds less
 # expired, not more.
 _GOES_ON = lease.c.expires > _NOW
 _IS_MINE = lease.c.holder == bindparam("me")
-_OF_LEASE = (lease.c.namespace == bindparam("namespace")) & (lease.c.service == bindparam("service"))
+_OF_LEASE = given(lease, *_SERVICE)
 
 SERVICES = select(*_LEASE).where(_GOES_ON)
 """The services whose lease anybody holds."""
@@ -233,7 +231,9 @@ PUT_FINDING = text(
 )
 """Locks the lease too; no row without it. The number changes with the finding."""
 TAUGHT = select(*_FINDING, finding.c.taught).where(func.length(finding.c.taught) > 0)
-_NEWEST = select(func.max(series.c.last_at)).join_from(start, series).where(_OF_SERVICE).scalar_subquery()
+_NEWEST = (
+    select(func.max(series.c.last_at)).select_from(_STARTS_AND_SERIES).where(_OF_SERVICE).scalar_subquery()
+)
 RUNNING = STARTS.where(
     select(series.c.id)
     .where(series.c.start == start.c.id, series.c.last_at >= _NEWEST - bindparam("gone"))
@@ -244,24 +244,24 @@ RUNNING = STARTS.where(
 
 def renew(services: Collection[ServiceKey]) -> Update:
     """Return the renewal of those of these leases that a process holds."""
-    renewed = update(lease).where(services_in(services, lease), _IS_MINE, _GOES_ON)
+    renewed = update(lease).where(of_services(lease, services), _IS_MINE, _GOES_ON)
     return renewed.values(expires=_NOW + bindparam("seconds")).returning(*_LEASE, lease.c.fence)
 
 
 def held(services: Collection[ServiceKey]) -> Select[tuple[str, str]]:
     """Return those of these services whose lease anybody holds."""
-    return SERVICES.where(services_in(services, lease))
+    return SERVICES.where(of_services(lease, services))
 
 
 def give_back(services: Collection[ServiceKey]) -> Update:
     """Return the end of those of these leases that a process holds."""
-    ended = update(lease).where(services_in(services, lease), _IS_MINE)
+    ended = update(lease).where(of_services(lease, services), _IS_MINE)
     return ended.values(expires=_NOW).returning(*_LEASE)
 
 
 def finding_numbers(services: Collection[ServiceKey]) -> Select[Any]:
     """Return the number of each finding about these services."""
-    return select(*_FINDING, finding.c.number).where(services_in(services, finding))
+    return select(*_FINDING, finding.c.number).where(of_services(finding, services))
 
 
 def finding_bodies(canaries: Collection[tuple[ServiceKey, str]]) -> Select[Any]:
@@ -277,5 +277,7 @@ def counts(services: Collection[ServiceKey]) -> Select[Any]:
     ids than those that were dropped.
     """
     numbers = series.c.id, series.c.taken, series.c.thinned, ROWS, start.c.revision
-    sums = select(*_NAMES, series.c.canary, func.count(), *map(func.sum, numbers)).join_from(start, series)
-    return sums.where(services_in(services)).group_by(*_NAMES, series.c.canary)
+    sums = select(*_NAMES, series.c.canary, func.count(), *map(func.sum, numbers)).select_from(
+        _STARTS_AND_SERIES
+    )
+    return sums.where(of_services(start, services)).group_by(*_NAMES, series.c.canary)
