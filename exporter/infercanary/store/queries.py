@@ -157,9 +157,7 @@ SERIES_OF_CANARY = (
 )
 _OF_SERIES = sample.c.series.in_(bindparam("series", expanding=True))
 BODIES = select(sample.c.series, sample.c.body).where(_OF_SERIES).order_by(sample.c.series, sample.c.sequence)
-SIZES = (
-    select(sample.c.series, func.sum(func.length(sample.c.body))).where(_OF_SERIES).group_by(sample.c.series)
-)
+SIZES = select(func.sum(func.length(sample.c.body))).where(_OF_SERIES).group_by(sample.c.series)
 
 
 def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, str]]:

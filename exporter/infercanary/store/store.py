@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import Counter, defaultdict
+import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from operator import attrgetter
+from itertools import accumulate, groupby
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -45,8 +47,8 @@ from infercanary.store.sqlite import SqliteDatabase
 
 _SWEEP_SECONDS = 3600.0
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
-_READ = 50  # series in a statement: each may have thousands of rows, and a statement has seconds
-_DROPPED = 20  # starts in a transaction, for the same reason
+_READ = 8_192  # rows in a statement, which has seconds; they have 32 MiB at most
+_DROPPED = 20  # starts in a transaction: each may have thousands of rows
 # libpq's other form, and URLs without slashes.
 _NO_FILE = re.compile(
     r"\s*((dbname|host|hostaddr|passfile|password|port|service|user)\s*=|(?i:postgres(ql)?|sqlite|mysql|mariadb):)"
@@ -97,7 +99,7 @@ class Store:
         """When the last corrupt file that still lies beside the store's was set aside, if any: a Unix time."""
         return self._database.set_aside_at
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def transaction(self) -> AbstractContextManager[object]:
         """Keep what is done within it as a whole or, after an exception, not at all.
 
         Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
@@ -128,7 +130,7 @@ class Store:
             samples: Its runs, of any canaries.
         """
         several = by_canary(sorted(samples, key=attrgetter("sequence")))
-        with self.transaction(), self.session.work() as connection:
+        with self.session.transaction() as connection:
             start = self._write_start(connection, generation)
             new = self._insert(connection, start, generation, several) if several else 0
         self._touched.add(key_of(generation))
@@ -140,33 +142,28 @@ class Store:
         Args:
             services: Of these services alone; None for all.
         """
-        with self.session.work() as connection:
-            rows = connection.execute(queries.canaries(services)).all()
+        rows = self.session.rows(queries.canaries(services))
         return sorted((ServiceKey(namespace, service), canary) for namespace, service, canary in rows)
 
     def last_runs(self, host: str) -> list[LastRun]:
         """Return the last run of each canary in each container on a host that Docker or Kubernetes found."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.LAST_RUNS, {"host": host}).all()
+        rows = self.session.rows(queries.LAST_RUNS, {"host": host})
         return [LastRun(ServiceKey(namespace, service), *rest) for namespace, service, *rest in rows]
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return container and boot id → runs that were taken and had not failed, also those merged since."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.TAKEN, {**named(service), "canary": canary}).all()
+        rows = self.session.rows(queries.TAKEN, {**named(service), "canary": canary})
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
         """Return what is known of a start; None where it was never seen, or its row cannot be read."""
         key = {**named(service), "container": container, "boot_id": boot_id}
-        with self.session.work() as connection:
-            row = connection.execute(queries.START, key).first()
-        return None if row is None else start_in(row[:-4])
+        rows = self.session.rows(queries.START, key)
+        return start_in(rows[0][:-4]) if rows else None
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Return each start of the service's containers, also without runs, in order of time."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.STARTS, named(service)).all()
+        rows = self.session.rows(queries.STARTS, named(service))
         return [generation for row in rows if (generation := start_in(row)) is not None]
 
     def generations(
@@ -193,16 +190,15 @@ class Store:
             Starts, and samples of each, in order of time; of starts that began at the same time, by container.
         """
         key = {**named(service), "canary": canary, "container": container, "since": since}
-        with self.session.work() as connection:
-            rows: Sequence[Any] = connection.execute(queries.SERIES_OF_CANARY, key).all()
-            if most_bytes is not None:
-                now = max((row.last_at for row in rows), default=0.0)
-                rows = [rows[place] for place in to_judge([StartSummary.of(*row[:5]) for row in rows], now)]
-                rows = rows[first_that_fits([StartSize(row.bytes, None, 0) for row in rows], most_bytes) :]
-            ids = {"ids": [row.start for row in rows]}
-            starts = {row.id: start_in(row[:-1]) for row in connection.execute(queries.STARTS_BY_ID, ids)}
-            bodies = _bodies(connection, rows, most_bytes)
-        read = ((starts.get(row.start), decode(bodies[row.id])) for row in rows)
+        rows = self.session.rows(queries.SERIES_OF_CANARY, key)
+        if most_bytes is not None:
+            now = max((row.last_at for row in rows), default=0.0)
+            rows = [rows[place] for place in to_judge([StartSummary.of(*row[:5]) for row in rows], now)]
+            rows = rows[first_that_fits([StartSize(row.bytes, None, 0) for row in rows], most_bytes) :]
+        starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
+        start_by_id = {row.id: start_in(row[:-1]) for row in starts}
+        bodies = self._bodies(rows, sys.maxsize if most_bytes is None else most_bytes)
+        read = ((start_by_id.get(row.start), decode(bodies.get(row.id, ()))) for row in rows)
         return [(start, samples) for start, samples in read if start and samples]
 
     def keep_for(self, policy: Policy) -> None:
@@ -218,10 +214,10 @@ class Store:
             now: A Unix time, for a store without a clock of its own. Only its steps matter, as the time that exporters
                 watched: one back, or of more than a day, does not count.
         """
-        with self.transaction(), self.session.work() as connection:
+        with self.session.transaction() as connection:
             self._age = self._database.age(connection, now)
         for key in list(self._touched):
-            with self.transaction(), self.session.work() as connection:
+            with self.session.transaction() as connection:
                 self._written.pop(key, None)
                 thinning.thin(connection, key, self._keep)
             self._touched.discard(key)
@@ -246,7 +242,7 @@ class Store:
             LeaseLost: The store is shared, and this process does not judge the service.
         """
         key = {**named(service), "canary": canary, "kind": kind}
-        with self.transaction(), self.session.work() as connection:
+        with self.session.transaction() as connection:
             if self.fleet is not None:
                 self.fleet.claim(connection, service)
             number = connection.scalars(queries.LAST_DOCUMENT, key).one() + 1
@@ -256,8 +252,7 @@ class Store:
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
         key = {**named(service), "canary": canary, "kind": kind}
-        with self.session.work() as connection:
-            return [Document(*row) for row in connection.execute(queries.HISTORY, key)]
+        return [Document(*row) for row in self.session.rows(queries.HISTORY, key)]
 
     # Inside ------------------------------------------------------------------------------------------------------
 
@@ -346,16 +341,31 @@ class Store:
     def _sweep(self) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
         services = None if self.fleet is None else [*self.fleet.held]
-        with self.session.work() as connection:
-            rows = connection.execute(queries.records(services)).all()
+        rows = self.session.rows(queries.records(services))
         records = [StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows]
         expired = retention.expired(records, self._age, self._keep)
         for begin in range(0, len(expired), _DROPPED):
-            with self.transaction(), self.session.work() as connection:
+            with self.session.transaction() as connection:
                 thinning.drop(connection, expired[begin : begin + _DROPPED])
-        with self.transaction(), self.session.work() as connection:
+        with self.session.transaction() as connection:
             for table in (document, finding):
                 connection.execute(queries.drop_orphans(table, services))
+
+    def _bodies(self, rows: Sequence[Any], most_bytes: int) -> dict[int, list[bytes]]:
+        """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
+        share = most_bytes
+        if sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
+            sizes = self.session.rows(queries.SIZES, {"series": [row.id for row in rows]})
+            share = fair((size for (size,) in sizes), most_bytes)
+        kept: dict[int, list[bytes]] = {}
+        numbered = zip(accumulate(row.rows for row in rows), rows, strict=True)
+        for _, part in groupby(numbered, lambda pair: pair[0] // _READ):
+            read = self.session.rows(queries.BODIES, {"series": [row.id for _, row in part]})
+            for series, group in groupby(read, itemgetter(0)):
+                bodies = [body for _, body in group]
+                first, last = ends(len(bodies), sum(map(len, bodies)), share)
+                kept[series] = bodies[:first] + bodies[len(bodies) - last :]
+        return kept
 
     def _load(self, connection: Connection) -> None:
         self._age = self._database.age(connection, None)
@@ -434,24 +444,3 @@ def _changeable(generation: Generation) -> dict[str, Any]:
 def _locked(connection: Connection, start: int) -> dict[str, Any]:
     """Return the series of a start by canary, locked until the transaction ends."""
     return {row.canary: row for row in connection.execute(queries.LOCK_SERIES, {"start": start})}
-
-
-def _bodies(connection: Connection, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
-    """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
-    series = [row.id for row in rows]
-    sizes: dict[int, int] = {}
-    share = 0
-    if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
-        sizes = {row[0]: row[1] for row in connection.execute(queries.SIZES, {"series": series})}
-        share = fair(sizes.values(), most_bytes)
-    large = [[one] for one in series if sizes.get(one, 0) > share]
-    small = [one for one in series if sizes.get(one, 0) <= share]
-    bodies: defaultdict[int, list[bytes]] = defaultdict(list)
-    for part in large + [small[begin : begin + _READ] for begin in range(0, len(small), _READ)]:
-        for one, body in connection.execute(queries.BODIES, {"series": part}):
-            bodies[one].append(body)
-        if part in large:
-            read = bodies[part[0]]
-            first, last = ends(len(read), sizes[part[0]], share)
-            del read[first : len(read) - last]
-    return bodies
