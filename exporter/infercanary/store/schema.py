@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
     Dialect,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -17,6 +20,9 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.types import TypeEngine
+
+from infercanary.store.retention import TIERS
 
 SCHEMA = "0001"
 """The newest of the Alembic revisions beside this file: what the tables below are."""
@@ -27,10 +33,10 @@ class Bytes(LargeBinary):
 
     cache_ok = True
 
-    def bind_processor(self, dialect: Dialect) -> None:  # noqa: ARG002 - both drivers take bytes
+    def bind_processor(self, dialect: Dialect) -> None:
         """Nothing to convert."""
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> None:  # noqa: ARG002 - both drivers give bytes
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
         """Nothing to convert."""
 
 
@@ -40,10 +46,19 @@ _ID = BigInteger().with_variant(
 
 metadata = MetaData()
 
+
+def _columns(kind: type[TypeEngine[Any]], *names: str, **more: Any) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False, **more) for name in names]
+
+
+def _id_of(table: str, **more: Any) -> Column[int]:
+    return Column(table, _ID, ForeignKey(f"{table}.id", ondelete="CASCADE"), nullable=False, **more)
+
+
 # Which revision the tables are in; by Alembic's name, for it reads and writes it.
 schema = Table("infercanary_schema", metadata, Column("version_num", Text, primary_key=True))
 
-# One row, in SQLite alone: the last time that was given, and how long exporters have watched, whatever the clock showed.
+# One row, in SQLite alone: the last time that was given, and how long exporters have watched, whatever the clock was.
 clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
 
 # began: started_at, or later than all that is known of the container's start before. seen: an age of the store, in
@@ -51,22 +66,12 @@ clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nu
 start = Table(
     "start",
     metadata,
-    Column("id", _ID, primary_key=True),
-    Column("namespace", Text, nullable=False),
-    Column("service", Text, nullable=False),
-    Column("container", Text, nullable=False),
-    Column("boot_id", Text, nullable=False),
-    Column("started_at", Double, nullable=False),
-    Column("began", Double, nullable=False),
-    Column("seen", Double, nullable=False),
-    Column("revision", BigInteger, nullable=False, server_default="0"),
-    Column("host", Text, nullable=False),
-    Column("image", Text, nullable=False),
-    Column("image_id", Text, nullable=False),
-    Column("image_digest", Text, nullable=False),
-    Column("image_key", Text, nullable=False),
-    Column("environment", Bytes(), nullable=False),
-    Column("details", Bytes(), nullable=False),
+    Column("id", _ID, Identity(), primary_key=True),
+    *_columns(Text, "namespace", "service", "container", "boot_id"),
+    *_columns(Double, "started_at", "began", "seen"),
+    *_columns(BigInteger, "revision", server_default="0"),
+    *_columns(Text, "host", "image", "image_id", "image_digest", "image_key"),
+    *_columns(Bytes, "environment", "details"),
     UniqueConstraint("namespace", "service", "container", "boot_id"),
     Index("start_host", "host"),
 )
@@ -77,19 +82,13 @@ start = Table(
 series = Table(
     "series",
     metadata,
-    Column("id", _ID, primary_key=True),
-    Column("start", _ID, ForeignKey("start.id", ondelete="CASCADE"), nullable=False),
-    Column("canary", Text, nullable=False),
-    Column("first_at", Double, nullable=False),
-    Column("last_at", Double, nullable=False, server_default="0"),
-    *(
-        Column(name, BigInteger, nullable=False, server_default="-1")
-        for name in ("last", "merged_through", "failed_through")
-    ),
-    *(
-        Column(name, BigInteger, nullable=False, server_default="0")
-        for name in ("opening", "raw", "failed", "first", "hours", "taken", "thinned")
-    ),
+    Column("id", _ID, Identity(), primary_key=True),
+    _id_of("start"),
+    *_columns(Text, "canary"),
+    *_columns(Double, "first_at"),
+    *_columns(Double, "last_at", server_default="0"),
+    *_columns(BigInteger, "last", "merged_through", "failed_through", server_default="-1"),
+    *_columns(BigInteger, *TIERS, "taken", "thinned", server_default="0"),
     UniqueConstraint("start", "canary"),
 )
 
@@ -97,23 +96,20 @@ series = Table(
 sample = Table(
     "sample",
     metadata,
-    Column("series", _ID, ForeignKey("series.id", ondelete="CASCADE"), primary_key=True),
-    Column("sequence", BigInteger, primary_key=True),
-    Column("tier", SmallInteger, nullable=False),
-    Column("body", Bytes(), nullable=False),
+    _id_of("series", primary_key=True),
+    *_columns(BigInteger, "sequence", primary_key=True, autoincrement=False),
+    *_columns(SmallInteger, "tier"),
+    *_columns(Bytes, "body"),
     sqlite_with_rowid=False,
 )
 
 document = Table(
     "document",
     metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("service", Text, primary_key=True),
-    Column("canary", Text, primary_key=True),
-    Column("kind", Text, primary_key=True),
-    Column("number", BigInteger, primary_key=True),
-    Column("at", Double, nullable=False),
-    Column("body", Bytes(), nullable=False),
+    *_columns(Text, "namespace", "service", "canary", "kind", primary_key=True),
+    *_columns(BigInteger, "number", primary_key=True, autoincrement=False),
+    *_columns(Double, "at"),
+    *_columns(Bytes, "body"),
     sqlite_with_rowid=False,
 )
 
@@ -121,24 +117,18 @@ document = Table(
 finding = Table(
     "finding",
     metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("service", Text, primary_key=True),
-    Column("canary", Text, primary_key=True),
-    Column("number", BigInteger, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("body", Bytes(), nullable=False),
-    Column("taught", Bytes(), nullable=False),
-    sqlite_with_rowid=False,
+    *_columns(Text, "namespace", "service", "canary", primary_key=True),
+    *_columns(BigInteger, "number"),
+    *_columns(Double, "at"),
+    *_columns(Bytes, "body", "taught"),
 )
 
 # fence is counted up at each change of holder; expires is a Unix time by the database's clock.
 lease = Table(
     "lease",
     metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("service", Text, primary_key=True),
-    Column("holder", Text, nullable=False),
-    Column("fence", BigInteger, nullable=False),
-    Column("expires", Double, nullable=False),
-    sqlite_with_rowid=False,
+    *_columns(Text, "namespace", "service", primary_key=True),
+    *_columns(Text, "holder"),
+    *_columns(BigInteger, "fence"),
+    *_columns(Double, "expires"),
 )

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from infercanary.store.kinds import check, open_store
 from postgres import PASSWORD, Postgres
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store import migrate, retention
 from infercanary.store.base import LeaseLost, StoredFinding, StoreError
-from infercanary.store.kinds import check, open_store
 from infercanary.store.postgres import Location, PostgresStore, sql
 from infercanary.store.retention import Retention
 
