@@ -39,8 +39,9 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
         key: The container.
         keep: How much is kept.
     """
-    container = dict(zip(("namespace", "service", "container"), key, strict=True))
-    several = connection.execute(queries.SERIES_OF_CONTAINER, container).all()
+    namespace, service, container = key
+    given = {"namespace": namespace, "service": service, "container": container}
+    several = connection.execute(queries.SERIES_OF_CONTAINER, given).all()
     for _, group in groupby(several, attrgetter("canary")):
         series = [*group]
         for window in _windows(series, keep.images):
@@ -114,8 +115,10 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
             added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
     if added:
         connection.execute(queries.ADD_SAMPLES, added)
-    changes = Counter(row["tier"] for row in added)
-    changes[tier] -= len(rows)
-    counts = {name: changes[number] for number, name in enumerate(TIERS)}
-    connection.execute(queries.COUNT_MERGED, {"row": one.id, "newest": last, **counts})
+    rows_of = Counter(row["tier"] for row in added)
+    rows_of[tier] -= len(rows)
+    changes = {f"new_{name}": rows_of[number] for number, name in enumerate(TIERS)}
+    connection.execute(
+        queries.COUNT_REPLACED, {**changes, "row": one.id, "new_through": last, "new_thinned": 1}
+    )
     return len(added)
