@@ -52,7 +52,7 @@ class PostgresDatabase:
         call_seconds: A call that takes longer is given up, where that is sooner than it is anyway.
     """
 
-    set_aside_at = None
+    set_aside_at: float | None = None
     """A database is never begun anew."""
     retention = Retention()
     upgrades = False
@@ -92,7 +92,7 @@ class PostgresDatabase:
 
     def age(self, connection: Connection, now: float | None) -> float:
         """Return the Unix time by the database's clock."""
-        return connection.execute(queries.NOW).scalar_one()
+        return float(connection.execute(queries.NOW).scalar_one())
 
     def fleet(self, session: Session, holder: str | None) -> Fleet:
         """Return the leases and findings of the exporters that share the database."""
