@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Executable
 
@@ -16,6 +16,9 @@ from infercanary.store.session import Session
 
 _GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
 _BODIES = 100  # findings in a statement, each of some kilobytes
+
+_Services: TypeAlias = Collection[ServiceKey]
+_Canary: TypeAlias = tuple[ServiceKey, str]
 
 
 class Fleet:
@@ -40,38 +43,38 @@ class Fleet:
         """Service → the fencing number of its lease, as far as this process knows."""
         self._session = session
         self._renewing = renewing
-        self._counts: dict[tuple[ServiceKey, str], tuple[Any, ...]] = {}
-        self._numbers: dict[tuple[ServiceKey, str], int] = {}
+        self._counts: dict[_Canary, Any] = {}
+        self._numbers: dict[_Canary, Any] = {}
 
-    def hold(self, wanted: Collection[ServiceKey]) -> set[ServiceKey]:
+    def hold(self, wanted: _Services) -> set[ServiceKey]:
         """Renew the leases of these services, and take those that nobody has; leases of others are left to end.
 
         Returns:
             The services whose lease this process has now.
         """
-        self.held = self._renew(self._session, wanted)
-        if missing := sorted({*wanted} - self.held.keys()):
-            others = {ServiceKey(*row) for row in self._rows(queries.held(missing))}
-            given = {"holder": self.holder, "seconds": self.lease_seconds}
-            if free := [{**given, **named(service)} for service in missing if service not in others]:
-                rows = self._rows(queries.take_leases(), free)
-                self.held |= {ServiceKey(*names): fence for *names, fence in rows}
+        self.held = dict(self._leases(self._session, queries.renew(wanted)))
+        if missing := {*wanted} - self.held.keys():
+            free = sorted(missing - {service for (service,) in self._rows(queries.held(missing))})
+            names = {"namespaces": [key.namespace for key in free], "services": [key.name for key in free]}
+            if free:
+                self.held |= dict(self._leases(self._session, queries.TAKE_LEASES, **names))
         return {*self.held}
 
-    def renew(self, services: Collection[ServiceKey]) -> set[ServiceKey]:
+    def renew(self, services: _Services) -> set[ServiceKey]:
         """Renew leases that this process holds; by a connection of its own, from another thread than all other methods.
 
         Returns:
             The services whose lease goes on.
         """
-        return {*self._renew(self._renewing, services)}
+        return {*dict(self._leases(self._renewing, queries.renew(services)))}
 
-    def give_back(self, services: Collection[ServiceKey]) -> None:
+    def give_back(self, services: _Services) -> None:
         """End those of these leases that this process holds, so that another process may take them at once."""
         ended = self.held.keys() & services
-        self.held = {service: fence for service, fence in self.held.items() if service not in ended}
+        for service in ended:
+            del self.held[service]
         if ended:
-            self._rows(queries.give_back(ended), {"holder": self.holder})
+            self._rows(queries.give_back(ended), me=self.holder)
 
     def claim(self, connection: Connection, service: ServiceKey) -> None:
         """Lock a service's lease until the transaction ends, for a write about the service.
@@ -82,16 +85,13 @@ class Fleet:
         if connection.execute(queries.CLAIM, self._mine(service)).first() is None:
             raise self._lost(service)
 
-    def refresh(self, services: Collection[ServiceKey]) -> set[tuple[ServiceKey, str]]:
+    def refresh(self, services: _Services) -> set[_Canary]:
         """Compare the counts of these services with those of the call before; all other services are forgotten.
 
         Returns:
             Service and canary of each canary of which a start, or its runs, changed since.
         """
-        before, self._counts = self._counts, {}
-        if services:
-            for namespace, service, canary, *counts in self._rows(queries.counts(services)):
-                self._counts[ServiceKey(namespace, service), canary] = tuple(counts)
+        before, self._counts = self._counts, self._by_canary(queries.counts(services))
         both = self._counts.keys() | before.keys()
         return {key for key in both if key[0] in services and self._counts.get(key) != before.get(key)}
 
@@ -109,63 +109,58 @@ class Fleet:
             LeaseLost: Another process has the lease by now.
         """
         values = {"canary": canary, "at": at, "body": body, "taught": taught}
-        rows = self._rows(queries.put_finding(), {**self._mine(service), **values})
+        rows = self._rows(queries.PUT_FINDING, **self._mine(service), **values)
         if not rows:
             raise self._lost(service)
-        self._numbers[service, canary] = rows[0][0]
+        self._numbers[service, canary] = [*rows[0][1:]]
 
-    def findings(self, services: Collection[ServiceKey]) -> list[StoredFinding]:
-        """Read the findings about these services that changed since the call before; all other services are forgotten."""
-        before, self._numbers = self._numbers, {}
-        if services:
-            for namespace, service, canary, number in self._rows(queries.finding_numbers(services)):
-                self._numbers[ServiceKey(namespace, service), canary] = number
-        changed = sorted(key for key, number in self._numbers.items() if before.get(key) != number)
-        found = []
-        for begin in range(0, len(changed), _BODIES):
-            found += self._rows(queries.finding_bodies(changed[begin : begin + _BODIES]))
-        return [StoredFinding(ServiceKey(*row[:2]), *row[2:]) for row in found]
+    def findings(self, services: _Services) -> list[StoredFinding]:
+        """Read the findings about these services that changed since the call before; forget all other services."""
+        before, self._numbers = self._numbers, self._by_canary(queries.finding_numbers(services))
+        changed = [key for key, number in self._numbers.items() if before.get(key) != number]
+        parts = (changed[begin : begin + _BODIES] for begin in range(0, len(changed), _BODIES))
+        return [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
 
     def running(self, service: ServiceKey) -> list[Generation]:
-        """The newest start of each container that still runs, as far as runs and their ends show.
+        """Read the newest start of each container that still runs, as far as runs and their ends show.
 
         Returns:
             Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
             sees what runs.
         """
-        rows = self._rows(queries.RUNNING, {**named(service), "gone": _GONE_SECONDS})
-        starts = [start for row in rows if (start := start_in(row)) is not None]
-        newest = {start.container: start for start in starts}
+        with self._session.work() as connection:
+            rows = connection.execute(
+                queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS}
+            ).all()
+        newest = {start.container: start for row in rows if (start := start_in(row)) is not None}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
     def services(self) -> set[ServiceKey]:
-        """All services that are judged: somebody holds their lease."""
-        return {ServiceKey(*row) for row in self._rows(queries.SERVICES)}
+        """Read which services are judged: somebody holds their lease."""
+        return {service for (service,) in self._rows(queries.SERVICES)}
 
     def taught(self) -> list[StoredFinding]:
-        """The ``taught`` of each canary of all services, where it is not empty."""
-        return [StoredFinding(ServiceKey(*row[:2]), *row[2:]) for row in self._rows(queries.TAUGHT)]
+        """Read what each canary of all services teaches, where that is anything."""
+        return [StoredFinding(*row) for row in self._rows(queries.TAUGHT)]
 
     def close(self) -> None:
         """Let go of the connection for renewals. Never raises."""
         self._renewing.close()
 
     def _mine(self, service: ServiceKey) -> dict[str, Any]:
-        return {**named(service), "holder": self.holder, "fence": self.held.get(service, 0)}
+        return {**queries.named(service), "me": self.holder, "fence": self.held.get(service, 0)}
 
     def _lost(self, service: ServiceKey) -> LeaseLost:
         self.held.pop(service, None)
         return LeaseLost(f"{service}: another exporter judges it by now")
 
-    def _renew(self, session: Session, services: Collection[ServiceKey]) -> dict[ServiceKey, int]:
-        if not services:
-            return {}
-        given = {"holder": self.holder, "seconds": self.lease_seconds}
-        with session.work() as connection:
-            rows = connection.execute(queries.renew(services), given).all()
-        return {ServiceKey(*names): fence for *names, fence in rows}
+    def _leases(self, session: Session, statement: Executable, **given: Any) -> list[Any]:
+        return self._rows(statement, session, me=self.holder, seconds=self.lease_seconds, **given)
 
-    def _rows(self, statement: Executable, given: Any = None) -> list[Any]:
-        with self._session.work() as connection:
-            result = connection.execute(statement, given)
-            return [*result.all()] if result.returns_rows else []
+    def _by_canary(self, statement: Executable) -> dict[_Canary, Any]:
+        return {(service, canary): rest for service, canary, *rest in self._rows(statement)}
+
+    def _rows(self, statement: Executable, session: Session | None = None, **given: Any) -> list[Any]:
+        """Rows, of which the first two columns are a service's key."""
+        with (session or self._session).work() as connection:
+            return [(ServiceKey(*row[:2]), *row[2:]) for row in connection.execute(statement, given)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Location(msgspec.Struct, frozen=True):
             ) from None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         role, _, hosts = parts.netloc.rpartition("@")
-        shown = urlunsplit(("postgresql", hosts, parts.path, "", ""))
+        shown = f"postgresql://{hosts}{parts.path}"
         # A character that is not percent-encoded ends its part of the URL.
         is_bare = ":" not in role and _HOSTS.fullmatch(hosts)
         if "password" in query or (masked(url) != url and not is_bare):
@@ -69,7 +69,7 @@ class Location(msgspec.Struct, frozen=True):
         if not 1 <= seconds <= 600:
             raise StoreError(f"{shown}: lease_seconds: {lease!r} is not a number from 1 to 600")
         parameters = urlencode({**_DEFAULTS, **query}, quote_via=quote)
-        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, parameters, ""))
+        conninfo = f"postgresql://{parts.netloc}{parts.path}?{parameters}"
         with suppress(ImportError):
             import psycopg.conninfo
 

@@ -13,6 +13,23 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
+def is_older(version: str, shown: str) -> bool:
+    """Return whether tables are older than those of :mod:`.schema`.
+
+    Raises:
+        StoreError: They are newer.
+    """
+    from infercanary.store.base import StoreError
+    from infercanary.store.schema import SCHEMA
+
+    if version > SCHEMA:
+        raise StoreError(
+            f"{shown}: written by a newer InferCanary (schema {version}, this one knows {SCHEMA}); upgrade this one, "
+            "or name another store"
+        )
+    return version < SCHEMA
+
+
 def upgrade(connection: Connection) -> None:
     """Bring the tables from the schema that they are in to the newest, within the caller's transaction."""
     from alembic.migration import MigrationContext

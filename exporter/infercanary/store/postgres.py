@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, exc, func, insert, inspect, select
 from sqlalchemy.pool import NullPool
 
-from infercanary.store import migrate, queries
+from infercanary.store import migrate, queries, schema
 from infercanary.store.base import StoreAway, StoreError
 from infercanary.store.fleet import Fleet
 from infercanary.store.location import Location
 from infercanary.store.retention import Retention
-from infercanary.store.schema import SCHEMA, metadata, schema
 from infercanary.store.session import Session
 
 _CALL_SECONDS = 15.0
+_VERSION = select(schema.schema.c.version_num)
 _IN_TRANSACTION = 2  # libpq's PQTRANS_INTRANS: begun, and without an error
 _TABLES_LOCK = 0x1CA9A12  # of pg_advisory_xact_lock: only one exporter at a time makes or changes tables
-_ADVICE: Mapping[str, str] = {
-    "53100": "the database's disk is full; what was kept is not lost, and it goes on once there is room",
-    "53300": "the database has no connection left; raise max_connections, or use a pooler in session mode",
-    "42501": "the role lacks a right; docs/fleet.md has the grants",
-    "25006": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
-    "3D000": "there is no such database; create it, or correct `store:`",
-    "57014": "it took too long; the database is overloaded, or its disk is slow",
-    "55P03": "it waited too long for a lock; it is tried again",
-    "40001": "another exporter was faster; it is tried again",
-    "40P01": "another exporter was faster; it is tried again",
-}
-# An error before the server answered has no such code.
-_ADVICE_BY_TEXT: Mapping[str, str] = {
+_ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the text where the server gave no answer
+    "[53100]": "the database's disk is full; what was kept is not lost, and it goes on once there is room",
+    "[53300]": "the database has no connection left; raise max_connections, or use a pooler in session mode",
+    "[42501]": "the role lacks a right; docs/fleet.md has the grants",
+    "[25006]": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
+    "[3D000]": "there is no such database; create it, or correct `store:`",
+    "[57014]": "it took too long; the database is overloaded, or its disk is slow",
+    "[55P03]": "it waited too long for a lock; it is tried again",
+    "[40001]": "another exporter was faster; it is tried again",
+    "[40P01]": "another exporter was faster; it is tried again",
     "password authentication failed": "the password was refused; it is read from the file again at each try",
     "certificate verify failed": "the server's certificate is not by a CA that sslrootcert names, or it has expired",
     "does not match host name": "the server's certificate is for another name; write its own into `store:`",
@@ -87,16 +84,15 @@ class PostgresDatabase:
 
     def in_transaction(self, connection: Connection) -> bool:
         """Return whether a transaction is open that can still be committed."""
-        if connection.closed or connection.invalidated:
-            return False
-        return bool(connection.connection.driver_connection.info.transaction_status == _IN_TRANSACTION)
+        driver: Any = connection.connection.driver_connection
+        return bool(driver.info.transaction_status == _IN_TRANSACTION)
 
     def size(self, connection: Connection) -> None:
         """Return nothing: the server's disk is its administrator's."""
 
     def age(self, connection: Connection, now: float | None) -> float:
         """Return the Unix time by the database's clock."""
-        return float(connection.scalar(queries.NOW) or 0.0)
+        return connection.execute(queries.NOW).scalar_one()
 
     def fleet(self, session: Session, holder: str | None) -> Fleet:
         """Return the leases and findings of the exporters that share the database."""
@@ -105,14 +101,16 @@ class PostgresDatabase:
         return Fleet(session, Session(PostgresDatabase(self._location, seconds / 2)), seconds, holder)
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Explain what psycopg, SQLAlchemy or the system raised, with the fix."""
+        """Return what went wrong; a value that no database takes is refused for good, all else may do better later."""
         cause = getattr(error, "orig", None) or error
         text = " ".join(str(cause).split()) or type(cause).__name__
-        by_text = (advice for part, advice in _ADVICE_BY_TEXT.items() if part in text)
-        advice = _ADVICE.get(getattr(cause, "sqlstate", None) or "") or next(by_text, None)
-        # Values that no database takes are refused for good; anything else may do better later.
-        kind = StoreError if isinstance(error, exc.DataError) or isinstance(cause, UnicodeError) else StoreAway
-        return kind(f"{self.shown}: {f'{advice} ({text})' if advice else text}")
+        searched = f"[{getattr(cause, 'sqlstate', None)}] {text}"
+        for part, advice in _ADVICE.items():
+            if part in searched:
+                text = f"{advice} ({text})"
+                break
+        is_refused = isinstance(error, exc.DataError) or isinstance(cause, UnicodeError)
+        return (StoreError if is_refused else StoreAway)(f"{self.shown}: {text}")
 
     @cached_property
     def _engine(self) -> Engine:
@@ -120,35 +118,29 @@ class PostgresDatabase:
             import psycopg
             from psycopg.conninfo import make_conninfo
         except ImportError:
-            raise StoreError(
-                f"{self.shown}: psycopg is missing; in a checkout: pip install '.[exporter,postgres]'"
-            ) from None
+            fix = "in a checkout: pip install '.[exporter,postgres]'"
+            raise StoreError(f"{self.shown}: psycopg is missing; {fix}") from None
+        location = self._location
+        seconds = math.inf if self.upgrades else min(_CALL_SECONDS, self._call_seconds)
 
         class Impatient(psycopg.Connection[Any]):
             """Gives up a call that takes too long: a paused server obeys no statement_timeout and no cancellation."""
 
-            def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+            def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
                 return super().wait(self._limited(gen), *args, **options)
 
-            def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-                until = time.monotonic() + seconds
-                ready = None
+            def _limited(self, gen: Any) -> Any:
+                until, ready = time.monotonic() + seconds, None
                 try:
-                    while True:
+                    while time.monotonic() < until:
                         ready = yield gen.send(ready)
-                        if time.monotonic() > until:
-                            self.close()
-                            raise psycopg.OperationalError(f"no answer for {seconds:g} s")
                 except StopIteration as done:
                     return done.value
-
-        location = self._location
-        seconds = math.inf if self.upgrades else min(_CALL_SECONDS, self._call_seconds)
+                self.close()
+                raise psycopg.OperationalError(f"no answer for {seconds:g} s")
 
         def connect() -> psycopg.Connection[Any]:
-            return Impatient.connect(
-                make_conninfo(location.conninfo, **location.password()), autocommit=True
-            )
+            return Impatient.connect(make_conninfo(location.conninfo, **location.password()), autocommit=True)
 
         return create_engine(
             "postgresql+psycopg://",
@@ -159,39 +151,30 @@ class PostgresDatabase:
         )
 
     def _prepare(self, connection: Connection) -> None:
-        """See that the tables are those of today; of exporters that start together on an empty database one makes them."""
-        try:
-            version = connection.scalar(select(schema.c.version_num))
-        except exc.ProgrammingError as error:
-            if getattr(error.orig, "sqlstate", None) != "42P01":  # there is no such table
-                raise
-            version = None
-        if version is not None and not self._is_older(version):
+        """See that the tables are those of today; of several exporters on an empty database one makes them."""
+        version = _version(connection)
+        if version is not None and not migrate.is_older(version, self.shown):
             return
-        connection.exec_driver_sql("BEGIN")
-        connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
-        tables = inspect(connection).get_table_names()
-        if "schema_version" in tables:
+        if version is not None and not self.upgrades:
             raise StoreError(
-                f"{self.shown}: has tables of InferCanary 0.1.0, which this one does not read; name an empty database"
+                f"{self.shown}: the tables of an older InferCanary (schema {version}); as their owner run "
+                "`python -m infercanary.store.migrate LOCATION`"
             )
-        if schema.name not in tables:
-            metadata.create_all(connection, checkfirst=False)
-            connection.execute(insert(schema).values(version_num=SCHEMA))
-        elif self._is_older(connection.scalar(select(schema.c.version_num)) or ""):
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-            migrate.upgrade(connection)
+        self.begin(connection)
+        connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
+        if (faster := _version(connection)) is not None:
+            if faster == version:
+                connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+                migrate.upgrade(connection)
+        elif inspect(connection).has_table("schema_version"):
+            raise StoreError(
+                f"{self.shown}: has tables of 0.1.0, which cannot be read; name an empty database"
+            )
+        else:
+            schema.metadata.create_all(connection, checkfirst=False)
+            connection.execute(insert(schema.schema), {"version_num": schema.SCHEMA})
         connection.exec_driver_sql("COMMIT")
 
-    def _is_older(self, version: str) -> bool:
-        if version > SCHEMA:
-            raise StoreError(
-                f"{self.shown}: written by a newer InferCanary (schema {version}, this one knows {SCHEMA}); upgrade "
-                "this one, or name another database"
-            )
-        if version < SCHEMA and not self.upgrades:
-            raise StoreError(
-                f"{self.shown}: its tables are of an older InferCanary (schema {version}, this one needs {SCHEMA}); "
-                "as their owner run: python -m infercanary.store.migrate LOCATION"
-            )
-        return version < SCHEMA
+
+def _version(connection: Connection) -> str | None:
+    return connection.scalar(_VERSION) if inspect(connection).has_table(schema.schema.name) else None

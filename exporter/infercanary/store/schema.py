@@ -10,6 +10,7 @@ from sqlalchemy import (
     Dialect,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -20,6 +21,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.types import TypeEngine
+
+from infercanary.store.retention import TIERS
 
 SCHEMA = "0001"
 """The newest of the Alembic revisions beside this file: what the tables below are."""
@@ -63,7 +66,7 @@ clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nu
 start = Table(
     "start",
     metadata,
-    Column("id", _ID, primary_key=True),
+    Column("id", _ID, Identity(), primary_key=True),
     *_columns(Text, "namespace", "service", "container", "boot_id"),
     *_columns(Double, "started_at", "began", "seen"),
     *_columns(BigInteger, "revision", server_default="0"),
@@ -79,15 +82,13 @@ start = Table(
 series = Table(
     "series",
     metadata,
-    Column("id", _ID, primary_key=True),
+    Column("id", _ID, Identity(), primary_key=True),
     _id_of("start"),
     *_columns(Text, "canary"),
     *_columns(Double, "first_at"),
     *_columns(Double, "last_at", server_default="0"),
     *_columns(BigInteger, "last", "merged_through", "failed_through", server_default="-1"),
-    *_columns(
-        BigInteger, "opening", "raw", "failed", "first", "hours", "taken", "thinned", server_default="0"
-    ),
+    *_columns(BigInteger, *TIERS, "taken", "thinned", server_default="0"),
     UniqueConstraint("start", "canary"),
 )
 

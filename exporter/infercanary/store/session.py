@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Executable
 from sqlalchemy.exc import SQLAlchemyError
 
 from infercanary.store.base import Database, StoreAway, StoreError
@@ -49,51 +50,53 @@ class Session:
                 raise StoreError(f"{shown}: closed")
             if self._connection is None:
                 if self._depth:
-                    raise StoreAway(f"{shown}: not done, since a part before it failed")
+                    raise StoreAway(f"{shown}: not done, since a part of it failed")
                 self._connection = self._connect()
             yield self._connection
         except (SQLAlchemyError, UnicodeError, OverflowError, OSError) as error:
             raise self._database.error(error, self._connection) from error
         finally:
-            if self._connection is not None and (self._connection.closed or self._connection.invalidated):
+            if self._connection is not None and _is_lost(self._connection):
                 self._disconnect()  # the next work begins anew
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[Connection]:
         """Keep what is done within it as a whole or, after an exception, not at all; within another one, as a part.
 
         Raises:
             StoreError: It cannot be begun or ended.
             StoreAway: A part of it failed such that nothing is kept.
         """
-        database, inner = self._database, self._depth > 0
+        is_part = self._depth > 0
+        end = "RELEASE SAVEPOINT part" if is_part else "COMMIT"
         with self.work() as connection:
-            if not inner:
-                database.begin(connection)
-            elif not database.in_transaction(connection):
-                raise StoreAway(f"{database.shown}: not done, since a part before it failed")
-            else:
+            if is_part:
+                self._check(connection)
                 connection.exec_driver_sql("SAVEPOINT part")
-        self._depth += 1
-        try:
-            yield
-            with self.work() as still:
-                if still is not connection or not database.in_transaction(connection):
-                    raise StoreAway(f"{database.shown}: not done, since a part of it failed")
-                if not inner:
-                    self.size_bytes = database.size(connection)
-                connection.exec_driver_sql("RELEASE SAVEPOINT part" if inner else "COMMIT")
-        except BaseException:
-            # The database may have rolled all of it back by itself, as SQLite does when the disk is full.
-            for statement in (
-                ("ROLLBACK TO SAVEPOINT part", "RELEASE SAVEPOINT part") if inner else ("ROLLBACK",)
-            ):
-                with suppress(Exception):
-                    connection.exec_driver_sql(statement)
-            self._rolled_back()
-            raise
-        finally:
-            self._depth -= 1
+            else:
+                self._database.begin(connection)
+            self._depth += 1
+            try:
+                yield connection
+                self._check(connection)
+                if not is_part:
+                    self.size_bytes = self._database.size(connection)
+                connection.exec_driver_sql(end)
+            except BaseException:
+                # SQLite has undone all of it by itself where the disk is full.
+                for statement in ("ROLLBACK TO SAVEPOINT part", end) if is_part else ("ROLLBACK",):
+                    with suppress(Exception):
+                        connection.exec_driver_sql(statement)
+                self._rolled_back()
+                raise
+            finally:
+                self._depth -= 1
+
+    def rows(self, statement: Executable, given: Any = None) -> Sequence[Any]:
+        """Return all rows of a statement; none if it returns no rows."""
+        with self.work() as connection:
+            result = connection.execute(statement, given)
+            return result.all() if result.returns_rows else ()
 
     def close(self) -> None:
         """Let go of the database. Never raises."""
@@ -110,10 +113,18 @@ class Session:
             raise
         return connection
 
+    def _check(self, connection: Connection) -> None:
+        if _is_lost(connection) or not self._database.in_transaction(connection):
+            raise StoreAway(f"{self._database.shown}: not done, since a part of it failed")
+
     def _disconnect(self) -> None:
         if self._connection is not None:
             discard(self._connection)
         self._connection = None
+
+
+def _is_lost(connection: Connection) -> bool:
+    return connection.closed or connection.invalidated
 
 
 def discard(connection: Connection) -> None:

@@ -7,21 +7,17 @@ then holds all transactions up to one; the rest is still in the rings of probes 
 
 from __future__ import annotations
 
-import calendar
-import itertools
 import os
 import sqlite3
-import time
-from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Double, Integer, Text, create_engine, insert, select
+from sqlalchemy import Connection, create_engine, insert, select
 from sqlalchemy.exc import DatabaseError, DBAPIError
 from sqlalchemy.pool import NullPool
-from sqlalchemy.types import TypeEngine
 
 from infercanary.contract.text import printable
 from infercanary.store import queries, schema
@@ -37,9 +33,9 @@ _MAX_SET_ASIDE = 3
 _CACHE_KIB = 16 << 10
 _WAL_PAGES = 4_000  # 16 MB: a page that was written often meanwhile goes into the file once
 _APPLICATION_ID = 0x1CA9A12  # in the file's header: no other program's database is taken for ours
-_BESIDE = ("-wal", "-shm", "-journal")
-_STAMP = "%Y%m%dT%H%M%SZ"
-_CORRUPT = ".corrupt-"
+_BESIDE = ("-wal", "-shm", "-journal", "")
+_CORRUPT = ".corrupt-%Y%m%dT%H%M%S.%f%z"
+_KINDS = {str: "text", bytes: "blob", float: "real", int: "integer"}
 _OF_0_1_0 = "0.1.0"
 _MOST = 1e15  # seconds that a store can have been watched
 
@@ -57,7 +53,8 @@ class SqliteDatabase:
         self.retention = Retention() if path else IN_MEMORY
         self._path = path
         self._engine = create_engine("sqlite://", creator=self._open_file, poolclass=NullPool)
-        self._inodes: dict[str, tuple[int, int] | None] = {}
+        self._files = [f"{path}{suffix}" for suffix in ("", "-wal")] if path else []
+        self._inodes: list[int] = []
 
     @classmethod
     def at(cls, path: str, location: str) -> SqliteDatabase:
@@ -83,19 +80,16 @@ class SqliteDatabase:
                 raise
             self._set_aside(error.orig)
             connection = self._connect()
-        if self._path:
-            self.set_aside_at = _set_aside_at(self._path)
-            self._inodes = {"": _inode(str(self._path))}
+        self.set_aside_at = max((at for at, _ in self._aside()), default=None)
+        self._inodes = []
+        self._is_gone()
         return connection
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction, unless the file or its log was removed: what is written to it then is lost."""
-        if self._path:
-            inodes = {suffix: _inode(f"{self._path}{suffix}") for suffix in ("", "-wal")}
-            if any(inode and inode != inodes[suffix] for suffix, inode in self._inodes.items()):
-                discard(connection)
-                raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
-            self._inodes = inodes  # the log is there from the first write on
+        if self._is_gone():
+            discard(connection)
+            raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def in_transaction(self, connection: Connection) -> bool:
@@ -127,7 +121,7 @@ class SqliteDatabase:
             connection.execute(queries.ADVANCE_CLOCK, {"now": now})
         return connection.scalar(queries.AGE) or 0.0
 
-    def fleet(self, session: Session, holder: str | None) -> None:  # noqa: ARG002 - the file has one owner
+    def fleet(self, session: Session, holder: str | None) -> None:
         """Return nothing: the file has one owner."""
 
     def _open_file(self) -> sqlite3.Connection:
@@ -142,6 +136,11 @@ class SqliteDatabase:
         # One flipped byte in a name must not cost the rows beside it.
         file.text_factory = lambda text: text.decode(errors="replace")
         return file
+
+    def _is_gone(self) -> bool:
+        inodes = [os.stat(file).st_ino if os.path.exists(file) else 0 for file in self._files]
+        was_there, self._inodes = self._inodes, inodes  # the log is there from the first write on
+        return any(inode not in (0, now) for inode, now in zip(was_there, inodes, strict=False))
 
     def _connect(self) -> Connection:
         connection = self._engine.connect()
@@ -220,8 +219,6 @@ class SqliteDatabase:
             return "the disk is full; what was kept is not lost, and it goes on once there is room"
         if path and not os.path.isdir(path.parent):
             return f"no folder `{path.parent}`; make it, or mount a volume there"
-        if path and os.path.isdir(path):
-            return "is a folder; name a file in it"
         if path and not (
             os.access(path.parent, os.W_OK) and (not os.path.exists(path) or os.access(path, os.W_OK))
         ):
@@ -230,23 +227,29 @@ class SqliteDatabase:
 
     def _set_aside(self, error: object) -> None:
         """Rename the corrupt file, for a new one to be begun; the last three such files are kept."""
-        assert self._path is not None
-        earlier = sorted(_aside(self._path))
-        for file in earlier[: max(0, len(earlier) - _MAX_SET_ASIDE + 1)]:
-            for suffix in (*_BESIDE, ""):
-                file.with_name(file.name + suffix).unlink(missing_ok=True)
-        path = self._rename(f"{_CORRUPT}{time.strftime(_STAMP, time.gmtime())}")
+        for _, file in self._aside()[: 1 - _MAX_SET_ASIDE]:
+            for suffix in _BESIDE:
+                Path(f"{file}{suffix}").unlink(missing_ok=True)
+        path = self._rename(datetime.now(timezone.utc).strftime(_CORRUPT))
         log.warning("store was corrupt; set aside, and begun anew", path=path, error=str(error))
 
     def _rename(self, ending: str) -> str:
-        """Rename the file with its log, and return its new name: one that no other file has."""
-        numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
-        names = (f"{self._path}{ending}{number}" for number in numbers)
-        name = next(name for name in names if not os.path.exists(name))
-        for suffix in (*_BESIDE, ""):  # the file itself last: until then the same would be found again
+        """Rename the file with its log, and return its new name."""
+        for suffix in _BESIDE:  # the file itself last: until then the same would be found again
             with suppress(FileNotFoundError):
-                os.replace(f"{self._path}{suffix}", f"{name}{suffix}")
-        return name
+                os.replace(f"{self._path}{suffix}", f"{self._path}{ending}{suffix}")
+        return f"{self._path}{ending}"
+
+    def _aside(self) -> list[tuple[float, Path]]:
+        """Return the corrupt files beside the file and when each was set aside, which their names say; sorted."""
+        aside = []
+        with suppress(OSError):  # a folder that cannot be listed
+            for file in self._path.parent.iterdir() if self._path else ():
+                with suppress(ValueError):
+                    aside.append(
+                        (datetime.strptime(file.name, f"{self._path.name}{_CORRUPT}").timestamp(), file)
+                    )
+        return sorted(aside)
 
 
 def _retype(connection: Connection) -> None:
@@ -257,49 +260,14 @@ def _retype(connection: Connection) -> None:
     A row that names another one wrongly is nobody's, and is not read: foreign keys are off meanwhile.
     """
     for table in (schema.start, schema.series, schema.document, schema.clock):
-        kinds = {f'"{column.name}"': _affinity(column.type) for column in table.columns}
+        kinds = {f'"{column.name}"': _KINDS[column.type.python_type] for column in table.columns}
         odd = " OR ".join(f"typeof({name}) NOT IN ('{kind}', 'null')" for name, kind in kinds.items())
         casts = ", ".join(f"{name} = CAST({name} AS {kind})" for name, kind in kinds.items())
         connection.exec_driver_sql(f"UPDATE OR IGNORE {table.name} SET {casts} WHERE {odd}")  # noqa: S608 - constants
         connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {odd}")  # noqa: S608 - another row has its name
-    connection.exec_driver_sql(f"UPDATE clock SET age = 0.0 WHERE NOT abs(age) < {_MOST}")
-
-
-def _affinity(kind: TypeEngine[Any]) -> str:
-    if isinstance(kind, Double):
-        return "real"
-    return "integer" if isinstance(kind, Integer) else "text" if isinstance(kind, Text) else "blob"
+    connection.exec_driver_sql(f"UPDATE clock SET age = 0.0 WHERE NOT abs(age) < {_MOST}")  # noqa: S608 - a constant
 
 
 def _is_corrupt(error: object) -> bool:
     """Return whether the file is at fault: Python has a class of its own for each other error of SQLite."""
     return type(error) is sqlite3.DatabaseError
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
-
-
-def _set_aside_at(path: Path) -> float | None:
-    """Return when the last of the corrupt files that lie beside ``path`` was set aside, a Unix time; None if none does.
-
-    Their names have the time: it is known after a restart too, and where no new file could be begun at first.
-    """
-    times = []
-    with suppress(OSError):  # a folder that cannot be listed
-        for file in _aside(path):
-            stamp = file.name.removeprefix(f"{path.name}{_CORRUPT}").partition(".")[0]
-            with suppress(ValueError):  # somebody gave it another name
-                times.append(float(calendar.timegm(time.strptime(stamp, _STAMP))))
-    return max(times, default=None)
-
-
-def _aside(path: Path) -> Iterator[Path]:
-    """Yield the corrupt files beside ``path``, without their logs."""
-    for file in path.parent.iterdir():
-        if file.name.startswith(f"{path.name}{_CORRUPT}") and not file.name.endswith(_BESIDE):
-            yield file

@@ -8,8 +8,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate, groupby
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -18,6 +22,7 @@ from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import queries, retention, thinning
 from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
+from infercanary.store.queries import named
 from infercanary.store.reading import StartSize, StartSummary, ends, fair, first_that_fits, to_judge
 from infercanary.store.records import (
     MAX_BYTES,
@@ -35,19 +40,19 @@ from infercanary.store.records import (
     tier_of,
     with_known,
 )
-from infercanary.store.retention import Retention, StartRecord
+from infercanary.store.retention import FAILED, OPENING, RAW, Retention, StartRecord
 from infercanary.store.schema import document, finding
 from infercanary.store.session import Session
 from infercanary.store.sqlite import SqliteDatabase
 
 _SWEEP_SECONDS = 3600.0
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
-_READ = 50  # series in a statement: each may have thousands of rows, and a statement has seconds
-_DROPPED = 20  # starts in a transaction, for the same reason
-_KEY_AND_VALUE = re.compile(
-    r"\s*(dbname|host|hostaddr|passfile|password|port|service|user)\s*="
-)  # libpq's form
-_WITHOUT_SLASHES = re.compile(r"(postgres|postgresql|sqlite|mysql|mariadb):(?!//)", re.IGNORECASE)
+_READ = 8_192  # rows in a statement, which has seconds; they have 32 MiB at most
+_DROPPED = 20  # starts in a transaction: each may have thousands of rows
+# libpq's other form, and URLs without slashes.
+_NO_FILE = re.compile(
+    r"\s*((dbname|host|hostaddr|passfile|password|port|service|user)\s*=|(?i:postgres(ql)?|sqlite|mysql|mariadb):)"
+)
 
 
 class _Written(NamedTuple):
@@ -91,10 +96,10 @@ class Store:
 
     @property
     def set_aside_at(self) -> float | None:
-        """When the last corrupt file that still lies beside the store's was set aside, a Unix time; None if none does."""
+        """When the last corrupt file that still lies beside the store's was set aside, if any: a Unix time."""
         return self._database.set_aside_at
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def transaction(self) -> AbstractContextManager[object]:
         """Keep what is done within it as a whole or, after an exception, not at all.
 
         Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
@@ -124,8 +129,8 @@ class Store:
             generation: The start, as it is known by now.
             samples: Its runs, of any canaries.
         """
-        several = by_canary(samples)
-        with self.transaction(), self.session.work() as connection:
+        several = by_canary(sorted(samples, key=attrgetter("sequence")))
+        with self.session.transaction() as connection:
             start = self._write_start(connection, generation)
             new = self._insert(connection, start, generation, several) if several else 0
         self._touched.add(key_of(generation))
@@ -137,33 +142,28 @@ class Store:
         Args:
             services: Of these services alone; None for all.
         """
-        with self.session.work() as connection:
-            rows = connection.execute(queries.canaries(services)).all()
+        rows = self.session.rows(queries.canaries(services))
         return sorted((ServiceKey(namespace, service), canary) for namespace, service, canary in rows)
 
     def last_runs(self, host: str) -> list[LastRun]:
         """Return the last run of each canary in each container on a host that Docker or Kubernetes found."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.LAST_RUNS, {"host": host}).all()
+        rows = self.session.rows(queries.LAST_RUNS, {"host": host})
         return [LastRun(ServiceKey(namespace, service), *rest) for namespace, service, *rest in rows]
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return container and boot id → runs that were taken and had not failed, also those merged since."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.TAKEN, {**_named(service), "canary": canary}).all()
+        rows = self.session.rows(queries.TAKEN, {**named(service), "canary": canary})
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
         """Return what is known of a start; None where it was never seen, or its row cannot be read."""
-        key = {**_named(service), "container": container, "boot_id": boot_id}
-        with self.session.work() as connection:
-            row = connection.execute(queries.START, key).first()
-        return None if row is None else start_in(row)
+        key = {**named(service), "container": container, "boot_id": boot_id}
+        rows = self.session.rows(queries.START, key)
+        return start_in(rows[0][:-4]) if rows else None
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Return each start of the service's containers, also without runs, in order of time."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.STARTS, _named(service)).all()
+        rows = self.session.rows(queries.STARTS, named(service))
         return [generation for row in rows if (generation := start_in(row)) is not None]
 
     def generations(
@@ -189,19 +189,17 @@ class Store:
         Returns:
             Starts, and samples of each, in order of time; of starts that began at the same time, by container.
         """
-        given = {**_named(service), "canary": canary, "container": container, "since": since}
-        with self.session.work() as connection:
-            rows: Sequence[Any] = connection.execute(queries.SERIES_OF_CANARY, given).all()
-            if most_bytes is not None:
-                seen = [StartSummary.of(*row[2:7]) for row in rows]
-                rows = [
-                    rows[place] for place in to_judge(seen, max((row.last_at for row in rows), default=0.0))
-                ]
-                rows = rows[first_that_fits([StartSize(row.bytes, None, 0) for row in rows], most_bytes) :]
-            starts = _starts(connection, [row.start for row in rows])
-            bodies = _bodies(connection, rows, most_bytes)
-        read = ((starts.get(row.start), decode(bodies.get(row.series, ()))) for row in rows)
-        return [(generation, samples) for generation, samples in read if generation is not None and samples]
+        key = {**named(service), "canary": canary, "container": container, "since": since}
+        rows = self.session.rows(queries.SERIES_OF_CANARY, key)
+        if most_bytes is not None:
+            now = max((row.last_at for row in rows), default=0.0)
+            rows = [rows[place] for place in to_judge([StartSummary.of(*row[:5]) for row in rows], now)]
+            rows = rows[first_that_fits([StartSize(row.bytes, None, 0) for row in rows], most_bytes) :]
+        starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
+        start_by_id = {row.id: start_in(row[:-1]) for row in starts}
+        bodies = self._bodies(rows, sys.maxsize if most_bytes is None else most_bytes)
+        read = ((start_by_id.get(row.start), decode(bodies.get(row.id, ()))) for row in rows)
+        return [(start, samples) for start, samples in read if start and samples]
 
     def keep_for(self, policy: Policy) -> None:
         """Keep, from now on, the runs at the beginning of each start that this policy's last look needs."""
@@ -216,16 +214,16 @@ class Store:
             now: A Unix time, for a store without a clock of its own. Only its steps matter, as the time that exporters
                 watched: one back, or of more than a day, does not count.
         """
-        with self.transaction(), self.session.work() as connection:
+        with self.session.transaction() as connection:
             self._age = self._database.age(connection, now)
         for key in list(self._touched):
-            with self.transaction(), self.session.work() as connection:
+            with self.session.transaction() as connection:
                 self._written.pop(key, None)
                 thinning.thin(connection, key, self._keep)
             self._touched.discard(key)
         if self._age - self._swept_at >= _SWEEP_SECONDS:
-            for service in [None] if self.fleet is None else [*self.fleet.held]:
-                self._sweep(service)
+            self._written.clear()
+            self._sweep()
             self._swept_at = self._age
 
     # Documents ---------------------------------------------------------------------------------------------------
@@ -243,19 +241,18 @@ class Store:
         Raises:
             LeaseLost: The store is shared, and this process does not judge the service.
         """
-        key = {**_named(service), "canary": canary, "kind": kind}
-        with self.transaction(), self.session.work() as connection:
+        key = {**named(service), "canary": canary, "kind": kind}
+        with self.session.transaction() as connection:
             if self.fleet is not None:
                 self.fleet.claim(connection, service)
-            number = (connection.scalar(queries.LAST_DOCUMENT, key) or 0) + 1
+            number = connection.scalars(queries.LAST_DOCUMENT, key).one() + 1
             connection.execute(queries.ADD_DOCUMENT, {**key, "number": number, "at": at, "body": body})
             connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
-        key = {**_named(service), "canary": canary, "kind": kind}
-        with self.session.work() as connection:
-            return [Document(*row) for row in connection.execute(queries.HISTORY, key)]
+        key = {**named(service), "canary": canary, "kind": kind}
+        return [Document(*row) for row in self.session.rows(queries.HISTORY, key)]
 
     # Inside ------------------------------------------------------------------------------------------------------
 
@@ -263,88 +260,112 @@ class Store:
         """Add the start or bring it up to date, and return its id."""
         container = key_of(generation)
         written = self._written.get(container)
-        if (
-            written is not None
-            and written.generation == generation
-            and self._age - written.seen < _SEEN_SECONDS
-        ):
+        if written and written.generation == generation and self._age - written.seen < _SEEN_SECONDS:
             return written.id
-        key = {**_named(generation.key), "container": generation.container}
-        row = connection.execute(queries.START_AS_WRITTEN, {**key, "boot_id": generation.boot_id}).first()
-        values = _changeable(generation if row is None else with_known(generation, row.details))
-        seen: dict[str, Any] = {"seen": self._age}
-        if row is None:
-            started_at = generation.started_at
-            latest = [at for at in connection.execute(queries.LATEST, key).one() if at is not None]
-            begun = began(started_at, max(latest, default=None))
-            new = {"boot_id": generation.boot_id, "started_at": started_at, "began": begun}
-            start = int(connection.execute(queries.ADD_START, {**key, **new, **values, **seen}).scalar_one())
+        key = {**named(generation.key), "container": generation.container, "boot_id": generation.boot_id}
+        row = connection.execute(queries.START, key).mappings().first()
+        values = _changeable(with_known(generation, row["details"]) if row else generation)
+        if row:
+            changes = any(row[name] != value for name, value in values.items())
+            seen = {"row": row["id"], "seen": self._age, "changes": int(changes)}
+            if changes or not 0 <= self._age - row["seen"] < _SEEN_SECONDS:
+                connection.execute(queries.CHANGE_START, {**values, **seen})
+            start = int(row["id"])
         else:
-            start = row.id
-            if tuple(row[2:]) != tuple(values.values()):
-                connection.execute(queries.CHANGE_START, {"row": start, **values, **seen})
-            elif not 0 <= self._age - row.seen < _SEEN_SECONDS:
-                connection.execute(queries.SEEN, {"row": start, **seen})
-            else:
-                seen = {"seen": row.seen}
-        self._written[container] = _Written(start, generation, **seen)
+            started_at = generation.started_at
+            times = {
+                "started_at": started_at,
+                "began": began(started_at, connection.scalar(queries.LATEST, key)),
+            }
+            new = {**key, **times, **values, "seen": self._age}
+            start = connection.execute(queries.ADD_START, new).scalar_one()
+        self._written[container] = _Written(start, generation, self._age)
         return start
 
     def _insert(
-        self, connection: Connection, start: int, generation: Generation, several: dict[str, list[Sample]]
+        self,
+        connection: Connection,
+        start: int,
+        generation: Generation,
+        several: Mapping[str, Sequence[Sample]],
     ) -> int:
-        """Return how many of the runs were new; the first ones of the start are its opening."""
-        known = {row[0]: row for row in connection.execute(queries.LOCK_SERIES, {"start": start})}
+        """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
+        known = _locked(connection, start)
+        if unknown := several.keys() - known.keys():
+            for canary in sorted(unknown)[max(0, MAX_CANARIES - len(known)) :]:
+                refuse(generation, canary)
+                unknown.remove(canary)
+            rows = [
+                {"start": start, "canary": canary, "first_at": several[canary][0].started_at}
+                for canary in unknown
+            ]
+            if rows:
+                connection.execute(queries.ADD_SERIES, rows)
+                known = _locked(connection, start)
         added: list[dict[str, Any]] = []
         counts: list[dict[str, Any]] = []
-        for canary, samples in several.items():
-            samples.sort(key=lambda sample: sample.sequence)
-            if canary not in known:
-                if len(known) >= MAX_CANARIES:
-                    refuse(generation, canary)
-                    continue
-                new = {"start": start, "canary": canary, "first_at": samples[0].started_at}
-                series = connection.execute(queries.ADD_SERIES, new).scalar_one()
-                known[canary] = canary, series, 0, -1, -1, -1
+        for canary in several.keys() & known.keys():
             _, series, taken, last, merged_through, failed_through = known[canary]
-            sequences = set()
-            if samples[0].sequence <= last:
-                between = {"series": series, "first": samples[0].sequence, "last": samples[-1].sequence}
-                sequences = {*connection.scalars(queries.KNOWN_SEQUENCES, between)}
-            tiers = [0, 0, 0]
-            newest_at = 0.0
-            for sample in samples:
-                through = failed_through if sample.failed else merged_through
-                if sample.sequence <= through or sample.sequence in sequences:
-                    continue
-                sequences.add(sample.sequence)
-                tier = tier_of(sample, taken + tiers[retention.OPENING], self._keep.opening)
+            new = {
+                sample.sequence: sample
+                for sample in several[canary]
+                if sample.sequence > (failed_through if sample.failed else merged_through)
+            }
+            if new and min(new) <= last:
+                between = {"series": series, "first": min(new), "last": max(new)}
+                for sequence in connection.scalars(queries.KNOWN_SEQUENCES, between):
+                    new.pop(sequence, None)
+            if not new:
+                continue
+            tiers: Counter[int] = Counter()
+            for sequence, sample in new.items():
+                tier = tier_of(sample, taken + tiers[OPENING], self._keep.opening)
                 tiers[tier] += 1
-                newest_at = max(newest_at, sample.started_at)
-                body = encode(sample)
-                added.append({"series": series, "sequence": sample.sequence, "tier": tier, "body": body})
-            if any(tiers):
-                count = dict(zip(("begun", "later", "failures"), tiers, strict=True))
-                newest = {"newest": added[-1]["sequence"], "newest_at": newest_at}
-                counts.append({"row": series, **count, **newest})
+                added.append({"series": series, "sequence": sequence, "tier": tier, "body": encode(sample)})
+            counts.append(
+                {
+                    "row": series,
+                    "new_opening": tiers[OPENING],
+                    "new_raw": tiers[RAW],
+                    "new_failed": tiers[FAILED],
+                    "new_taken": tiers[OPENING] + tiers[RAW],
+                    "new_last": max(new),
+                    "new_last_at": max(sample.started_at for sample in new.values()),
+                }
+            )
         if added:
             connection.execute(queries.ADD_SAMPLES, added)
             connection.execute(queries.COUNT_SAMPLES, counts)
         return len(added)
 
-    def _sweep(self, service: ServiceKey | None) -> None:
-        """Drop images and containers whose time is over, and what belongs to nothing any more; of one service or all."""
-        with self.session.work() as connection:
-            rows = connection.execute(queries.records(service)).all()
+    def _sweep(self) -> None:
+        """Drop images and containers whose time is over, and what belongs to nothing any more."""
+        services = None if self.fleet is None else [*self.fleet.held]
+        rows = self.session.rows(queries.records(services))
         records = [StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows]
         expired = retention.expired(records, self._age, self._keep)
         for begin in range(0, len(expired), _DROPPED):
-            with self.transaction(), self.session.work() as connection:
-                self._written.clear()
+            with self.session.transaction() as connection:
                 thinning.drop(connection, expired[begin : begin + _DROPPED])
-        with self.transaction(), self.session.work() as connection:
+        with self.session.transaction() as connection:
             for table in (document, finding):
-                connection.execute(queries.drop_orphans(table, service))
+                connection.execute(queries.drop_orphans(table, services))
+
+    def _bodies(self, rows: Sequence[Any], most_bytes: int) -> dict[int, list[bytes]]:
+        """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
+        share = most_bytes
+        if sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
+            sizes = self.session.rows(queries.SIZES, {"series": [row.id for row in rows]})
+            share = fair((size for (size,) in sizes), most_bytes)
+        kept: dict[int, list[bytes]] = {}
+        numbered = zip(accumulate(row.rows for row in rows), rows, strict=True)
+        for _, part in groupby(numbered, lambda pair: pair[0] // _READ):
+            read = self.session.rows(queries.BODIES, {"series": [row.id for _, row in part]})
+            for series, group in groupby(read, itemgetter(0)):
+                bodies = [body for _, body in group]
+                first, last = ends(len(bodies), sum(map(len, bodies)), share)
+                kept[series] = bodies[:first] + bodies[len(bodies) - last :]
+        return kept
 
     def _load(self, connection: Connection) -> None:
         self._age = self._database.age(connection, None)
@@ -369,18 +390,16 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if location is None:
         return SqliteDatabase(None)
     text = str(location)
-    scheme, separator, rest = text.partition("://")
-    if not separator and _KEY_AND_VALUE.match(text):
-        raise StoreError(f"{location}: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
-    if not separator and (without_slashes := _WITHOUT_SLASHES.match(text)):
-        raise StoreError(f"{without_slashes[1]}:…: not a file; a URL begins with postgresql:// or sqlite://")
-    if separator and scheme == "postgresql":
+    scheme, path = text.split("://", 1) if "://" in text else ("sqlite", text)
+    if scheme == "postgresql":
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase.at(text)
-    if separator and scheme != "sqlite":
+    if scheme != "sqlite":
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
-    return SqliteDatabase.at(rest if separator else text, text)
+    if mistake := _NO_FILE.match(path):
+        raise StoreError(f"{mistake[0]}…: not a file; a database is named by postgresql://ROLE@HOST/DATABASE")
+    return SqliteDatabase.at(path, text)
 
 
 def open_store(
@@ -409,43 +428,19 @@ def is_shared(location: str | None) -> bool:
     return (location or "").startswith("postgresql://")
 
 
-def _named(service: ServiceKey) -> dict[str, Any]:
-    return {"namespace": service.namespace, "service": service.name}
-
-
 def _changeable(generation: Generation) -> dict[str, Any]:
-    """Return the values of the columns ``queries.CHANGEABLE``, in their order."""
-    values: dict[str, Any] = {name: getattr(generation, name) for name in queries.CHANGEABLE[:3]}
-    return values | {
-        "image_key": generation.work_key,
+    """Return the values of the columns ``queries.CHANGEABLE``."""
+    return {
         "host": generation.host,
+        "image": generation.image,
+        "image_id": generation.image_id,
+        "image_digest": generation.image_digest,
+        "image_key": generation.work_key,
         "environment": encode_environment(generation.environment),
         "details": details_of(generation),
     }
 
 
-def _starts(connection: Connection, ids: Sequence[int]) -> dict[int, Generation | None]:
-    """Return the starts by id; None for one that cannot be read."""
-    return {row.id: start_in(row[:-1]) for row in connection.execute(queries.STARTS_BY_ID, {"ids": ids})}
-
-
-def _bodies(connection: Connection, rows: Sequence[Any], most_bytes: int | None) -> dict[int, list[bytes]]:
-    """Return the runs of each series as they are kept, in order: all or, where they are too many, its first and last."""
-    bodies: dict[int, list[bytes]] = {}
-    if most_bytes is None or sum(row.rows for row in rows) * MAX_BYTES <= most_bytes:
-        sizes, share = {}, 0
-    else:
-        given = {"series": [row.series for row in rows]}
-        sizes = {series: (count, size) for series, count, size in connection.execute(queries.SIZES, given)}
-        share = fair((size for _, size in sizes.values()), most_bytes)
-    cut = {series for series, (_, size) in sizes.items() if size > share}
-    whole = [row.series for row in rows if row.series not in cut]
-    for begin in range(0, len(whole), _READ):
-        for series, body in connection.execute(queries.BODIES, {"series": whole[begin : begin + _READ]}):
-            bodies.setdefault(series, []).append(body)
-    for series in cut:
-        first, last = ends(*sizes[series], share)
-        given = {"series": series, "count": first}
-        bodies[series] = [*connection.scalars(queries.FIRST_BODIES, given)]
-        bodies[series] += [*connection.scalars(queries.LAST_BODIES, {"series": series, "count": last})][::-1]
-    return bodies
+def _locked(connection: Connection, start: int) -> dict[str, Any]:
+    """Return the series of a start by canary, locked until the transaction ends."""
+    return {row.canary: row for row in connection.execute(queries.LOCK_SERIES, {"start": start})}

@@ -114,7 +114,9 @@ class _Thinning:
         for one, count in reversed(surplus):  # the oldest first: its runs are the image's first
             blocks = [*_merged(self._take(one, RAW, count), BLOCK)]
             is_first = range(self._keep.first // BLOCK - first)
-            self._add(one, [(FIRST if place in is_first else BLOCKS, *block) for place, block in enumerate(blocks)])
+            self._add(
+                one, [(FIRST if place in is_first else BLOCKS, *block) for place, block in enumerate(blocks)]
+            )
             first += len(blocks)
 
     def _drop(self, series: Iterable[_Series], tier: int, window: int) -> None:
