@@ -20,7 +20,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from infercanary.contract.text import printable
-from infercanary.store import queries, schema
+from infercanary.store import migrate, queries, schema
 from infercanary.store.base import StoreAway, StoreError
 from infercanary.store.retention import IN_MEMORY, Retention
 from infercanary.store.session import Session, discard
@@ -159,17 +159,9 @@ class SqliteDatabase:
                 f"journal_size_limit = {_WAL_PAGES * 4096}",
             ):
                 connection.exec_driver_sql(f"PRAGMA {pragma}")
-            if version != schema.SCHEMA:
+            if version is None or migrate.is_older(version, self.shown):
                 connection.exec_driver_sql("BEGIN EXCLUSIVE")
-                if version is None:
-                    connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
-                    schema.metadata.create_all(connection, checkfirst=False)
-                    connection.execute(insert(schema.schema), {"version_num": schema.SCHEMA})
-                    connection.execute(insert(schema.clock), {"now": None, "age": 0.0})
-                else:
-                    from infercanary.store import migrate
-
-                    migrate.upgrade(connection)
+                (self._make if version is None else migrate.upgrade)(connection)
                 connection.exec_driver_sql("COMMIT")
             _retype(connection)
             connection.exec_driver_sql("PRAGMA foreign_keys = ON")
@@ -201,13 +193,13 @@ class SqliteDatabase:
             return None
         if schema.schema.name not in names:
             return _OF_0_1_0
-        version = str(connection.scalar(select(schema.schema.c.version_num)))
-        if version > schema.SCHEMA:
-            raise StoreError(
-                f"{self.shown}: written by a newer InferCanary (schema {version}, this one knows {schema.SCHEMA}); "
-                "upgrade this one, or name another file"
-            )
-        return version
+        return connection.execute(select(schema.schema.c.version_num)).scalar_one()
+
+    def _make(self, connection: Connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
+        schema.metadata.create_all(connection, checkfirst=False)
+        connection.execute(insert(schema.schema), {"version_num": schema.SCHEMA})
+        connection.execute(insert(schema.clock), {"now": None, "age": 0.0})
 
     def _explain(self, error: BaseException) -> str:
         text, path = str(error), self._path
