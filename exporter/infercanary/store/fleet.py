@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Executable
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store import queries
 from infercanary.store.base import LeaseLost, StoredFinding
-from infercanary.store.records import start_in
+from infercanary.store.records import decode_start
 from infercanary.store.session import Session
 
 _GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
@@ -132,7 +132,7 @@ class Fleet:
             rows = connection.execute(
                 queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS}
             ).all()
-        newest = {start.container: start for row in rows if (start := start_in(row)) is not None}
+        newest = {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
     def services(self) -> set[ServiceKey]:

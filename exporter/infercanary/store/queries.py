@@ -78,7 +78,7 @@ NOW = select(cast(extract("epoch", func.now()), Double))
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
-CHANGEABLE = "host", "image", "image_id", "image_digest", "image_key", "environment", "details"
+CHANGEABLE = "host", "image_id", "image_digest", "image_key", "body"
 """The columns that a later report of the same start may change."""
 LATEST = (
     select(func.max(_larger(start.c.began, func.coalesce(series.c.last_at, 0.0))))
@@ -94,22 +94,16 @@ CHANGE_START = (
 )
 CONTAINERS = select(*_NAMES, start.c.container).distinct()
 
-_START = select(
-    *_NAMES,
-    *start.c[
-        "container", "boot_id", "started_at", "image", "image_id", "image_digest", "environment", "details"
-    ],
-)  # as records.start_in reads it
-START = _START.add_columns(*start.c["id", "seen", "host", "image_key"]).where(
-    _OF_CONTAINER, given(start, "boot_id")
-)
-STARTS = _START.where(_OF_SERVICE).order_by(start.c.began, start.c.container, start.c.id)
-STARTS_BY_ID = _START.add_columns(start.c.id).where(start.c.id.in_(bindparam("ids", expanding=True)))
+START = select(*start.c[("id", "seen", *CHANGEABLE)]).where(_OF_CONTAINER, given(start, "boot_id"))
+STARTS = select(start.c.body).where(_OF_SERVICE).order_by(start.c.began, start.c.container, start.c.id)
+_BY_ID = start.c.id.in_(bindparam("ids", expanding=True))
+STARTS_BY_ID = select(*start.c["id", "body"]).where(_BY_ID)
+DROP_STARTS = delete(start).where(_BY_ID)
 
 # Runs ------------------------------------------------------------------------------------------------------------
 
 LOCK_SERIES = (
-    select(*series.c["canary", "id", "taken", "last", "merged_through", "failed_through"])
+    select(*series.c["canary", "id", "taken", "last", "through"])
     .where(given(series, "start"))
     .with_for_update()
 )
@@ -145,11 +139,12 @@ SERIES_OF_CANARY = (
         *start.c["container", "image_key"],
         *series.c["first_at", "last_at", "taken", "start", "id"],
         ROWS.label("rows"),
-        (func.length(start.c.environment) + func.length(start.c.details)).label("bytes"),
+        func.length(start.c.body).label("bytes"),
     )
     .select_from(_STARTS_AND_SERIES)
     .where(
         _OF_CANARY,
+        ROWS > 0,
         start.c.began >= bindparam("since"),
         start.c.container == func.coalesce(bindparam("container", type_=Text), start.c.container),
     )
@@ -178,8 +173,11 @@ HISTORY = select(document.c.at, document.c.body).where(_OF_DOCUMENT).order_by(do
 
 def records(services: Collection[ServiceKey] | None) -> Select[Any]:
     """Return the starts as :func:`.retention.expired` wants them; of these services, or of all."""
-    rows = select(*_NAMES, *start.c["id", "container", "image_key", "seen"]).order_by(
-        start.c.began, start.c.id
+    rows = (
+        select(*_NAMES, *start.c["id", "container", "image_key", "seen"], func.coalesce(func.sum(ROWS), 0))
+        .select_from(start.outerjoin(series))
+        .group_by(start.c.id)
+        .order_by(start.c.began, start.c.id)
     )
     return rows if services is None else rows.where(of_services(start, services))
 
@@ -192,6 +190,27 @@ def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delet
     )  # without a service: about all of them
     return orphans if services is None else orphans.where(of_services(table, services))
 
+
+# Thinning --------------------------------------------------------------------------------------------------------
+
+SERIES_OF_CONTAINER = (
+    select(series, start.c.image_key)
+    .select_from(_STARTS_AND_SERIES)
+    .where(_OF_CONTAINER)
+    .order_by(series.c.canary, start.c.began.desc(), start.c.id.desc())
+    .with_for_update(of=series)
+)
+_OF_TIER = given(sample, "series", "tier")
+OLDEST = (
+    select(*sample.c["sequence", "body"]).where(_OF_TIER).order_by(sample.c.sequence).limit(bindparam("count"))
+)
+DROP_OLDEST = delete(sample).where(_OF_TIER, sample.c.sequence <= bindparam("last"))
+COUNT_REPLACED = (
+    update(series)
+    .where(series.c.id == _OF_ROW)
+    .values({name: series.c[name] + bindparam(f"new_{name}") for name in (*TIERS, "thinned")})
+    .values(through=_larger(series.c.through, bindparam("new_through")))
+)
 
 # Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
 

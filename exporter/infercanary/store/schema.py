@@ -61,24 +61,24 @@ schema = Table("infercanary_schema", metadata, Column("version_num", Text, prima
 # One row, in SQLite alone: the last time that was given, and how long exporters have watched, whatever the clock was.
 clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
 
-# began: started_at, or later than all that is known of the container's start before. seen: an age of the store, in
+# began: when it started, or later than all that is known of the container's start before. seen: an age of the store, in
 # seconds; in PostgreSQL a Unix time by its clock. revision is counted up at each change.
 start = Table(
     "start",
     metadata,
     Column("id", _ID, Identity(), primary_key=True),
     *_columns(Text, "namespace", "service", "container", "boot_id"),
-    *_columns(Double, "started_at", "began", "seen"),
+    *_columns(Double, "began", "seen"),
     *_columns(BigInteger, "revision", server_default="0"),
-    *_columns(Text, "host", "image", "image_id", "image_digest", "image_key"),
-    *_columns(Bytes, "environment", "details"),
+    *_columns(Text, "host", "image_id", "image_digest", "image_key"),
+    *_columns(Bytes, "body"),
     UniqueConstraint("namespace", "service", "container", "boot_id"),
     Index("start_host", "host"),
 )
 
-# A canary of a start. Counts of rows by tier; up to which sequence runs were merged or, if failed, dropped; last: the
-# highest sequence that was taken; taken: how many runs there ever were that had not failed; thinned: how often rows
-# were replaced.
+# A canary of a start. Counts of rows by tier; last: the highest sequence that was taken; through: the highest one that
+# was merged or dropped; taken: how many runs there ever were that had not failed; thinned: how often rows were
+# replaced.
 series = Table(
     "series",
     metadata,
@@ -87,7 +87,7 @@ series = Table(
     *_columns(Text, "canary"),
     *_columns(Double, "first_at"),
     *_columns(Double, "last_at", server_default="0"),
-    *_columns(BigInteger, "last", "merged_through", "failed_through", server_default="-1"),
+    *_columns(BigInteger, "last", "through", server_default="-1"),
     *_columns(BigInteger, *TIERS, "taken", "thinned", server_default="0"),
     UniqueConstraint("start", "canary"),
 )

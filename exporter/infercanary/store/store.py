@@ -23,7 +23,7 @@ from infercanary.judge.policy import Policy
 from infercanary.store import queries, retention, thinning
 from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
 from infercanary.store.queries import named
-from infercanary.store.reading import StartSize, StartSummary, ends, fair, first_that_fits, to_judge
+from infercanary.store.reading import StartSummary, ends, fair, newest_that_fit, to_judge
 from infercanary.store.records import (
     MAX_BYTES,
     MAX_CANARIES,
@@ -31,12 +31,11 @@ from infercanary.store.records import (
     began,
     by_canary,
     decode,
-    details_of,
+    decode_start,
     encode,
-    encode_environment,
+    encode_start,
     key_of,
     refuse,
-    start_in,
     tier_of,
     with_known,
 )
@@ -159,12 +158,12 @@ class Store:
         """Return what is known of a start; None where it was never seen, or its row cannot be read."""
         key = {**named(service), "container": container, "boot_id": boot_id}
         rows = self.session.rows(queries.START, key)
-        return start_in(rows[0][:-4]) if rows else None
+        return decode_start(rows[0].body) if rows else None
 
     def starts(self, service: ServiceKey) -> list[Generation]:
         """Return each start of the service's containers, also without runs, in order of time."""
         rows = self.session.rows(queries.STARTS, named(service))
-        return [generation for row in rows if (generation := start_in(row)) is not None]
+        return [start for (body,) in rows if (start := decode_start(body)) is not None]
 
     def generations(
         self,
@@ -194,9 +193,9 @@ class Store:
         if most_bytes is not None:
             now = max((row.last_at for row in rows), default=0.0)
             rows = [rows[place] for place in to_judge([StartSummary.of(*row[:5]) for row in rows], now)]
-            rows = rows[first_that_fits([StartSize(row.bytes, None, 0) for row in rows], most_bytes) :]
+            rows = rows[-newest_that_fit([row.bytes for row in rows], most_bytes) :]
         starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
-        start_by_id = {row.id: start_in(row[:-1]) for row in starts}
+        start_by_id = {start: decode_start(body) for start, body in starts}
         bodies = self._bodies(rows, sys.maxsize if most_bytes is None else most_bytes)
         read = ((start_by_id.get(row.start), decode(bodies.get(row.id, ()))) for row in rows)
         return [(start, samples) for start, samples in read if start and samples]
@@ -264,7 +263,7 @@ class Store:
             return written.id
         key = {**named(generation.key), "container": generation.container, "boot_id": generation.boot_id}
         row = connection.execute(queries.START, key).mappings().first()
-        values = _changeable(with_known(generation, row["details"]) if row else generation)
+        values = _changeable(with_known(generation, row["body"]) if row else generation)
         if row:
             changes = any(row[name] != value for name, value in values.items())
             seen = {"row": row["id"], "seen": self._age, "changes": int(changes)}
@@ -272,12 +271,8 @@ class Store:
                 connection.execute(queries.CHANGE_START, {**values, **seen})
             start = int(row["id"])
         else:
-            started_at = generation.started_at
-            times = {
-                "started_at": started_at,
-                "began": began(started_at, connection.scalar(queries.LATEST, key)),
-            }
-            new = {**key, **times, **values, "seen": self._age}
+            begun = began(generation.started_at, connection.scalar(queries.LATEST, key))
+            new = {**key, **values, "began": begun, "seen": self._age}
             start = connection.execute(queries.ADD_START, new).scalar_one()
         self._written[container] = _Written(start, generation, self._age)
         return start
@@ -305,12 +300,8 @@ class Store:
         added: list[dict[str, Any]] = []
         counts: list[dict[str, Any]] = []
         for canary in several.keys() & known.keys():
-            _, series, taken, last, merged_through, failed_through = known[canary]
-            new = {
-                sample.sequence: sample
-                for sample in several[canary]
-                if sample.sequence > (failed_through if sample.failed else merged_through)
-            }
+            _, series, taken, last, through = known[canary]
+            new = {sample.sequence: sample for sample in several[canary] if sample.sequence > through}
             if new and min(new) <= last:
                 between = {"series": series, "first": min(new), "last": max(new)}
                 for sequence in connection.scalars(queries.KNOWN_SEQUENCES, between):
@@ -432,12 +423,10 @@ def _changeable(generation: Generation) -> dict[str, Any]:
     """Return the values of the columns ``queries.CHANGEABLE``."""
     return {
         "host": generation.host,
-        "image": generation.image,
         "image_id": generation.image_id,
         "image_digest": generation.image_digest,
         "image_key": generation.work_key,
-        "environment": encode_environment(generation.environment),
-        "details": details_of(generation),
+        "body": encode_start(generation),
     }
 
 

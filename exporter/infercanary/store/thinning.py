@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection
 
-from infercanary.judge.model import Sample, merge
+from infercanary.judge.model import merge
 from infercanary.store import queries
 from infercanary.store.records import ContainerKey, decode, encode
 from infercanary.store.retention import (
@@ -27,17 +27,8 @@ from infercanary.store.retention import (
     image_of,
 )
 
-
-class _Series(msgspec.Struct):
-    """A canary of a start, with its number of rows of each tier."""
-
-    start: int
-    id: int
-    canary: str
-    image: str
-    through: int
-    rows: list[int]
-    is_changed: bool = False
+_MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)}
+"""Number of rows that are merged into one, and its tier, by tier; rows of other tiers are dropped."""
 
 
 def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
@@ -48,139 +39,86 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
         key: The container.
         keep: How much is kept.
     """
-    container = dict(zip(("namespace", "service", "container"), key, strict=True))
-    starts = connection.execute(queries.STARTS_OF_CONTAINER, container).all()
-    images: dict[str, list[int]] = {}
-    for start, image in starts:
-        images.setdefault(image_of(image), []).append(start)
-    newest = keep.starts - keep.first_starts
-    surplus = {start for ids in images.values() for start in ids[keep.first_starts : -newest]}
-    several = [
-        _Series(*row[:5], [*row[5:]])
-        for row in connection.execute(queries.SERIES_OF_CONTAINER, container)
-        if row.start not in surplus
-    ]
-    for _, series in groupby(several, attrgetter("canary")):
-        _Thinning(connection, keep).thin([*series])
-    if changed := [series for series in several if series.is_changed]:
-        counts = [
-            {"row": series.id, "merged": series.through, **dict(zip(TIERS, series.rows, strict=True))}
-            for series in changed
-        ]
-        connection.execute(queries.SET_COUNTS, counts)
-    filled = {series.start for series in several if any(series.rows)}
-    # The last start's runs are still to come.
-    drop(connection, [start for start, _ in starts[:-1] if start not in filled])
+    namespace, service, container = key
+    given = {"namespace": namespace, "service": service, "container": container}
+    several = connection.execute(queries.SERIES_OF_CONTAINER, given).all()
+    for _, group in groupby(several, attrgetter("canary")):
+        series = [*group]
+        for window in _windows(series, keep.images):
+            first = keep.first // BLOCK
+            # Windows that became one have more of them.
+            for surplus in _surplus(window[::-1], FIRST, first):
+                _replace(connection, *surplus)
+            room = first - sum(one.first for one in window)
+            later = [
+                *_surplus(window, RAW, keep.raw, keep.slack),
+                *_surplus(window[keep.opening_starts :], OPENING, 0),
+            ]
+            for surplus in reversed(later):  # the oldest first: its runs are the image's first
+                room -= _replace(connection, *surplus, room)
+        for tier, rows, whole in (BLOCKS, keep.blocks, HOUR), (HOURS, keep.hours, 1), (FAILED, keep.failed, 1):
+            for surplus in _surplus(series, tier, rows, whole):
+                _replace(connection, *surplus)
 
 
 def drop(connection: Connection, starts: Collection[int]) -> None:
     """Forget starts, by their ids, with all of their runs."""
-    if starts:
-        connection.execute(queries.DROP_STARTS, {"ids": [*starts]})
+    connection.execute(queries.DROP_STARTS, {"ids": starts})
 
 
-class _Thinning:
-    """Thins the series of one canary of a container."""
-
-    def __init__(self, connection: Connection, keep: Retention) -> None:
-        self._connection = connection
-        self._keep = keep
-
-    def thin(self, series: Sequence[_Series]) -> None:
-        """Merge and drop rows of ``series``, which are sorted, the newest first."""
-        keep = self._keep
-        for window in _windows(series, keep.images):
-            for one in window[keep.opening_starts :]:
-                self._end_opening(one)
-            self._merge_raw(window)
-            # Models whose windows became one have more of them.
-            self._drop(window[::-1], FIRST, keep.first // BLOCK)
-        for one, count in _surplus(series, BLOCKS, keep.blocks, HOUR):
-            self._add(one, [(HOURS, *hour) for hour in _merged(self._take(one, BLOCKS, count), HOUR)])
-        self._drop(series, HOURS, keep.hours)
-        self._drop(series, FAILED, keep.failed)
-
-    def _end_opening(self, one: _Series) -> None:
-        """Make the opening of a start some of its later runs."""
-        if one.rows[OPENING]:
-            self._connection.execute(queries.MOVE, {"series": one.id, "tier": OPENING, "to": RAW})
-            one.rows[RAW] += one.rows[OPENING]
-            one.rows[OPENING] = 0
-            one.is_changed = True
-
-    def _merge_raw(self, window: Sequence[_Series]) -> None:
-        first = sum(one.rows[FIRST] for one in window)
-        surplus = [*_surplus(window, RAW, self._keep.raw, self._keep.slack)]
-        for one, count in reversed(surplus):  # the oldest first: its runs are the image's first
-            blocks = [*_merged(self._take(one, RAW, count), BLOCK)]
-            is_first = range(self._keep.first // BLOCK - first)
-            self._add(
-                one, [(FIRST if place in is_first else BLOCKS, *block) for place, block in enumerate(blocks)]
-            )
-            first += len(blocks)
-
-    def _drop(self, series: Iterable[_Series], tier: int, window: int) -> None:
-        for one, count in _surplus(series, tier, window):
-            self._take(one, tier, count)
-
-    def _take(self, one: _Series, tier: int, count: int) -> Sequence[Any]:
-        """Remove the oldest rows of a tier, and return their sequences and bodies."""
-        given = {"series": one.id, "tier": tier}
-        rows = self._connection.execute(queries.OLDEST, {**given, "count": count}).all()
-        if rows:
-            last = rows[-1].sequence
-            self._connection.execute(queries.DROP_OLDEST, {**given, "last": last})
-            one.through = max(one.through, last)
-            one.rows[tier] -= len(rows)
-            one.is_changed = True
-        return rows
-
-    def _add(self, one: _Series, merged: Sequence[tuple[int, int, Sample]]) -> None:
-        """Add rows, each with its tier and sequence."""
-        for tier, _, _ in merged:
-            one.rows[tier] += 1
-        if merged:
-            rows = [
-                {"series": one.id, "sequence": sequence, "tier": tier, "body": encode(sample)}
-                for tier, sequence, sample in merged
-            ]
-            self._connection.execute(queries.ADD_SAMPLES, rows)
-
-
-def _windows(series: Iterable[_Series], models: int) -> Collection[list[_Series]]:
+def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
     """Group the series that share the windows of an image.
 
-    Each of an image's newest models has windows of its own, as an image has; those before share one. A start's key has
-    the models of all canaries: another canary's new weights must not drop this one's history.
+    New weights in an image are an upgrade: the last few models have windows of their own, as images have; an image's
+    models before those share one. A start's key has the models of all canaries, but another canary's new weights must
+    not drop this one's history.
     """
-    windows: dict[str, list[_Series]] = {}
-    newest: dict[str, set[str]] = {}
+    own = [*dict.fromkeys(one.image_key for one in series)][:models]
+    windows: dict[str, list[Any]] = {}
     for one in series:
-        image = image_of(one.image)
-        known = newest.setdefault(image, set())
-        if len(known) < models:
-            known.add(one.image)
-        windows.setdefault(one.image if one.image in known else image, []).append(one)
+        windows.setdefault(one.image_key if one.image_key in own else image_of(one.image_key), []).append(one)
     return windows.values()
 
 
 def _surplus(
-    series: Iterable[_Series], tier: int, window: int, whole: int = 1
-) -> Iterator[tuple[_Series, int]]:
+    series: Iterable[Any], tier: int, window: int, whole: int = 1
+) -> Iterator[tuple[Any, int, int]]:
     """Count the rows of a tier beyond the first ``window`` of all, by series: a multiple of ``whole``, or all of one."""
     for one in series:
-        there = one.rows[tier]
+        there = getattr(one, TIERS[tier])
         count = max(0, there - window)
         window = max(0, window - there)
         if count < there:
             count -= count % whole
         if count:
-            yield one, count
+            yield one, tier, count
 
 
-def _merged(rows: Sequence[Any], size: int) -> Iterator[tuple[int, Sample]]:
-    """Merge ``size`` rows each; the sequence is that of the last one."""
-    for begin in range(0, len(rows), size):
+def _replace(connection: Connection, one: Any, tier: int, count: int, room: int = 0) -> int:
+    """Merge the oldest rows of a tier, or drop them.
+
+    Returns:
+        Number of new rows, of which the first ``room`` are of the image's first runs.
+    """
+    given = {"series": one.id, "tier": tier}
+    rows = connection.execute(queries.OLDEST, {**given, "count": count}).all()
+    if not rows:
+        return 0
+    last = rows[-1].sequence
+    connection.execute(queries.DROP_OLDEST, {**given, "last": last})
+    size, to = _MERGED.get(tier, (0, tier))
+    added: list[dict[str, Any]] = []
+    for begin in range(0, len(rows) if size else 0, size or 1):
         chunk = rows[begin : begin + size]
         if samples := decode(row.body for row in chunk):
-            yield chunk[-1].sequence, merge(samples)
+            merged = {"sequence": chunk[-1].sequence, "body": encode(merge(samples))}
+            added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
+    if added:
+        connection.execute(queries.ADD_SAMPLES, added)
+    rows_of = Counter(row["tier"] for row in added)
+    rows_of[tier] -= len(rows)
+    changes = {f"new_{name}": rows_of[number] for number, name in enumerate(TIERS)}
+    connection.execute(
+        queries.COUNT_REPLACED, {**changes, "row": one.id, "new_through": last, "new_thinned": 1}
+    )
+    return len(added)
