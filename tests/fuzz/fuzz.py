@@ -72,16 +72,15 @@ def store(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "judge.sqlite"
         path.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-        with suppress(StoreError):
-            with closing(open_store(path)) as found:
-                for service, canary in found.canaries():
-                    found.generations(service, canary, most_bytes=10_000)
-                    found.taken(service, canary)
-                    found.starts(service)
-                    found.history(service, canary, "verdict")
-                found.last_runs("")
-                found.take(generation(), samples(20, 60))
-                found.thin(2e9)
+        with suppress(StoreError), closing(open_store(path)) as found:
+            for service, canary in found.canaries():
+                found.generations(service, canary, most_bytes=10_000)
+                found.taken(service, canary)
+                found.starts(service)
+                found.history(service, canary, "verdict")
+            found.last_runs("")
+            found.take(generation(), samples(20, 60))
+            found.thin(2e9)
 
 
 def http_answer(data: bytes) -> None:

@@ -285,7 +285,7 @@ class Store:
         several: Mapping[str, Sequence[Sample]],
     ) -> int:
         """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
-        known = _locked(connection, start)
+        known = self._locked(connection, start)
         if unknown := several.keys() - known.keys():
             for canary in sorted(unknown)[max(0, MAX_CANARIES - len(known)) :]:
                 refuse(generation, canary)
@@ -296,7 +296,7 @@ class Store:
             ]
             if rows:
                 connection.execute(queries.ADD_SERIES, rows)
-                known = _locked(connection, start)
+                known = self._locked(connection, start)
         added: list[dict[str, Any]] = []
         counts: list[dict[str, Any]] = []
         for canary in several.keys() & known.keys():
@@ -325,9 +325,13 @@ class Store:
                 }
             )
         if added:
-            connection.execute(queries.ADD_SAMPLES, added)
-            connection.execute(queries.COUNT_SAMPLES, counts)
+            self.session.fast(connection, queries.ADD_SAMPLES, *added)
+            self.session.fast(connection, queries.COUNT_SAMPLES, *counts)
         return len(added)
+
+    def _locked(self, connection: Connection, start: int) -> dict[str, Any]:
+        """Return the series of a start by canary, locked until the transaction ends."""
+        return {row[0]: row for row in self.session.fast(connection, queries.LOCK_SERIES, {"start": start})}
 
     def _sweep(self) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
@@ -389,7 +393,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if scheme != "sqlite":
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
     if mistake := _NO_FILE.match(path):
-        raise StoreError(f"{mistake[0]}…: not a file; a database is named by postgresql://ROLE@HOST/DATABASE")
+        raise StoreError(f"{mistake[0]}…: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
     return SqliteDatabase.at(path, text)
 
 
@@ -428,8 +432,3 @@ def _changeable(generation: Generation) -> dict[str, Any]:
         "image_key": generation.work_key,
         "body": encode_start(generation),
     }
-
-
-def _locked(connection: Connection, start: int) -> dict[str, Any]:
-    """Return the series of a start by canary, locked until the transaction ends."""
-    return {row.canary: row for row in connection.execute(queries.LOCK_SERIES, {"start": start})}

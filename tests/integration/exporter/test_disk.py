@@ -133,9 +133,7 @@ def test_an_exporter_goes_on_after_each_loss_of_power(tmp_path: Path, losses: in
     disk = FakeDisk(tmp_path / "disk", tmp_path)
     exporter = ExporterProcess(tmp_path / "exporter", probes, disk.environment, disk.folder / "store.db")
     # What is logged goes into the file often, as it does in hours with many more containers.
-    small_log = (
-        "from infercanary.store import sqlite; sqlite._WAL_PAGES = 40; import infercanary.__main__"
-    )
+    small_log = "from infercanary.store import sqlite; sqlite._WAL_PAGES = 40; import infercanary.__main__"
     exporter.command = ("-c", small_log)
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -283,9 +283,7 @@ def one_owner_at_a_time(postgres: Postgres, url: str) -> None:
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
     assert fences and fences == sorted(fences), "nobody writes by an older lease after a newer one"
-    assert all(hosts.setdefault(fence, host) == host for host, fence in writes), (
-        "a lease has one holder"
-    )
+    assert all(hosts.setdefault(fence, host) == host for host, fence in writes), "a lease has one holder"
 
 
 def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:

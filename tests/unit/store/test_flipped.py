@@ -67,7 +67,10 @@ def test_whatever_byte_of_a_run_flips_the_others_are_read() -> None:
         ("UPDATE start SET boot_id = CAST(x'6fff65' AS TEXT) WHERE container = 'search-1'", 0),
         ("UPDATE start SET image = CAST(x'ff' AS TEXT) WHERE container = 'search-1'", 0),
         ("UPDATE start SET seen = 'x', image_key = x'' WHERE container = 'search-1'", 0),
-        ("UPDATE start SET service = CAST(service AS BLOB), image_id = x'ff' WHERE container = 'search-1'", 0),
+        (
+            "UPDATE start SET service = CAST(service AS BLOB), image_id = x'ff' WHERE container = 'search-1'",
+            0,
+        ),
         ("UPDATE series SET canary = CAST(x'ff' AS TEXT) WHERE id = 1", 20),
         ("UPDATE series SET canary = CAST(canary AS BLOB) WHERE id = 1", 0),
         ("UPDATE series SET failed = x'ff', merged_through = 'x' WHERE id = 1", 0),
