@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from infercanary.store.base import Database, StoreAway, StoreError
+
+_SAVEPOINT, _RELEASE, _UNDO = map(
+    text, ("SAVEPOINT part", "RELEASE SAVEPOINT part", "ROLLBACK TO SAVEPOINT part")
+)
+_COMMIT, _ROLLBACK = text("COMMIT"), text("ROLLBACK")
 
 
 class Session:
@@ -69,11 +74,11 @@ class Session:
             StoreAway: A part of it failed such that nothing is kept.
         """
         is_part = self._depth > 0
-        end = "RELEASE SAVEPOINT part" if is_part else "COMMIT"
+        end = _RELEASE if is_part else _COMMIT
         with self.work() as connection:
             if is_part:
                 self._check(connection)
-                connection.exec_driver_sql("SAVEPOINT part")
+                self.fast(connection, _SAVEPOINT)
             else:
                 self._database.begin(connection)
             self._depth += 1
@@ -82,12 +87,12 @@ class Session:
                 self._check(connection)
                 if not is_part:
                     self.size_bytes = self._database.size(connection)
-                connection.exec_driver_sql(end)
+                self.fast(connection, end)
             except BaseException:
                 # SQLite has undone all of it by itself where the disk is full.
-                for statement in ("ROLLBACK TO SAVEPOINT part", end) if is_part else ("ROLLBACK",):
+                for statement in (_UNDO, _RELEASE) if is_part else (_ROLLBACK,):
                     with suppress(Exception):
-                        connection.exec_driver_sql(statement)
+                        connection.execute(statement)
                 self._rolled_back()
                 raise
             finally:
@@ -110,18 +115,18 @@ class Session:
         if statement not in self._compiled:
             compiled: Any = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
             self._compiled[statement] = str(compiled), compiled.positiontup
-        text, names = self._compiled[statement]
+        sql, names = self._compiled[statement]
         rows: Sequence[Any] = given if names is None else [[row[name] for name in names] for row in given]
         driver: Any = connection.dialect.loaded_dbapi
         try:
             cursor: Any = connection.connection.cursor()
             if len(rows) > 1:
-                cursor.executemany(text, rows)
+                cursor.executemany(sql, rows)
                 return []
-            cursor.execute(text, *rows)
+            cursor.execute(sql, *rows)
             return list(cursor.fetchall()) if cursor.description else []
         except driver.Error as error:
-            raise DBAPIError.instance(text, None, error, driver.Error, dialect=connection.dialect) from error
+            raise DBAPIError.instance(sql, None, error, driver.Error, dialect=connection.dialect) from error
 
     def close(self) -> None:
         """Let go of the database. Never raises."""

@@ -355,7 +355,9 @@ class Store:
         kept: dict[int, list[bytes]] = {}
         numbered = zip(accumulate(row.rows for row in rows), rows, strict=True)
         for _, part in groupby(numbered, lambda pair: pair[0] // _READ):
-            read = self.session.rows(queries.BODIES, {"series": [row.id for _, row in part]})
+            given = {"series": [row.id for _, row in part]}
+            with self.session.work() as connection:
+                read = connection.execute(queries.BODIES, given).cursor.fetchall()
             for series, group in groupby(read, itemgetter(0)):
                 bodies = [body for _, body in group]
                 first, last = ends(len(bodies), sum(map(len, bodies)), share)
