@@ -82,9 +82,8 @@ class PostgresDatabase:
         """Begin a transaction."""
         connection.exec_driver_sql("BEGIN")
 
-    def in_transaction(self, connection: Connection) -> bool:
+    def in_transaction(self, driver: Any) -> bool:
         """Return whether a transaction is open that can still be committed."""
-        driver: Any = connection.connection.driver_connection
         return bool(driver.info.transaction_status == _IN_TRANSACTION)
 
     def size(self, connection: Connection) -> None:
