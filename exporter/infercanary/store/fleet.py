@@ -109,10 +109,12 @@ class Fleet:
 
     def findings(self, services: _Services) -> list[StoredFinding]:
         """Read the findings about these services that changed since the call before; forget all other services."""
-        before, self._numbers = self._numbers, self._by_canary(queries.finding_numbers(services))
-        changed = [key for key, number in self._numbers.items() if before.get(key) != number]
+        numbers = self._by_canary(queries.finding_numbers(services))
+        changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
         parts = (changed[begin : begin + _BODIES] for begin in range(0, len(changed), _BODIES))
-        return [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
+        found = [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
+        self._numbers = numbers
+        return found
 
     def running(self, service: ServiceKey) -> list[Generation]:
         """Read the newest start of each container that still runs, as far as runs and their ends show.
@@ -121,10 +123,7 @@ class Fleet:
             Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
             sees what runs.
         """
-        with self._session.work() as connection:
-            rows = connection.execute(
-                queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS}
-            ).all()
+        rows = self._session.rows(queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS})
         newest = {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
