@@ -202,7 +202,10 @@ SERIES_OF_CONTAINER = (
 )
 _OF_TIER = given(sample, "series", "tier")
 OLDEST = (
-    select(*sample.c["sequence", "body"]).where(_OF_TIER).order_by(sample.c.sequence).limit(bindparam("count"))
+    select(*sample.c["sequence", "body"])
+    .where(_OF_TIER)
+    .order_by(sample.c.sequence)
+    .limit(bindparam("count"))
 )
 DROP_OLDEST = delete(sample).where(_OF_TIER, sample.c.sequence <= bindparam("last"))
 COUNT_REPLACED = (
