@@ -92,9 +92,8 @@ class SqliteDatabase:
             raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def in_transaction(self, connection: Connection) -> bool:
+    def in_transaction(self, driver: Any) -> bool:
         """Return whether the transaction is still open: SQLite ends it by itself, as where the disk is full."""
-        driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
@@ -226,11 +225,14 @@ class SqliteDatabase:
         log.warning("store was corrupt; set aside, and begun anew", path=path, error=str(error))
 
     def _rename(self, ending: str) -> str:
-        """Rename the file with its log, and return its new name."""
+        """Rename the file with its log, and return its new name, which no other file has."""
+        name = f"{self._path}{ending}"
+        while os.path.exists(name):
+            name += ".new"
         for suffix in _BESIDE:  # the file itself last: until then the same would be found again
             with suppress(FileNotFoundError):
-                os.replace(f"{self._path}{suffix}", f"{self._path}{ending}{suffix}")
-        return f"{self._path}{ending}"
+                os.replace(f"{self._path}{suffix}", f"{name}{suffix}")
+        return name
 
     def _aside(self) -> list[tuple[float, Path]]:
         """Return the corrupt files beside the file and when each was set aside, which their names say; sorted."""
@@ -238,9 +240,8 @@ class SqliteDatabase:
         with suppress(OSError):  # a folder that cannot be listed
             for file in self._path.parent.iterdir() if self._path else ():
                 with suppress(ValueError):
-                    aside.append(
-                        (datetime.strptime(file.name, f"{self._path.name}{_CORRUPT}").timestamp(), file)
-                    )
+                    stamp = datetime.strptime(file.name.removeprefix(self._path.name), _CORRUPT)
+                    aside.append((stamp.timestamp(), file))
         return sorted(aside)
 
 

@@ -31,15 +31,6 @@ def upgrade():
 """
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty file or database."""
-    if request.param == "sqlite":
-        return str(tmp_path / "judge.sqlite")
-    postgres: Postgres = request.getfixturevalue("postgres")
-    return postgres.database()
-
-
 @pytest.fixture
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes this process a newer InferCanary, with a column more in each of its two newer schemas."""
@@ -98,7 +89,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     location: str, newer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(location)
-    newer("zone", "image")  # there is a column of this name
+    newer("zone", "host")  # there is a column of this name
     assert migrate.main([location]) == 2
     monkeypatch.setattr(schema, "SCHEMA", "0001")
     with closing(open_store(location)) as store:
@@ -120,7 +111,7 @@ def test_newer_tables_are_refused(
 
 
 def test_tables_of_0_1_0_are_not_read(
-    location: str, postgres: Postgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    location: str, postgres: Postgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if location.startswith("postgresql"):
         postgres.sql(

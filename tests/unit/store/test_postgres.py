@@ -115,6 +115,12 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
     assert "refused" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def take_and_wait(store: Store) -> None:
+    store.take(start(), runs(3, 5))
+    with store.session.work() as connection:
+        connection.execute(text("SELECT pg_sleep(30)"))
+
+
 def test_a_call_that_takes_too_long_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infercanary.store.postgres._CALL_SECONDS", 0.3)
     with closing(open_store(url)) as store:
@@ -123,9 +129,7 @@ def test_a_call_that_takes_too_long_is_given_up(url: str, monkeypatch: pytest.Mo
             connection.execute(text("SELECT pg_sleep(30)"))
         assert store.take(start(), runs(1, 3)) == 2, "by another connection"
         with pytest.raises(StoreAway), store.transaction():
-            store.take(start(), runs(3, 5))
-            with store.session.work() as connection:
-                connection.execute(text("SELECT pg_sleep(30)"))
+            take_and_wait(store)
         assert [len(samples) for _, samples in store.generations(SEARCH, "c")] == [2], "the rest was not kept"
 
 
@@ -134,7 +138,7 @@ def test_a_name_that_cannot_be_kept_is_refused_for_good_and_alone(url: str, name
     with closing(open_store(url)) as store:
         with store.transaction():
             store.take(start("before"), runs(1, 3))
-            for refused in (start(name), start(image=name), start(host=name)):
+            for refused in (start(name), start(image_id=name), start(host=name)):
                 with pytest.raises(StoreError, match="a character that PostgreSQL cannot keep") as caught:
                     store.take(refused, runs(1, 3))
                 assert not isinstance(caught.value, StoreAway)
@@ -148,10 +152,11 @@ def test_a_name_that_cannot_be_kept_is_refused_for_good_and_alone(url: str, name
 
 
 @pytest.mark.parametrize("within", [False, True])
-def test_a_connection_that_broke_is_opened_again_and_nothing_is_half_kept(
+def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
     url: str, postgres: Postgres, within: bool
 ) -> None:
     def breaks() -> None:
+        store.take(start(), runs(3, 5))
         postgres.sql(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'infercanary%'",
             url,
@@ -161,14 +166,12 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_half_kept(
         store.take(start(), runs(1, 3))
         if within:
             with pytest.raises(StoreAway), store.transaction():
-                store.take(start(), runs(3, 5))
                 breaks()
-                store.take(start(), runs(5, 7))
         else:
             breaks()
             with pytest.raises(StoreAway):
                 store.canaries()
-        assert store.take(start(), runs(1, 7)) == 4
+        assert store.take(start(), runs(1, 5)) == (2 if within else 0)
 
 
 # Leases ----------------------------------------------------------------------------------------------------------
@@ -306,10 +309,9 @@ def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(
     assert seen() == ({"c"}, 26)
     writer.take(start("b", host="another"), [])
     assert seen() == ({"c"}, 26), "what is known of a start is a change"
-    writer.take(start(), runs(100, 400))
-    assert seen() == ({"c"}, 326)
     with closing(open_store(url, Retention(opening=24, opening_starts=1, raw=36, slack=12))) as small:
-        small.take(start(), runs(400, 401))
+        small.take(start(), runs(100, 400))
+        assert seen() == ({"c"}, 326)
         small.thin(T)
     changed, rows = seen()
     assert changed == {"c"} and rows < 200
