@@ -226,11 +226,14 @@ class SqliteDatabase:
         log.warning("store was corrupt; set aside, and begun anew", path=path, error=str(error))
 
     def _rename(self, ending: str) -> str:
-        """Rename the file with its log, and return its new name."""
+        """Rename the file with its log, and return its new name, which no other file has."""
+        name = f"{self._path}{ending}"
+        while os.path.exists(name):
+            name += ".new"
         for suffix in _BESIDE:  # the file itself last: until then the same would be found again
             with suppress(FileNotFoundError):
-                os.replace(f"{self._path}{suffix}", f"{self._path}{ending}{suffix}")
-        return f"{self._path}{ending}"
+                os.replace(f"{self._path}{suffix}", f"{name}{suffix}")
+        return name
 
     def _aside(self) -> list[tuple[float, Path]]:
         """Return the corrupt files beside the file and when each was set aside, which their names say; sorted."""

@@ -115,17 +115,24 @@ def test_newer_tables_are_refused(
     newer("zone")
     assert migrate.main([location]) == 0
     monkeypatch.setattr(schema, "SCHEMA", "0001")
-    assert "written by a newer InferCanary (schema 0002, this one knows 0001); upgrade this one" in refusal(location)
+    assert "written by a newer InferCanary (schema 0002, this one knows 0001); upgrade this one" in refusal(
+        location
+    )
 
 
 def test_tables_of_0_1_0_are_not_read(
     location: str, postgres: Postgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if location.startswith("postgresql"):
-        postgres.sql("CREATE TABLE schema_version (id smallint PRIMARY KEY, version integer NOT NULL)", location)
+        postgres.sql(
+            "CREATE TABLE schema_version (id smallint PRIMARY KEY, version integer NOT NULL)", location
+        )
         assert migrate.main([location]) == 2
         said = capsys.readouterr().err
-        assert "has tables of 0.1.0, which cannot be read; name an empty database" in said and said.count("\n") == 1
+        assert (
+            "has tables of 0.1.0, which cannot be read; name an empty database" in said
+            and said.count("\n") == 1
+        )
         assert said.strip() == refusal(location)
 
 
@@ -151,14 +158,18 @@ def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(po
     assert postgres.sql("SELECT version_num FROM infercanary_schema", url) == schema.SCHEMA
 
 
-def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres: Postgres, tmp_path: Path) -> None:
+def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
+    postgres: Postgres, tmp_path: Path
+) -> None:
     url = postgres.database()
     assert migrate.main([url]) == 0
     page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
     grants = page.partition("```sql\n")[2].partition("```")[0]
     name = url.partition("@/")[2].partition("?")[0]
     postgres.sql("DROP ROLE IF EXISTS infercanary")
-    postgres.sql(grants.replace("DATABASE infercanary", f"DATABASE {name}").replace("'…'", f"'{PASSWORD}'"), url)
+    postgres.sql(
+        grants.replace("DATABASE infercanary", f"DATABASE {name}").replace("'…'", f"'{PASSWORD}'"), url
+    )
     password = tmp_path / "password"
     password.write_text(f"{PASSWORD}\n")
     by_role = f"postgresql://infercanary@127.0.0.1:{postgres.port}/{name}?password_file={password}"
@@ -180,7 +191,12 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres: 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [((), "usage: "), (("a", "b"), "usage: "), (("mysql://db/x",), "no store for mysql://"), (("postgresql://me:pw@db/x",), "in the URL")],
+    [
+        ((), "usage: "),
+        (("a", "b"), "usage: "),
+        (("mysql://db/x",), "no store for mysql://"),
+        (("postgresql://me:pw@db/x",), "in the URL"),
+    ],
 )
 def test_a_location_that_cannot_be_is_one_line(
     arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
