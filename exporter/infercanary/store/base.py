@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -77,8 +77,8 @@ class Database(Protocol):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction. A connection that is of no use any more is to be closed, with an error."""
 
-    def in_transaction(self, connection: Connection) -> bool:
-        """Return whether a transaction is open that can still be committed."""
+    def in_transaction(self, driver: Any) -> bool:
+        """Return whether a driver's connection has a transaction open that can still be committed."""
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong in one line, with the fix: a :class:`StoreAway` where the same may succeed later.

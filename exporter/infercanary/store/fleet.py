@@ -108,8 +108,8 @@ class Fleet:
         Raises:
             LeaseLost: Another process has the lease by now.
         """
-        values = {"canary": canary, "at": at, "body": body, "taught": taught}
-        rows = self._rows(queries.PUT_FINDING, **self._mine(service), **values)
+        mine = self._mine(service)
+        rows = self._rows(queries.PUT_FINDING, **mine, canary=canary, at=at, body=body, taught=taught)
         if not rows:
             raise self._lost(service)
         self._numbers[service, canary] = [*rows[0][1:]]

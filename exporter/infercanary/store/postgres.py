@@ -52,7 +52,7 @@ class PostgresDatabase:
         call_seconds: A call that takes longer is given up, where that is sooner than it is anyway.
     """
 
-    set_aside_at = None
+    set_aside_at: float | None = None
     """A database is never begun anew."""
     retention = Retention()
     upgrades = False
@@ -82,9 +82,8 @@ class PostgresDatabase:
         """Begin a transaction."""
         connection.exec_driver_sql("BEGIN")
 
-    def in_transaction(self, connection: Connection) -> bool:
+    def in_transaction(self, driver: Any) -> bool:
         """Return whether a transaction is open that can still be committed."""
-        driver: Any = connection.connection.driver_connection
         return bool(driver.info.transaction_status == _IN_TRANSACTION)
 
     def size(self, connection: Connection) -> None:
@@ -92,7 +91,7 @@ class PostgresDatabase:
 
     def age(self, connection: Connection, now: float | None) -> float:
         """Return the Unix time by the database's clock."""
-        return connection.execute(queries.NOW).scalar_one()
+        return float(connection.execute(queries.NOW).scalar_one())
 
     def fleet(self, session: Session, holder: str | None) -> Fleet:
         """Return the leases and findings of the exporters that share the database."""

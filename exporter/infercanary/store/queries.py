@@ -113,13 +113,13 @@ KNOWN_SEQUENCES = select(sample.c.sequence).where(
 )
 # Under the lock of the series nothing is doubled; a failing disk may have lowered `last` in SQLite's file.
 ADD_SAMPLES = insert(sample).prefix_with("OR IGNORE", dialect="sqlite")
+_NEW = {name: bindparam(f"new_{name}") for name in ("opening", "raw", "failed", "last", "last_at")}
 COUNT_SAMPLES = (
     update(series)
     .where(series.c.id == _OF_ROW)
-    .values(
-        {name: series.c[name] + bindparam(f"new_{name}") for name in ("opening", "raw", "failed", "taken")}
-    )
-    .values({name: _larger(series.c[name], bindparam(f"new_{name}")) for name in ("last", "last_at")})
+    .values({name: series.c[name] + _NEW[name] for name in ("opening", "raw", "failed")})
+    .values({name: _larger(series.c[name], _NEW[name]) for name in ("last", "last_at")})
+    .values(taken=series.c.taken + _NEW["opening"] + _NEW["raw"])
 )
 _CANARIES = select(*_NAMES, series.c.canary).distinct().select_from(_STARTS_AND_SERIES)
 LAST_RUNS = (
@@ -202,7 +202,10 @@ SERIES_OF_CONTAINER = (
 )
 _OF_TIER = given(sample, "series", "tier")
 OLDEST = (
-    select(*sample.c["sequence", "body"]).where(_OF_TIER).order_by(sample.c.sequence).limit(bindparam("count"))
+    select(*sample.c["sequence", "body"])
+    .where(_OF_TIER)
+    .order_by(sample.c.sequence)
+    .limit(bindparam("count"))
 )
 DROP_OLDEST = delete(sample).where(_OF_TIER, sample.c.sequence <= bindparam("last"))
 COUNT_REPLACED = (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Executable
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Executable, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from infercanary.store.base import Database, StoreAway, StoreError
+
+_SAVEPOINT, _RELEASE, _UNDO = map(
+    text, ("SAVEPOINT part", "RELEASE SAVEPOINT part", "ROLLBACK TO SAVEPOINT part")
+)
+_COMMIT, _ROLLBACK = text("COMMIT"), text("ROLLBACK")
 
 
 class Session:
@@ -34,8 +39,10 @@ class Session:
         self._opened = opened
         self._rolled_back = rolled_back
         self._connection: Connection | None = None
+        self._driver: Any = None
         self._depth = 0
         self._closed = False
+        self._compiled: dict[Executable, tuple[str, Sequence[str] | None]] = {}
 
     @contextmanager
     def work(self) -> Iterator[Connection]:
@@ -68,11 +75,11 @@ class Session:
             StoreAway: A part of it failed such that nothing is kept.
         """
         is_part = self._depth > 0
-        end = "RELEASE SAVEPOINT part" if is_part else "COMMIT"
+        end = _RELEASE if is_part else _COMMIT
         with self.work() as connection:
             if is_part:
                 self._check(connection)
-                connection.exec_driver_sql("SAVEPOINT part")
+                self.fast(_SAVEPOINT)
             else:
                 self._database.begin(connection)
             self._depth += 1
@@ -81,12 +88,12 @@ class Session:
                 self._check(connection)
                 if not is_part:
                     self.size_bytes = self._database.size(connection)
-                connection.exec_driver_sql(end)
+                self.fast(end)
             except BaseException:
                 # SQLite has undone all of it by itself where the disk is full.
-                for statement in ("ROLLBACK TO SAVEPOINT part", end) if is_part else ("ROLLBACK",):
+                for statement in (_UNDO, _RELEASE) if is_part else (_ROLLBACK,):
                     with suppress(Exception):
-                        connection.exec_driver_sql(statement)
+                        connection.execute(statement)
                 self._rolled_back()
                 raise
             finally:
@@ -98,6 +105,29 @@ class Session:
             result = connection.execute(statement, given)
             return result.all() if result.returns_rows else ()
 
+    def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
+        """Run a statement by the driver alone, and return its rows: SQLAlchemy would take longer than SQLite itself.
+
+        Args:
+            statement: A constant, whose parameters are all given and need no conversion.
+            given: Parameters; of several, the statement returns nothing.
+        """
+        connection: Any = self._connection
+        if statement not in self._compiled:
+            compiled: Any = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
+            self._compiled[statement] = str(compiled), compiled.positiontup
+        sql, names = self._compiled[statement]
+        rows: Sequence[Any] = given if names is None else [[row[name] for name in names] for row in given]
+        try:
+            cursor = self._driver.cursor()
+            if len(rows) > 1:
+                cursor.executemany(sql, rows)
+            else:
+                cursor.execute(sql, *rows)
+            return list(cursor.fetchall()) if cursor.description else []
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError.instance(sql, None, error, type(error), dialect=connection.dialect) from error
+
     def close(self) -> None:
         """Let go of the database. Never raises."""
         self._closed = True
@@ -106,6 +136,7 @@ class Session:
     def _connect(self) -> Connection:
         connection = self._database.connect()
         try:
+            self._driver = connection.connection.driver_connection
             self._opened(connection)
             self.size_bytes = self._database.size(connection)
         except BaseException:
@@ -114,7 +145,7 @@ class Session:
         return connection
 
     def _check(self, connection: Connection) -> None:
-        if _is_lost(connection) or not self._database.in_transaction(connection):
+        if _is_lost(connection) or not self._database.in_transaction(self._driver):
             raise StoreAway(f"{self._database.shown}: not done, since a part of it failed")
 
     def _disconnect(self) -> None:

@@ -92,9 +92,8 @@ class SqliteDatabase:
             raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def in_transaction(self, connection: Connection) -> bool:
+    def in_transaction(self, driver: Any) -> bool:
         """Return whether the transaction is still open: SQLite ends it by itself, as where the disk is full."""
-        driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
@@ -241,9 +240,8 @@ class SqliteDatabase:
         with suppress(OSError):  # a folder that cannot be listed
             for file in self._path.parent.iterdir() if self._path else ():
                 with suppress(ValueError):
-                    aside.append(
-                        (datetime.strptime(file.name, f"{self._path.name}{_CORRUPT}").timestamp(), file)
-                    )
+                    stamp = datetime.strptime(file.name.removeprefix(self._path.name), _CORRUPT)
+                    aside.append((stamp.timestamp(), file))
         return sorted(aside)
 
 

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, groupby
@@ -39,7 +38,7 @@ from infercanary.store.records import (
     tier_of,
     with_known,
 )
-from infercanary.store.retention import FAILED, OPENING, RAW, Retention, StartRecord
+from infercanary.store.retention import OPENING, TIERS, Retention, StartRecord
 from infercanary.store.schema import document, finding
 from infercanary.store.session import Session
 from infercanary.store.sqlite import SqliteDatabase
@@ -285,49 +284,49 @@ class Store:
         several: Mapping[str, Sequence[Sample]],
     ) -> int:
         """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
-        known = _locked(connection, start)
-        if unknown := several.keys() - known.keys():
-            for canary in sorted(unknown)[max(0, MAX_CANARIES - len(known)) :]:
-                refuse(generation, canary)
-                unknown.remove(canary)
+        known = self._locked(start)
+        unknown = [canary for canary in several if canary not in known]
+        if unknown:
+            room = max(0, MAX_CANARIES - len(known))
             rows = [
                 {"start": start, "canary": canary, "first_at": several[canary][0].started_at}
-                for canary in unknown
+                for canary in unknown[:room]
             ]
+            for canary in unknown[room:]:
+                refuse(generation, canary)
             if rows:
                 connection.execute(queries.ADD_SERIES, rows)
-                known = _locked(connection, start)
+                known = self._locked(start)
         added: list[dict[str, Any]] = []
         counts: list[dict[str, Any]] = []
-        for canary in several.keys() & known.keys():
-            _, series, taken, last, through = known[canary]
-            new = {sample.sequence: sample for sample in several[canary] if sample.sequence > through}
-            if new and min(new) <= last:
-                between = {"series": series, "first": min(new), "last": max(new)}
-                for sequence in connection.scalars(queries.KNOWN_SEQUENCES, between):
-                    new.pop(sequence, None)
-            if not new:
+        for canary, samples in several.items():
+            if canary not in known:
                 continue
-            tiers: Counter[int] = Counter()
-            for sequence, sample in new.items():
-                tier = tier_of(sample, taken + tiers[OPENING], self._keep.opening)
-                tiers[tier] += 1
-                added.append({"series": series, "sequence": sequence, "tier": tier, "body": encode(sample)})
-            counts.append(
-                {
-                    "row": series,
-                    "new_opening": tiers[OPENING],
-                    "new_raw": tiers[RAW],
-                    "new_failed": tiers[FAILED],
-                    "new_taken": tiers[OPENING] + tiers[RAW],
-                    "new_last": max(new),
-                    "new_last_at": max(sample.started_at for sample in new.values()),
-                }
-            )
+            _, series, taken, last, through = known[canary]
+            stored = set()
+            if samples[0].sequence <= last:
+                between = {"series": series, "first": samples[0].sequence, "last": samples[-1].sequence}
+                stored = {*connection.scalars(queries.KNOWN_SEQUENCES, between)}
+            tiers = [0, 0, 0]
+            newest, newest_at = -1, 0.0
+            for sample in samples:
+                if sample.sequence > through and sample.sequence not in stored:
+                    newest, newest_at = sample.sequence, max(newest_at, sample.started_at)
+                    stored.add(newest)
+                    tier = tier_of(sample, taken + tiers[OPENING], self._keep.opening)
+                    tiers[tier] += 1
+                    added.append({"series": series, "sequence": newest, "tier": tier, "body": encode(sample)})
+            if newest >= 0:
+                count = {f"new_{name}": number for name, number in zip(TIERS, tiers, strict=False)}
+                counts.append({**count, "row": series, "new_last": newest, "new_last_at": newest_at})
         if added:
-            connection.execute(queries.ADD_SAMPLES, added)
-            connection.execute(queries.COUNT_SAMPLES, counts)
+            self.session.fast(queries.ADD_SAMPLES, *added)
+            self.session.fast(queries.COUNT_SAMPLES, *counts)
         return len(added)
+
+    def _locked(self, start: int) -> dict[str, Any]:
+        """Return the series of a start by canary, locked until the transaction ends."""
+        return {row[0]: row for row in self.session.fast(queries.LOCK_SERIES, {"start": start})}
 
     def _sweep(self) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
@@ -351,7 +350,9 @@ class Store:
         kept: dict[int, list[bytes]] = {}
         numbered = zip(accumulate(row.rows for row in rows), rows, strict=True)
         for _, part in groupby(numbered, lambda pair: pair[0] // _READ):
-            read = self.session.rows(queries.BODIES, {"series": [row.id for _, row in part]})
+            given = {"series": [row.id for _, row in part]}
+            with self.session.work() as connection:
+                read = connection.execute(queries.BODIES, given).cursor.fetchall()
             for series, group in groupby(read, itemgetter(0)):
                 bodies = [body for _, body in group]
                 first, last = ends(len(bodies), sum(map(len, bodies)), share)
@@ -389,7 +390,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if scheme != "sqlite":
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
     if mistake := _NO_FILE.match(path):
-        raise StoreError(f"{mistake[0]}…: not a file; a database is named by postgresql://ROLE@HOST/DATABASE")
+        raise StoreError(f"{mistake[0]}…: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
     return SqliteDatabase.at(path, text)
 
 
@@ -428,8 +429,3 @@ def _changeable(generation: Generation) -> dict[str, Any]:
         "image_key": generation.work_key,
         "body": encode_start(generation),
     }
-
-
-def _locked(connection: Connection, start: int) -> dict[str, Any]:
-    """Return the series of a start by canary, locked until the transaction ends."""
-    return {row.canary: row for row in connection.execute(queries.LOCK_SERIES, {"start": start})}

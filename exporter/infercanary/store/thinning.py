@@ -56,7 +56,11 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
             ]
             for surplus in reversed(later):  # the oldest first: its runs are the image's first
                 room -= _replace(connection, *surplus, room)
-        for tier, rows, whole in (BLOCKS, keep.blocks, HOUR), (HOURS, keep.hours, 1), (FAILED, keep.failed, 1):
+        for tier, rows, whole in (
+            (BLOCKS, keep.blocks, HOUR),
+            (HOURS, keep.hours, 1),
+            (FAILED, keep.failed, 1),
+        ):
             for surplus in _surplus(series, tier, rows, whole):
                 _replace(connection, *surplus)
 
@@ -80,9 +84,7 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
     return windows.values()
 
 
-def _surplus(
-    series: Iterable[Any], tier: int, window: int, whole: int = 1
-) -> Iterator[tuple[Any, int, int]]:
+def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> Iterator[tuple[Any, int, int]]:
     """Count the rows of a tier beyond the first ``window`` of all, by series: a multiple of ``whole``, or all of one."""
     for one in series:
         there = getattr(one, TIERS[tier])

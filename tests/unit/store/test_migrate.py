@@ -1,12 +1,11 @@
-"""The tables of a store: made once, brought up to date as a whole or not at all, and refused where they are another's."""
+"""The tables of a store: made once, upgraded as a whole or not at all, and refused where they are of another kind."""
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,15 +29,6 @@ revision, down_revision = "{}", "{}"
 def upgrade():
     op.add_column("start", sa.Column("{}", sa.Text, nullable=False, server_default="?"))
 """
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty file or database."""
-    if request.param == "sqlite":
-        return str(tmp_path / "judge.sqlite")
-    postgres: Postgres = request.getfixturevalue("postgres")
-    return postgres.database()
 
 
 @pytest.fixture
@@ -99,7 +89,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     location: str, newer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(location)
-    newer("zone", "image")  # there is a column of this name
+    newer("zone", "host")  # there is a column of this name
     assert migrate.main([location]) == 2
     monkeypatch.setattr(schema, "SCHEMA", "0001")
     with closing(open_store(location)) as store:
@@ -121,7 +111,7 @@ def test_newer_tables_are_refused(
 
 
 def test_tables_of_0_1_0_are_not_read(
-    location: str, postgres: Postgres, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    location: str, postgres: Postgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if location.startswith("postgresql"):
         postgres.sql(

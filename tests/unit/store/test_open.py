@@ -29,8 +29,8 @@ def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
     ("location", "says"),
     [
         ("nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
-        ("host=db dbname=x", "not a file; a database is named by postgresql://"),
-        ("postgresql:db", "not a file; a database is named by postgresql://"),
+        ("host=db dbname=x", "name a database by postgresql://"),
+        ("postgresql:db", "name a database by postgresql://"),
         ("sqlite://", "is no name of a file"),
         ("with\0nul", "is no name of a file"),
         ("{folder}", "is a folder; name a file in it"),
