@@ -246,6 +246,36 @@ def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres:
             assert postgres.sql("SELECT DISTINCT fence FROM lease", url) == str(round_ + 1)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
+    stores: list[Store], fleets: list[Fleet], url: str, postgres: Postgres, ended: bool
+) -> None:
+    first, second, third = fleets
+    if ended:
+        third.hold({SEARCH})
+        third.give_back({SEARCH})
+    stores[1].canaries()
+    held: list[set[ServiceKey]] = []
+    waiting = threading.Thread(target=lambda: held.append(second.hold({SEARCH})))
+    with stores[0].transaction():
+        assert first.hold({SEARCH}) == {SEARCH}
+        waiting.start()
+        while (
+            postgres.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", url) == "0"
+        ):
+            assert waiting.is_alive()
+    waiting.join()
+    assert held == [set()] and first.renew({SEARCH}) == {SEARCH}
+
+
+def test_the_lease_of_another_is_not_waited_for(stores: list[Store], fleets: list[Fleet]) -> None:
+    first, second, _ = fleets
+    first.hold({SEARCH})
+    with stores[0].transaction() as connection:
+        first.claim(connection, SEARCH)
+        assert second.hold({SEARCH, RANK}) == {RANK}
+
+
 def test_a_lease_is_renewed_while_the_store_is_busy(stores: list[Store], fleets: list[Fleet]) -> None:
     first, second, _ = fleets
     first.hold({SEARCH, RANK})
