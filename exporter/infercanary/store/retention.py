@@ -49,8 +49,10 @@ def opening_for(policy: Policy) -> int:
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Windows of one canary of one container, in rows. Times in brackets hold at a run in 10 s.
 
-    By the defaults a canary of eight images has at most 8 × (8 × 288 + 1,080 + 720) + 5,040 + 2,160 + 240 = 40,272
-    rows.
+    By the defaults a canary has at most, of each of 8 images, 288 runs of the opening, 1,080 later ones and 720 blocks,
+    and of all images 5,040 blocks, 2,160 hours and 240 failed runs: 24,144 rows, 8.3 MB in SQLite. With eight starts of
+    each image that is 40,272 rows, 13.4 MB. One image has 0.6 MB after a day and 3 MB after three months. More models
+    than images at most double it.
     """
 
     opening: int = opening_for(LIVE)
