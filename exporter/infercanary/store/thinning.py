@@ -88,7 +88,7 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
 
 
 def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> Iterator[tuple[Any, int, int]]:
-    """Count the rows of a tier beyond the first ``window`` of all, by series: a multiple of ``whole``, or all of one."""
+    """Yield series with their number of rows beyond the first ``window`` of a tier: a multiple of ``whole``, or all."""
     for one in series:
         there = getattr(one, TIERS[tier])
         count = max(0, there - window)

@@ -648,7 +648,7 @@ def test_a_rollback_makes_the_old_image_the_current_one() -> None:
 def test_containers_that_were_not_seen_for_longest_are_forgotten() -> None:
     several = starts(*((f"c-{n}", "image", n * DAY) for n in range(6)))
     gone = expired(several, 50 * DAY, SMALL)
-    assert gone == [0, 1, 2]
+    assert sorted(gone) == [0, 1, 2]
     assert expired(starts(*((f"c-{n}", "image", 50 * DAY) for n in range(6))), 50 * DAY, SMALL) == []
 
 
