@@ -50,9 +50,12 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
             for surplus in _surplus(window[::-1], FIRST, first):
                 _replace(connection, *surplus)
             room = first - sum(one.first for one in window)
+            newest, older = window[: keep.opening_starts], window[keep.opening_starts :]
+            # The opening of an older start stays while it is among the image's newest runs.
+            openings = keep.raw - sum(one.opening + one.raw for one in newest)
             later = [
                 *_surplus(window, RAW, keep.raw, keep.slack),
-                *_surplus(window[keep.opening_starts :], OPENING, 0),
+                *_surplus(older, OPENING, max(0, openings)),
             ]
             for surplus in reversed(later):  # the oldest first: its runs are the image's first
                 room -= _replace(connection, *surplus, room)
