@@ -17,7 +17,6 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
-    Update,
     and_,
     bindparam,
     case,
@@ -218,35 +217,36 @@ COUNT_REPLACED = (
 # Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
 
 _LEASE = lease.c[_SERVICE]
-_FINDING = finding.c[(*_SERVICE, "canary")]
+_FINDING = finding.c["namespace", "service", "canary"]
 _NOW = NOW.scalar_subquery()
-# A lease is asked for in a statement by itself: now() is when it began, so one that waited for a row's lock finds less
-# expired, not more.
 _GOES_ON = lease.c.expires > _NOW
-_IS_MINE = lease.c.holder == bindparam("me")
 _OF_LEASE = given(lease, *_SERVICE)
 
 SERVICES = select(*_LEASE).where(_GOES_ON)
 """The services whose lease anybody holds."""
-TAKE_LEASES = text(
+LEASE = text(
     "INSERT INTO lease (namespace, service, holder, fence, expires) "
-    "SELECT namespace, service, :me, 1, extract(epoch FROM now()) + :seconds "
-    "FROM unnest(CAST(:namespaces AS text[]), CAST(:services AS text[])) AS free (namespace, service) "
-    "ON CONFLICT (namespace, service) DO UPDATE "
-    "SET holder = excluded.holder, fence = lease.fence + 1, expires = excluded.expires "
-    "WHERE lease.expires <= extract(epoch FROM now()) RETURNING namespace, service, fence"
+    "SELECT namespace, service, :holder, 1, extract(epoch FROM now()) + :seconds "
+    "FROM unnest(CAST(:namespaces AS text[]), CAST(:services AS text[])) AS wanted (namespace, service) "
+    "WHERE NOT EXISTS (SELECT 1 FROM lease WHERE lease.namespace = wanted.namespace "
+    "AND lease.service = wanted.service AND holder <> :holder AND expires > extract(epoch FROM now())) "
+    "ORDER BY 1, 2 ON CONFLICT (namespace, service) DO UPDATE "
+    "SET holder = excluded.holder, expires = excluded.expires, "
+    "fence = lease.fence + CASE WHEN lease.expires > extract(epoch FROM now()) THEN 0 ELSE 1 END "
+    "WHERE CASE WHEN lease.expires > extract(epoch FROM now()) THEN lease.holder = excluded.holder ELSE :takes END "
+    "RETURNING namespace, service, fence"
 )
-"""Takes those of these leases that nobody holds."""
-CLAIM = (
-    select(*_LEASE)
-    .where(_OF_LEASE, _IS_MINE, lease.c.fence == bindparam("fence"), _GOES_ON)
-    .with_for_update()
-)
+"""Leases these services for some seconds: those that this process holds and, if ``takes``, those that nobody holds.
+
+In one order, since the two connections of a process do it at the same time. A statement by itself: now() is when it
+began, so one that waited for a row's lock finds less expired, not more. Rows of other holders are not even locked.
+"""
+CLAIM = select(*_LEASE).where(_OF_LEASE, given(lease, "holder", "fence"), _GOES_ON).with_for_update()
 """Locks a lease: whoever wants to take it waits until the transaction ends."""
 PUT_FINDING = text(
     "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
     "SELECT namespace, service, :canary, 1, :at, :body, :taught FROM lease "
-    "WHERE namespace = :namespace AND service = :service AND holder = :me AND fence = :fence "
+    "WHERE namespace = :namespace AND service = :service AND holder = :holder AND fence = :fence "
     "AND expires > extract(epoch FROM now()) FOR UPDATE "
     "ON CONFLICT (namespace, service, canary) DO UPDATE SET number = finding.number + 1, at = excluded.at, "
     "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
@@ -262,23 +262,6 @@ RUNNING = STARTS.where(
     .exists(),
     select(lease.c.fence).where(_OF_LEASE, _GOES_ON).exists(),
 )
-
-
-def renew(services: Collection[ServiceKey]) -> Update:
-    """Return the renewal of those of these leases that a process holds."""
-    renewed = update(lease).where(of_services(lease, services), _IS_MINE, _GOES_ON)
-    return renewed.values(expires=_NOW + bindparam("seconds")).returning(*_LEASE, lease.c.fence)
-
-
-def held(services: Collection[ServiceKey]) -> Select[tuple[str, str]]:
-    """Return those of these services whose lease anybody holds."""
-    return SERVICES.where(of_services(lease, services))
-
-
-def give_back(services: Collection[ServiceKey]) -> Update:
-    """Return the end of those of these leases that a process holds."""
-    ended = update(lease).where(of_services(lease, services), _IS_MINE)
-    return ended.values(expires=_NOW).returning(*_LEASE)
 
 
 def finding_numbers(services: Collection[ServiceKey]) -> Select[Any]:
