@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Delete,
     Double,
@@ -59,7 +60,7 @@ _SERVICE = "namespace", "service"
 _NAMES = start.c[_SERVICE]
 _OF_SERVICE = given(start, *_SERVICE)
 _OF_CONTAINER = given(start, *_SERVICE, "container")
-_OF_ROW = bindparam("row")
+_OF_ROW: BindParameter[int] = bindparam("row")
 _STARTS_AND_SERIES = start.join(series)
 ROWS: ColumnElement[int] = reduce(operator.add, series.c[TIERS])
 """The number of a series' rows."""
@@ -77,23 +78,23 @@ NOW = select(cast(extract("epoch", func.now()), Double))
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
-CHANGEABLE = "host", "image_id", "image_digest", "image_key", "body"
-"""The columns that a later report of the same start may change."""
 LATEST = (
     select(func.max(_larger(start.c.began, func.coalesce(series.c.last_at, 0.0))))
     .select_from(start.outerjoin(series))
     .where(_OF_CONTAINER)
 )
-ADD_START = insert(start).returning(start.c.id)
-CHANGE_START = (
-    update(start)
-    .where(start.c.id == _OF_ROW)
-    .values({name: bindparam(name) for name in (*CHANGEABLE, "seen")})
-    .values(revision=start.c.revision + bindparam("changes"))
+PUT_START = text(
+    "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
+    "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
+    ":image_key, :body) ON CONFLICT (namespace, service, container, boot_id) DO UPDATE SET seen = excluded.seen, "
+    "host = excluded.host, image_id = excluded.image_id, image_digest = excluded.image_digest, "
+    "image_key = excluded.image_key, body = excluded.body, "
+    "revision = start.revision + CASE WHEN start.body = excluded.body THEN 0 ELSE 1 END RETURNING id"
 )
+"""Adds a start or brings it up to date."""
 CONTAINERS = select(*_NAMES, start.c.container).distinct()
 
-START = select(*start.c[("id", "seen", *CHANGEABLE)]).where(_OF_CONTAINER, given(start, "boot_id"))
+START = select(start.c.body).where(_OF_CONTAINER, given(start, "boot_id"))
 STARTS = select(start.c.body).where(_OF_SERVICE).order_by(start.c.began, start.c.container, start.c.id)
 _BY_ID = start.c.id.in_(bindparam("ids", expanding=True))
 STARTS_BY_ID = select(*start.c["id", "body"]).where(_BY_ID)
@@ -112,7 +113,9 @@ KNOWN_SEQUENCES = select(sample.c.sequence).where(
 )
 # Under the lock of the series nothing is doubled; a failing disk may have lowered `last` in SQLite's file.
 ADD_SAMPLES = insert(sample).prefix_with("OR IGNORE", dialect="sqlite")
-_NEW = {name: bindparam(f"new_{name}") for name in ("opening", "raw", "failed", "last", "last_at")}
+_NEW: dict[str, BindParameter[Any]] = {
+    name: bindparam(f"new_{name}") for name in ("opening", "raw", "failed", "last", "last_at")
+}
 COUNT_SAMPLES = (
     update(series)
     .where(series.c.id == _OF_ROW)

@@ -279,6 +279,26 @@ def test_what_all_services_teach_is_read_by_any(fleets: list[Fleet]) -> None:
     assert reader.taught() == [StoredFinding(RANK, "c", b"another")]
 
 
+def test_findings_that_could_not_be_read_are_read_at_the_next_call(
+    fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader, _ = fleets
+    writer.hold({SEARCH})
+    for number in range(250):
+        writer.put_finding(SEARCH, f"c-{number}", T, b"f", b"")
+
+    def away(_: object) -> None:
+        raise StoreAway("no connection")
+
+    with monkeypatch.context() as patched, pytest.raises(StoreAway):
+        patched.setattr("infercanary.store.queries.finding_bodies", away)
+        reader.findings({SEARCH})
+    assert len(reader.findings({SEARCH})) == 250
+    assert reader.findings({SEARCH}) == []
+    assert reader.findings({RANK}) == [], "what was known of others is forgotten"
+    assert len(reader.findings({SEARCH})) == 250
+
+
 # Reading what others wrote ---------------------------------------------------------------------------------------
 
 
