@@ -58,7 +58,7 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
                 *_surplus(older, OPENING, max(0, openings)),
             ]
             for surplus in reversed(later):  # the oldest first: its runs are the image's first
-                room -= _replace(connection, *surplus, room)
+                room -= _replace(connection, *surplus, room=room)
         for tier, rows, whole in (
             (BLOCKS, keep.blocks, HOUR),
             (HOURS, keep.hours, 1),
