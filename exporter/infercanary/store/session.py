@@ -43,7 +43,7 @@ class Session:
         self._driver_error: Any = SQLAlchemyError
         self._depth = 0
         self._closed = False
-        self._compiled: dict[Executable, tuple[str, Sequence[str] | None]] = {}
+        self._compiled: dict[Executable, str] = {}
 
     @contextmanager
     def work(self) -> Iterator[Connection]:
@@ -115,15 +115,13 @@ class Session:
         """
         connection: Any = self._connection
         if statement not in self._compiled:
-            compiled: Any = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
-            self._compiled[statement] = str(compiled), compiled.positiontup
-        sql, names = self._compiled[statement]
-        rows: Sequence[Any] = given if names is None else [[row[name] for name in names] for row in given]
+            self._compiled[statement] = str(statement.compile(dialect=connection.dialect))  # type: ignore[attr-defined]
+        sql = self._compiled[statement]
         with closing(self._driver.cursor()) as cursor:  # an open one would keep SQLite's file open
-            if len(rows) > 1:
-                cursor.executemany(sql, rows)
+            if len(given) > 1:
+                cursor.executemany(sql, given)
             else:
-                cursor.execute(sql, *rows)
+                cursor.execute(sql, *given)
             return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
