@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +12,7 @@ from pathlib import Path
 from infercanary.command.settings import UsageError
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import StoreError
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 _MAGIC = b"SQLite format 3"
 _MAX_BYTES = 16 << 30
@@ -54,7 +53,7 @@ def starts(
         try:
             for file in files:
                 shutil.copy(file, folder)
-            with closing(SqliteStore.open(copy)) as store:
+            with closing(open_store(copy)) as store:
                 if (
                     store.set_aside_at is not None
                 ):  # the exporter moved its log into the file while it was copied
@@ -64,5 +63,5 @@ def starts(
                     if fnmatchcase(each, canary) and any(fnmatchcase(known, service) for known in names):
                         for generation, samples in store.generations(name, each):
                             yield each, generation, samples
-        except (OSError, StoreError, sqlite3.Error) as error:
+        except (OSError, StoreError) as error:
             raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None

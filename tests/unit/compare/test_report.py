@@ -20,7 +20,7 @@ from infercanary.command import cli as cli
 from infercanary.compare.overview import _kind
 from infercanary.contract.journal import environment_id
 from infercanary.judge.model import Generation, Sample
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 
 Run = Callable[..., str]
 
@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def take(
-    store: SqliteStore,
+    store: Store,
     image: str,
     levels: list[float],
     canary: str = "resnet18",
@@ -98,11 +98,11 @@ def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, de
 
 
 def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
-    with_cpu = SqliteStore.open(tmp_path / "one.sqlite")
+    with_cpu = open_store(tmp_path / "one.sqlite")
     take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
     take(with_cpu, "search:2", [0.050])
     take(with_cpu, "search:1", [0.010], canary="other")
-    with_gpu = SqliteStore.open(tmp_path / "two.sqlite")
+    with_gpu = open_store(tmp_path / "two.sqlite")
     take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
     with_gpu.close()
     # The other one's exporter still has its store open.
@@ -130,7 +130,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
 
 def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
     """New weights are an upgrade as a new image is: their latencies were one row, ±47.8 %."""
-    with closing(SqliteStore.open(tmp_path / "one.sqlite")) as store:
+    with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number, (model, level) in enumerate([("file:1", 0.010), ("file:2", 0.020), ("", 0.0202)]):
             known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
             take(store, "search:1", [level], at=1e5 * number, **known)
@@ -145,7 +145,7 @@ def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
 
 
 def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:
-    with closing(SqliteStore.open(tmp_path / "one.sqlite")) as store:
+    with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number in range(4):
             take(
                 store,
@@ -200,7 +200,7 @@ def test_failed_runs_are_rows_too(run: Run, journal: Callable[..., str]) -> None
 
 def sample(path: Path, measures: dict[str, float], service: str = "search") -> None:
     rng = random.Random(1)
-    store = SqliteStore.open(path)
+    store = open_store(path)
     generation = Generation(
         service=service, container="search-1", boot_id="boot", image="search:1", image_id="sha256:1",
         started_at=1.7e9, environment={"torch": "2.7.0"},
@@ -301,7 +301,7 @@ def test_what_is_wrong_is_one_line(
     run: Run, journal: Callable[..., str], tmp_path: Path, arguments: list[str], line: str
 ) -> None:
     sample(tmp_path / "gpu.sqlite", {})
-    SqliteStore.open(tmp_path / "empty.sqlite").close()
+    open_store(tmp_path / "empty.sqlite").close()
     journal("old.jsonl", [0.02], count=2)
     journal("zero.jsonl", [0.02], count=2, latencies=(0.0,))
     (tmp_path / "empty.jsonl").touch()

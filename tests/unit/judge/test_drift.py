@@ -15,7 +15,7 @@ from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.profiles import pack
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import learn
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 S = ServiceKey("", "s")
 
@@ -99,7 +99,7 @@ def test_rare_runs_are_judged_too() -> None:
 def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
     samples = series(90, lambda day: 1 + 0.002 * day, every=10 * MINUTE)
     before = start(samples)
-    store = SqliteStore.open(None)
+    store = open_store(None)
     for day in range(90):
         store.take(before.generation, samples[144 * day : 144 * (day + 1)])
         store.thin(DAY * (day + 1))
