@@ -218,7 +218,7 @@ COUNT_REPLACED = (
 # Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
 
 _LEASE = lease.c[_SERVICE]
-_FINDING = finding.c[(*_SERVICE, "canary")]
+_FINDING = finding.c["namespace", "service", "canary"]
 _NOW = NOW.scalar_subquery()
 # A lease is asked for in a statement by itself: now() is when it began, so one that waited for a row's lock finds less
 # expired, not more.

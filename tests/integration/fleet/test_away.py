@@ -57,7 +57,8 @@ def survives(
             if number % 9 == 0:
                 judging.turn()
     assert shown(judging, "store_up") == 0.0
-    assert shown(judging, "stored_runs_total") == before
+    meanwhile = sum(len(part.runs) for part in parts[third : 2 * third])
+    assert shown(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
     assert judging.ownership.publishes(KEY), "what was found stays"
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1] and "\n" not in complaints[-1]

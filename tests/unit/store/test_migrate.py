@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -146,6 +148,23 @@ def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(po
         thread.join()
     assert not failed
     assert postgres.sql("SELECT version_num FROM infercanary_schema", url) == schema.SCHEMA
+
+
+_LOADED = """
+import sys
+import infercanary.exporter.app
+from infercanary.store.store import open_store
+open_store(sys.argv[1]).canaries()
+print([name for name in ("alembic", "psycopg", "sqlalchemy") if name in sys.modules])
+"""
+
+
+def test_an_exporter_loads_no_library_that_its_store_does_not_need(location: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, location], capture_output=True, text=True, check=True, timeout=60
+    )
+    psycopg = ["psycopg"] if location.startswith("postgresql") else []
+    assert done.stdout == f"{[*psycopg, 'sqlalchemy']}\n"
 
 
 def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
