@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
-from stores import CANARY, SEARCH, generation, sample
+from stores import CANARY, SEARCH, T, generation, sample
 
-from infercanary.judge.model import Sample
+from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import StoreError
-from infercanary.store.records import decode, encode
+from infercanary.store.records import decode, decode_start, encode, encode_start
 from infercanary.store.store import Store, open_store
 
 RUNS = [
@@ -47,25 +48,38 @@ def test_a_latency_that_cannot_be_is_no_sample(number: float) -> None:
     assert decode(map(encode, (RUNS[0], bad, RUNS[1]))) == RUNS[:2]
 
 
-def test_whatever_byte_of_a_run_flips_the_others_are_read() -> None:
+def flipped(body: bytes) -> Iterator[bytes]:
+    """Flip three bits of each byte, one at a time."""
     rng = random.Random(1)
-    body = encode(RUNS[3])
     for place in range(len(body)):
         for bit in rng.sample(range(8), 3):
-            flipped = body[:place] + bytes([body[place] ^ 1 << bit]) + body[place + 1 :]
-            found = decode([encode(RUNS[0]), flipped, encode(RUNS[1])])
-            assert found[0] == RUNS[0] and found[-1] == RUNS[1]
+            yield body[:place] + bytes([body[place] ^ 1 << bit]) + body[place + 1 :]
+
+
+def test_whatever_byte_of_a_run_flips_the_others_are_read() -> None:
+    for body in flipped(encode(RUNS[3])):
+        found = decode([encode(RUNS[0]), body, encode(RUNS[1])])
+        assert found[0] == RUNS[0] and found[-1] == RUNS[1]
+
+
+def test_whatever_byte_of_a_start_flips_it_is_a_start_or_none() -> None:
+    start = generation(
+        outputs={CANARY: (0.1,)}, cold_start={CANARY: {"load": 1.5}}, ended_at=T, memory_kills=(T,)
+    )
+    assert decode_start(encode_start(start)) == start
+    found = [decode_start(body) for body in flipped(encode_start(start))]
+    assert None in found and {type(start) for start in found} == {Generation, type(None)}
 
 
 @pytest.mark.parametrize(
     ("statement", "lost"),
     [
-        ("UPDATE start SET environment = x'81a5746f726368a6322e31ff2e30'", 0),
-        ("UPDATE start SET details = x'93' WHERE container = 'search-1'", 20),
-        ("UPDATE start SET started_at = 1e308 WHERE container = 'search-1'", 0),
-        ("UPDATE start SET started_at = 'soon' WHERE container = 'search-1'", 0),
+        ("UPDATE start SET body = x'93' WHERE container = 'search-1'", 20),
+        ("UPDATE start SET body = 5 WHERE container = 'search-1'", 20),
+        ("UPDATE start SET began = 1e308 WHERE container = 'search-1'", 0),
+        ("UPDATE start SET began = 'soon' WHERE container = 'search-1'", 0),
         ("UPDATE start SET boot_id = CAST(x'6fff65' AS TEXT) WHERE container = 'search-1'", 0),
-        ("UPDATE start SET image = CAST(x'ff' AS TEXT) WHERE container = 'search-1'", 0),
+        ("UPDATE start SET host = CAST(x'ff' AS TEXT) WHERE container = 'search-1'", 0),
         ("UPDATE start SET seen = 'x', image_key = x'' WHERE container = 'search-1'", 0),
         (
             "UPDATE start SET service = CAST(service AS BLOB), image_id = x'ff' WHERE container = 'search-1'",
@@ -73,7 +87,7 @@ def test_whatever_byte_of_a_run_flips_the_others_are_read() -> None:
         ),
         ("UPDATE series SET canary = CAST(x'ff' AS TEXT) WHERE id = 1", 20),
         ("UPDATE series SET canary = CAST(canary AS BLOB) WHERE id = 1", 0),
-        ("UPDATE series SET failed = x'ff', merged_through = 'x' WHERE id = 1", 0),
+        ("UPDATE series SET failed = x'ff', through = 'x' WHERE id = 1", 0),
         ("UPDATE sample SET body = x'ff' WHERE series = 1 AND sequence = 3", 1),
         ("UPDATE clock SET age = 'x', now = 'y'", 0),
     ],

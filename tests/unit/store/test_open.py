@@ -110,7 +110,9 @@ def test_a_file_of_0_1_0_is_renamed_with_its_log_and_a_new_one_is_begun(
     [line] = logs
     assert "0.1.0" in line["event"]
     renamed = Path(line["path"])
-    assert renamed.name.startswith(name) and (not taken or (tmp_path / name).read_text() == "an earlier one")
+    assert renamed.name.startswith(name) and (
+        not taken or (tmp_path / name).read_bytes() == b"an earlier one"
+    )
     with closing(sqlite3.connect(renamed)) as database:
         rows = database.execute("SELECT image FROM generation").fetchall()
     assert len(rows) == 4 and (("logged",) in rows) is logged
