@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator
 
 import pytest
 from harness import ROOT, Stack, compose, eventually, run
 
 HOSTS = {"fleet-host-1": 9801, "fleet-host-2": 9802}
-# Of each start: runs that are stored, and those from the first to the last of them.
-RUNS = "SELECT count(*), max(sequence) - min(sequence) + 1 FROM sample GROUP BY series"
+# Of each start: the first and the last of its runs, and how many are stored.
+RUNS = "SELECT min(sequence), max(sequence), count(*) FROM sample GROUP BY series ORDER BY series"
 # How many exporters published the verdict of a service at once.
 JUDGES = 'count by (service) (max by (service, instance) (infercanary_verdict{instance=~"fleet-.*"}))'
 
@@ -77,10 +78,10 @@ def test_another_exporter_takes_over_from_a_judge_that_is_killed(stack: Stack, f
     eventually("the verdict goes on in Prometheus", 30, lambda: stack.query(series))
 
     compose("--profile", "fleet", "up", "--detach", "--no-build", "--no-deps", "--wait", judge)
-    before = sum(stored for stored, _ in fleet.runs())
-    eventually("more is stored", 60, lambda: sum(stored for stored, _ in fleet.runs()) > before + 100)
+    before = fleet.runs()
+    eventually("more of each start is stored", 90, lambda: all(map(operator.lt, before, fleet.runs())))
     runs = fleet.runs()
     assert len(runs) == 4, "a start of each container, though two exporters stored"
-    assert all(stored == made for stored, made in runs), "each once, and none is missing"
+    assert all(stored == last - first + 1 for first, last, stored in runs), f"one is missing: {runs}"
     at_once = stack.query(f"max_over_time({JUDGES}[5m:1s])")
     assert {labels["service"]: most for labels, most in at_once} == {"embed": 1, "rank": 1, "tag": 1}
