@@ -17,7 +17,6 @@ from sqlalchemy import (
     Double,
     Select,
     Table,
-    Text,
     and_,
     bindparam,
     case,
@@ -33,8 +32,8 @@ from sqlalchemy import (
 )
 
 from infercanary.judge.model import ServiceKey
-from infercanary.store.retention import DAY_SECONDS, TIERS
-from infercanary.store.schema import clock, document, finding, lease, sample, series, start
+from infercanary.store.retention import TIERS
+from infercanary.store.schema import document, finding, lease, sample, series, start
 
 
 def given(table: Table, *names: str) -> ColumnElement[bool]:
@@ -67,10 +66,9 @@ ROWS: ColumnElement[int] = reduce(operator.add, series.c[TIERS])
 
 # Age -------------------------------------------------------------------------------------------------------------
 
-_STEP = bindparam("now", type_=Double) - clock.c.now
-AGE = select(clock.c.age)
-ADVANCE_CLOCK = update(clock).values(
-    now=bindparam("now"), age=clock.c.age + case((_STEP.between(0.0, DAY_SECONDS), _STEP), else_=0.0)
+AGE = text("SELECT age FROM clock")
+ADVANCE_CLOCK = text(
+    "UPDATE clock SET now = :now, age = age + CASE WHEN :now - now BETWEEN 0 AND :day THEN :now - now ELSE 0 END"
 )
 """A step back, or of more than a day, does not count."""
 NOW = select(cast(extract("epoch", func.now()), Double))
@@ -78,11 +76,12 @@ NOW = select(cast(extract("epoch", func.now()), Double))
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
-LATEST = (
-    select(func.max(_larger(start.c.began, func.coalesce(series.c.last_at, 0.0))))
-    .select_from(start.outerjoin(series))
-    .where(_OF_CONTAINER)
+LATEST = text(
+    "SELECT max(CASE WHEN last_at > began THEN last_at ELSE began END) FROM start "
+    "LEFT JOIN series ON series.start = start.id "
+    "WHERE namespace = :namespace AND service = :service AND container = :container"
 )
+"""When the last start of a container began or, if later, its last run; None without a start."""
 PUT_START = text(
     "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
     "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
@@ -92,8 +91,7 @@ PUT_START = text(
     "revision = start.revision + CASE WHEN start.body = excluded.body THEN 0 ELSE 1 END RETURNING id"
 )
 """Adds a start or brings it up to date."""
-CONTAINERS = select(*_NAMES, start.c.container).distinct()
-
+CONTAINERS = text("SELECT DISTINCT namespace, service, container FROM start")
 START = select(start.c.body).where(_OF_CONTAINER, given(start, "boot_id"))
 STARTS = select(start.c.body).where(_OF_SERVICE).order_by(start.c.began, start.c.container, start.c.id)
 _BY_ID = start.c.id.in_(bindparam("ids", expanding=True))
@@ -108,33 +106,24 @@ LOCK_SERIES = (
     .with_for_update()
 )
 ADD_SERIES = insert(series)
-KNOWN_SEQUENCES = select(sample.c.sequence).where(
-    given(sample, "series"), sample.c.sequence.between(bindparam("first"), bindparam("last"))
+KNOWN_SEQUENCES = text(
+    "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )
 # Under the lock of the series nothing is doubled; a failing disk may have lowered `last` in SQLite's file.
 ADD_SAMPLES = insert(sample).prefix_with("OR IGNORE", dialect="sqlite")
-_NEW: dict[str, BindParameter[Any]] = {
-    name: bindparam(f"new_{name}") for name in ("opening", "raw", "failed", "last", "last_at")
-}
-COUNT_SAMPLES = (
-    update(series)
-    .where(series.c.id == _OF_ROW)
-    .values({name: series.c[name] + _NEW[name] for name in ("opening", "raw", "failed")})
-    .values({name: _larger(series.c[name], _NEW[name]) for name in ("last", "last_at")})
-    .values(taken=series.c.taken + _NEW["opening"] + _NEW["raw"])
+COUNT_SAMPLES = text(
+    "UPDATE series SET opening = opening + :opening, raw = raw + :raw, failed = failed + :failed, "
+    "taken = taken + :opening + :raw, last = CASE WHEN last > :last THEN last ELSE :last END, "
+    "last_at = CASE WHEN last_at > :last_at THEN last_at ELSE :last_at END WHERE id = :row"
 )
 _CANARIES = select(*_NAMES, series.c.canary).distinct().select_from(_STARTS_AND_SERIES)
-LAST_RUNS = (
-    select(*_NAMES, start.c.container, series.c.canary, func.max(series.c.last_at))
-    .select_from(_STARTS_AND_SERIES)
-    .where(given(start, "host"), start.c.image_id + start.c.image_digest != "")
-    .group_by(*_NAMES, start.c.container, series.c.canary)
+LAST_RUNS = text(
+    "SELECT namespace, service, container, canary, max(last_at) FROM start JOIN series ON series.start = start.id "
+    "WHERE host = :host AND (image_id <> '' OR image_digest <> '') GROUP BY namespace, service, container, canary"
 )
-_OF_CANARY = _OF_SERVICE & given(series, "canary")
-TAKEN = (
-    select(start.c.container, start.c.boot_id, series.c.taken)
-    .select_from(_STARTS_AND_SERIES)
-    .where(_OF_CANARY)
+TAKEN = text(
+    "SELECT container, boot_id, taken FROM start JOIN series ON series.start = start.id "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary"
 )
 SERIES_OF_CANARY = (
     select(
@@ -145,12 +134,10 @@ SERIES_OF_CANARY = (
     )
     .select_from(_STARTS_AND_SERIES)
     .where(
-        _OF_CANARY,
-        ROWS > 0,
-        start.c.began >= bindparam("since"),
-        start.c.container == func.coalesce(bindparam("container", type_=Text), start.c.container),
+        given(start, *_SERVICE) & given(series, "canary") & (ROWS > 0),
+        text("began >= :since AND container = coalesce(:container, container)"),
     )
-    .order_by(start.c.began, start.c.container, start.c.id)
+    .order_by(*start.c["began", "container", "id"])
 )
 _OF_SERIES = sample.c.series.in_(bindparam("series", expanding=True))
 BODIES = select(sample.c.series, sample.c.body).where(_OF_SERIES).order_by(sample.c.series, sample.c.sequence)
@@ -164,11 +151,19 @@ def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, 
 
 # Documents -------------------------------------------------------------------------------------------------------
 
-_OF_DOCUMENT = given(document, *_SERVICE, "canary", "kind")
-LAST_DOCUMENT = select(func.coalesce(func.max(document.c.number), 0)).where(_OF_DOCUMENT)
+LAST_DOCUMENT = text(
+    "SELECT coalesce(max(number), 0) FROM document "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind"
+)
 ADD_DOCUMENT = insert(document)
-FORGET_DOCUMENTS = delete(document).where(_OF_DOCUMENT, document.c.number <= bindparam("number"))
-HISTORY = select(document.c.at, document.c.body).where(_OF_DOCUMENT).order_by(document.c.number)
+FORGET_DOCUMENTS = text(
+    "DELETE FROM document WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind "
+    "AND number <= :number"
+)
+HISTORY = text(
+    "SELECT at, body FROM document "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind ORDER BY number"
+)
 
 # Sweeping --------------------------------------------------------------------------------------------------------
 

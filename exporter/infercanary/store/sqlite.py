@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 from infercanary.contract.text import printable
 from infercanary.store import migrate, queries, schema
 from infercanary.store.base import StoreAway, StoreError
-from infercanary.store.retention import IN_MEMORY, Retention
+from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 from infercanary.store.session import Session, discard
 
 log = structlog.get_logger(__name__)
@@ -110,7 +110,7 @@ class SqliteDatabase:
     def age(self, connection: Connection, now: float | None) -> float:
         """Return how long exporters have watched, in seconds, and count on to the Unix time ``now``."""
         if now is not None:
-            connection.execute(queries.ADVANCE_CLOCK, {"now": now})
+            connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})
         return connection.scalar(queries.AGE) or 0.0
 
     def fleet(self, session: Session, holder: str | None) -> None:

@@ -44,7 +44,6 @@ from infercanary.store.schema import document, finding
 from infercanary.store.session import Session
 from infercanary.store.sqlite import SqliteDatabase
 
-_COUNTED = "new_opening", "new_raw", "new_failed"
 _SWEEP_SECONDS = 3600.0
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
 _READ = 8_192  # rows in a statement, which has seconds; they have 32 MiB at most
@@ -318,8 +317,8 @@ class Store:
                     tiers[tier] += 1
                     added.append({"series": series, "sequence": newest, "tier": tier, "body": encode(sample)})
             if newest >= 0:
-                count = dict(zip(_COUNTED, tiers, strict=True))
-                counts.append({**count, "row": series, "new_last": newest, "new_last_at": newest_at})
+                count = dict(zip(("opening", "raw", "failed"), tiers, strict=True))
+                counts.append({**count, "row": series, "last": newest, "last_at": newest_at})
         if added:
             self.session.fast(queries.ADD_SAMPLES, *added)
             self.session.fast(queries.COUNT_SAMPLES, *counts)

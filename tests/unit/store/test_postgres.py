@@ -202,6 +202,7 @@ def test_one_that_slept_writes_nothing(
     postgres.sql("UPDATE lease SET expires = extract(epoch FROM now())", url)
     with pytest.raises(LeaseLost, match="search: another exporter judges it by now"):
         slept.put_finding(SEARCH, "c", T, b"late", b"")
+    assert slept.renew({SEARCH}) == set(), "a lease that ended is not renewed"
     assert awake.hold({SEARCH}) == {SEARCH}
     awake.put_finding(SEARCH, "c", T, b"after", b"")
     writes: list[Callable[[], None]] = [
@@ -290,9 +291,10 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(
     def away(_: object) -> None:
         raise StoreAway("no connection")
 
-    with monkeypatch.context() as patched, pytest.raises(StoreAway):
+    with monkeypatch.context() as patched:
         patched.setattr("infercanary.store.queries.finding_bodies", away)
-        reader.findings({SEARCH})
+        with pytest.raises(StoreAway):
+            reader.findings({SEARCH})
     assert len(reader.findings({SEARCH})) == 250
     assert reader.findings({SEARCH}) == []
     assert reader.findings({RANK}) == [], "what was known of others is forgotten"

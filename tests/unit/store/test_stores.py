@@ -76,7 +76,7 @@ def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
         assert store.start_of(SEARCH, "search-1", "other") is None
         assert store.canaries() == [(SEARCH, "bert"), (SEARCH, "resnet18")]
         assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): 1}
-        assert count(store) == 3 and store.size_bytes
+        assert count(store) == 3 and (store.size_bytes or store.fleet)
         assert store.take(given, [failed, whole, other]) == 0
 
 
@@ -748,7 +748,7 @@ def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(in_memory: Opens) ->
             store.take(generation(), samples(1, 4))
             with store.session.work() as db:
                 db.exec_driver_sql("ROLLBACK")  # as SQLite does by itself when the disk is full
-            with pytest.raises(StoreError, match="part before"):
+            with pytest.raises(StoreError, match="a part of it failed"):
                 store.take(generation(), samples(1, 4))
 
     with pytest.raises(StoreError, match="part of it"):
