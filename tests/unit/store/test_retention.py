@@ -59,14 +59,24 @@ def test_replicas_that_stay_show_what_the_host_did_also_days_after_an_upgrade(
 
 
 SMALL = Retention(
-    opening=24, opening_starts=2, raw=36, slack=12, first=120, blocks=40, hours=10, failed=20, starts=6, first_starts=2,
+    opening=24,
+    opening_starts=2,
+    raw=36,
+    slack=12,
+    first=120,
+    blocks=40,
+    hours=10,
+    failed=20,
+    starts=40,
+    first_starts=2,
     images=3,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=40, deadline=None)
 @example([(0, 0, 60, False)] * 20)
-@example([(0, model, 300, False) for model in range(12)])
+@example([(0, model, 300, False) for model in range(36)])
+@example([(0, 0, 60, False), *((1, model, 60, False) for model in range(6))])
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 700), st.booleans()),
@@ -74,7 +84,7 @@ SMALL = Retention(
         max_size=12,
     )
 )
-def test_the_size_is_bounded_whatever_images_and_weights_come(
+def test_the_size_is_bounded_and_each_image_keeps_its_newest_runs_whatever_comes(
     in_memory: Opens, starts: list[tuple[int, int, int, bool]]
 ) -> None:
     """Images, models of them, runs of a start, and whether they fail."""
@@ -98,3 +108,12 @@ def test_the_size_is_bounded_whatever_images_and_weights_come(
     of_all = SMALL.blocks + HOUR + SMALL.hours + SMALL.failed
     assert count(store) <= (min(models, SMALL.images) + shared) * of_window + of_all
     check_counts(store)
+    read = {start.boot_id: several for start, several in store.generations(SEARCH, CANARY)}
+    last = {
+        image: (number, length)
+        for number, (image, _, length, fails) in enumerate(starts)
+        if length and not fails
+    }
+    for number, length in last.values():
+        newest = [*range(max(1, length - SMALL.raw + 1), length + 1)]
+        assert [s.sequence for s in read[f"boot-{number}"] if s.runs == 1][-len(newest) :] == newest
