@@ -17,7 +17,7 @@ S = ServiceKey("", "s")
 RUNS = 10  # in a batch, of each of two containers
 _STARTS = 40  # batches in a start
 # So little is kept that it is thinned and swept again and again.
-KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=20, first=120, blocks=4, hours=2)
+KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, blocks=4, hours=2)
 
 
 def take(store: Store, batch: int) -> int:

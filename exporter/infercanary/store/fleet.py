@@ -52,12 +52,7 @@ class Fleet:
         Returns:
             The services whose lease this process has now.
         """
-        self.held = dict(self._leases(self._session, queries.renew(wanted)))
-        if missing := {*wanted} - self.held.keys():
-            free = sorted(missing - {service for (service,) in self._rows(queries.held(missing))})
-            names = {"namespaces": [key.namespace for key in free], "services": [key.name for key in free]}
-            if free:
-                self.held |= dict(self._leases(self._session, queries.TAKE_LEASES, **names))
+        self.held = self._lease(self._session, wanted, self.lease_seconds, takes=True)
         return {*self.held}
 
     def renew(self, services: _Services) -> set[ServiceKey]:
@@ -66,15 +61,13 @@ class Fleet:
         Returns:
             The services whose lease goes on.
         """
-        return {*dict(self._leases(self._renewing, queries.renew(services)))}
+        return {*self._lease(self._renewing, services, self.lease_seconds)}
 
     def give_back(self, services: _Services) -> None:
         """End those of these leases that this process holds, so that another process may take them at once."""
-        ended = self.held.keys() & services
-        for service in ended:
-            del self.held[service]
-        if ended:
-            self._rows(queries.give_back(ended), me=self.holder)
+        if ended := self.held.keys() & services:
+            self.held = {service: fence for service, fence in self.held.items() if service not in ended}
+            self._lease(self._session, ended, 0.0)
 
     def claim(self, connection: Connection, service: ServiceKey) -> None:
         """Lock a service's lease until the transaction ends, for a write about the service.
@@ -116,10 +109,12 @@ class Fleet:
 
     def findings(self, services: _Services) -> list[StoredFinding]:
         """Read the findings about these services that changed since the call before; forget all other services."""
-        before, self._numbers = self._numbers, self._by_canary(queries.finding_numbers(services))
-        changed = [key for key, number in self._numbers.items() if before.get(key) != number]
+        numbers = self._by_canary(queries.finding_numbers(services))
+        changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
         parts = (changed[begin : begin + _BODIES] for begin in range(0, len(changed), _BODIES))
-        return [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
+        found = [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
+        self._numbers = numbers
+        return found
 
     def running(self, service: ServiceKey) -> list[Generation]:
         """Read the newest start of each container that still runs, as far as runs and their ends show.
@@ -128,10 +123,7 @@ class Fleet:
             Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
             sees what runs.
         """
-        with self._session.work() as connection:
-            rows = connection.execute(
-                queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS}
-            ).all()
+        rows = self._session.rows(queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS})
         newest = {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
@@ -148,19 +140,26 @@ class Fleet:
         self._renewing.close()
 
     def _mine(self, service: ServiceKey) -> dict[str, Any]:
-        return {**queries.named(service), "me": self.holder, "fence": self.held.get(service, 0)}
+        return {**queries.named(service), "holder": self.holder, "fence": self.held.get(service, 0)}
 
     def _lost(self, service: ServiceKey) -> LeaseLost:
         self.held.pop(service, None)
         return LeaseLost(f"{service}: another exporter judges it by now")
 
-    def _leases(self, session: Session, statement: Executable, **given: Any) -> list[Any]:
-        return self._rows(statement, session, me=self.holder, seconds=self.lease_seconds, **given)
+    def _lease(
+        self, session: Session, services: _Services, seconds: float, takes: bool = False
+    ) -> dict[ServiceKey, int]:
+        names = {
+            "namespaces": [key.namespace for key in services],
+            "services": [key.name for key in services],
+        }
+        given = {"holder": self.holder, "seconds": seconds, "takes": takes}
+        return dict(self._rows(queries.LEASE, session, **names, **given))
 
     def _by_canary(self, statement: Executable) -> dict[_Canary, Any]:
         return {(service, canary): rest for service, canary, *rest in self._rows(statement)}
 
     def _rows(self, statement: Executable, session: Session | None = None, **given: Any) -> list[Any]:
         """Rows, of which the first two columns are a service's key."""
-        with (session or self._session).work() as connection:
-            return [(ServiceKey(*row[:2]), *row[2:]) for row in connection.execute(statement, given)]
+        rows = (session or self._session).rows(statement, given)
+        return [(ServiceKey(*row[:2]), *row[2:]) for row in rows]

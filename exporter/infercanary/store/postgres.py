@@ -102,7 +102,7 @@ class PostgresDatabase:
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong; a value that no database takes is refused for good, all else may do better later."""
         cause = getattr(error, "orig", None) or error
-        text = " ".join(str(cause).split()) or type(cause).__name__
+        text = str(cause) or type(cause).__name__
         searched = f"[{getattr(cause, 'sqlstate', None)}] {text}"
         for part, advice in _ADVICE.items():
             if part in searched:

@@ -11,13 +11,12 @@ from functools import reduce
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Delete,
     Double,
     Select,
     Table,
-    Text,
-    Update,
     and_,
     bindparam,
     case,
@@ -33,8 +32,8 @@ from sqlalchemy import (
 )
 
 from infercanary.judge.model import ServiceKey
-from infercanary.store.retention import DAY_SECONDS, TIERS
-from infercanary.store.schema import clock, document, finding, lease, sample, series, start
+from infercanary.store.retention import TIERS
+from infercanary.store.schema import document, finding, lease, sample, series, start
 
 
 def given(table: Table, *names: str) -> ColumnElement[bool]:
@@ -60,17 +59,16 @@ _SERVICE = "namespace", "service"
 _NAMES = start.c[_SERVICE]
 _OF_SERVICE = given(start, *_SERVICE)
 _OF_CONTAINER = given(start, *_SERVICE, "container")
-_OF_ROW = bindparam("row")
+_OF_ROW: BindParameter[int] = bindparam("row")
 _STARTS_AND_SERIES = start.join(series)
 ROWS: ColumnElement[int] = reduce(operator.add, series.c[TIERS])
 """The number of a series' rows."""
 
 # Age -------------------------------------------------------------------------------------------------------------
 
-_STEP = bindparam("now", type_=Double) - clock.c.now
-AGE = select(clock.c.age)
-ADVANCE_CLOCK = update(clock).values(
-    now=bindparam("now"), age=clock.c.age + case((_STEP.between(0.0, DAY_SECONDS), _STEP), else_=0.0)
+AGE = text("SELECT age FROM clock")
+ADVANCE_CLOCK = text(
+    "UPDATE clock SET now = :now, age = age + CASE WHEN :now - now BETWEEN 0 AND :day THEN :now - now ELSE 0 END"
 )
 """A step back, or of more than a day, does not count."""
 NOW = select(cast(extract("epoch", func.now()), Double))
@@ -78,23 +76,23 @@ NOW = select(cast(extract("epoch", func.now()), Double))
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
-CHANGEABLE = "host", "image_id", "image_digest", "image_key", "body"
-"""The columns that a later report of the same start may change."""
-LATEST = (
-    select(func.max(_larger(start.c.began, func.coalesce(series.c.last_at, 0.0))))
-    .select_from(start.outerjoin(series))
-    .where(_OF_CONTAINER)
+LATEST = text(
+    "SELECT max(CASE WHEN last_at > began THEN last_at ELSE began END) FROM start "
+    "LEFT JOIN series ON series.start = start.id "
+    "WHERE namespace = :namespace AND service = :service AND container = :container"
 )
-ADD_START = insert(start).returning(start.c.id)
-CHANGE_START = (
-    update(start)
-    .where(start.c.id == _OF_ROW)
-    .values({name: bindparam(name) for name in (*CHANGEABLE, "seen")})
-    .values(revision=start.c.revision + bindparam("changes"))
+"""When the last start of a container began or, if later, its last run; None without a start."""
+PUT_START = text(
+    "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
+    "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
+    ":image_key, :body) ON CONFLICT (namespace, service, container, boot_id) DO UPDATE SET seen = excluded.seen, "
+    "host = excluded.host, image_id = excluded.image_id, image_digest = excluded.image_digest, "
+    "image_key = excluded.image_key, body = excluded.body, "
+    "revision = start.revision + CASE WHEN start.body = excluded.body THEN 0 ELSE 1 END RETURNING id"
 )
-CONTAINERS = select(*_NAMES, start.c.container).distinct()
-
-START = select(*start.c[("id", "seen", *CHANGEABLE)]).where(_OF_CONTAINER, given(start, "boot_id"))
+"""Adds a start or brings it up to date."""
+CONTAINERS = text("SELECT DISTINCT namespace, service, container FROM start")
+START = select(start.c.body).where(_OF_CONTAINER, given(start, "boot_id"))
 STARTS = select(start.c.body).where(_OF_SERVICE).order_by(start.c.began, start.c.container, start.c.id)
 _BY_ID = start.c.id.in_(bindparam("ids", expanding=True))
 STARTS_BY_ID = select(*start.c["id", "body"]).where(_BY_ID)
@@ -108,31 +106,24 @@ LOCK_SERIES = (
     .with_for_update()
 )
 ADD_SERIES = insert(series)
-KNOWN_SEQUENCES = select(sample.c.sequence).where(
-    given(sample, "series"), sample.c.sequence.between(bindparam("first"), bindparam("last"))
+KNOWN_SEQUENCES = text(
+    "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )
 # Under the lock of the series nothing is doubled; a failing disk may have lowered `last` in SQLite's file.
 ADD_SAMPLES = insert(sample).prefix_with("OR IGNORE", dialect="sqlite")
-_NEW = {name: bindparam(f"new_{name}") for name in ("opening", "raw", "failed", "last", "last_at")}
-COUNT_SAMPLES = (
-    update(series)
-    .where(series.c.id == _OF_ROW)
-    .values({name: series.c[name] + _NEW[name] for name in ("opening", "raw", "failed")})
-    .values({name: _larger(series.c[name], _NEW[name]) for name in ("last", "last_at")})
-    .values(taken=series.c.taken + _NEW["opening"] + _NEW["raw"])
+COUNT_SAMPLES = text(
+    "UPDATE series SET opening = opening + :opening, raw = raw + :raw, failed = failed + :failed, "
+    "taken = taken + :opening + :raw, last = CASE WHEN last > :last THEN last ELSE :last END, "
+    "last_at = CASE WHEN last_at > :last_at THEN last_at ELSE :last_at END WHERE id = :row"
 )
 _CANARIES = select(*_NAMES, series.c.canary).distinct().select_from(_STARTS_AND_SERIES)
-LAST_RUNS = (
-    select(*_NAMES, start.c.container, series.c.canary, func.max(series.c.last_at))
-    .select_from(_STARTS_AND_SERIES)
-    .where(given(start, "host"), start.c.image_id + start.c.image_digest != "")
-    .group_by(*_NAMES, start.c.container, series.c.canary)
+LAST_RUNS = text(
+    "SELECT namespace, service, container, canary, max(last_at) FROM start JOIN series ON series.start = start.id "
+    "WHERE host = :host AND (image_id <> '' OR image_digest <> '') GROUP BY namespace, service, container, canary"
 )
-_OF_CANARY = _OF_SERVICE & given(series, "canary")
-TAKEN = (
-    select(start.c.container, start.c.boot_id, series.c.taken)
-    .select_from(_STARTS_AND_SERIES)
-    .where(_OF_CANARY)
+TAKEN = text(
+    "SELECT container, boot_id, taken FROM start JOIN series ON series.start = start.id "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary"
 )
 SERIES_OF_CANARY = (
     select(
@@ -143,12 +134,10 @@ SERIES_OF_CANARY = (
     )
     .select_from(_STARTS_AND_SERIES)
     .where(
-        _OF_CANARY,
-        ROWS > 0,
-        start.c.began >= bindparam("since"),
-        start.c.container == func.coalesce(bindparam("container", type_=Text), start.c.container),
+        given(start, *_SERVICE) & given(series, "canary") & (ROWS > 0),
+        text("began >= :since AND container = coalesce(:container, container)"),
     )
-    .order_by(start.c.began, start.c.container, start.c.id)
+    .order_by(*start.c["began", "container", "id"])
 )
 _OF_SERIES = sample.c.series.in_(bindparam("series", expanding=True))
 BODIES = select(sample.c.series, sample.c.body).where(_OF_SERIES).order_by(sample.c.series, sample.c.sequence)
@@ -162,11 +151,19 @@ def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, 
 
 # Documents -------------------------------------------------------------------------------------------------------
 
-_OF_DOCUMENT = given(document, *_SERVICE, "canary", "kind")
-LAST_DOCUMENT = select(func.coalesce(func.max(document.c.number), 0)).where(_OF_DOCUMENT)
+LAST_DOCUMENT = text(
+    "SELECT coalesce(max(number), 0) FROM document "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind"
+)
 ADD_DOCUMENT = insert(document)
-FORGET_DOCUMENTS = delete(document).where(_OF_DOCUMENT, document.c.number <= bindparam("number"))
-HISTORY = select(document.c.at, document.c.body).where(_OF_DOCUMENT).order_by(document.c.number)
+FORGET_DOCUMENTS = text(
+    "DELETE FROM document WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind "
+    "AND number <= :number"
+)
+HISTORY = text(
+    "SELECT at, body FROM document "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind ORDER BY number"
+)
 
 # Sweeping --------------------------------------------------------------------------------------------------------
 
@@ -220,33 +217,34 @@ COUNT_REPLACED = (
 _LEASE = lease.c[_SERVICE]
 _FINDING = finding.c["namespace", "service", "canary"]
 _NOW = NOW.scalar_subquery()
-# A lease is asked for in a statement by itself: now() is when it began, so one that waited for a row's lock finds less
-# expired, not more.
 _GOES_ON = lease.c.expires > _NOW
-_IS_MINE = lease.c.holder == bindparam("me")
 _OF_LEASE = given(lease, *_SERVICE)
 
 SERVICES = select(*_LEASE).where(_GOES_ON)
 """The services whose lease anybody holds."""
-TAKE_LEASES = text(
+LEASE = text(
     "INSERT INTO lease (namespace, service, holder, fence, expires) "
-    "SELECT namespace, service, :me, 1, extract(epoch FROM now()) + :seconds "
-    "FROM unnest(CAST(:namespaces AS text[]), CAST(:services AS text[])) AS free (namespace, service) "
-    "ON CONFLICT (namespace, service) DO UPDATE "
-    "SET holder = excluded.holder, fence = lease.fence + 1, expires = excluded.expires "
-    "WHERE lease.expires <= extract(epoch FROM now()) RETURNING namespace, service, fence"
+    "SELECT namespace, service, :holder, 1, extract(epoch FROM now()) + :seconds "
+    "FROM unnest(CAST(:namespaces AS text[]), CAST(:services AS text[])) AS wanted (namespace, service) "
+    "WHERE NOT EXISTS (SELECT 1 FROM lease WHERE lease.namespace = wanted.namespace "
+    "AND lease.service = wanted.service AND holder <> :holder AND expires > extract(epoch FROM now())) "
+    "ORDER BY 1, 2 ON CONFLICT (namespace, service) DO UPDATE "
+    "SET holder = excluded.holder, expires = excluded.expires, "
+    "fence = lease.fence + CASE WHEN lease.expires > extract(epoch FROM now()) THEN 0 ELSE 1 END "
+    "WHERE CASE WHEN lease.expires > extract(epoch FROM now()) THEN lease.holder = excluded.holder ELSE :takes END "
+    "RETURNING namespace, service, fence"
 )
-"""Takes those of these leases that nobody holds."""
-CLAIM = (
-    select(*_LEASE)
-    .where(_OF_LEASE, _IS_MINE, lease.c.fence == bindparam("fence"), _GOES_ON)
-    .with_for_update()
-)
+"""Leases these services for some seconds: those that this process holds and, if ``takes``, those that nobody holds.
+
+In one order, since the two connections of a process do it at the same time. A statement by itself: now() is when it
+began, so one that waited for a row's lock finds less expired, not more. Rows of other holders are not even locked.
+"""
+CLAIM = select(*_LEASE).where(_OF_LEASE, given(lease, "holder", "fence"), _GOES_ON).with_for_update()
 """Locks a lease: whoever wants to take it waits until the transaction ends."""
 PUT_FINDING = text(
     "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
     "SELECT namespace, service, :canary, 1, :at, :body, :taught FROM lease "
-    "WHERE namespace = :namespace AND service = :service AND holder = :me AND fence = :fence "
+    "WHERE namespace = :namespace AND service = :service AND holder = :holder AND fence = :fence "
     "AND expires > extract(epoch FROM now()) FOR UPDATE "
     "ON CONFLICT (namespace, service, canary) DO UPDATE SET number = finding.number + 1, at = excluded.at, "
     "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
@@ -262,23 +260,6 @@ RUNNING = STARTS.where(
     .exists(),
     select(lease.c.fence).where(_OF_LEASE, _GOES_ON).exists(),
 )
-
-
-def renew(services: Collection[ServiceKey]) -> Update:
-    """Return the renewal of those of these leases that a process holds."""
-    renewed = update(lease).where(of_services(lease, services), _IS_MINE, _GOES_ON)
-    return renewed.values(expires=_NOW + bindparam("seconds")).returning(*_LEASE, lease.c.fence)
-
-
-def held(services: Collection[ServiceKey]) -> Select[tuple[str, str]]:
-    """Return those of these services whose lease anybody holds."""
-    return SERVICES.where(of_services(lease, services))
-
-
-def give_back(services: Collection[ServiceKey]) -> Update:
-    """Return the end of those of these leases that a process holds."""
-    ended = update(lease).where(of_services(lease, services), _IS_MINE)
-    return ended.values(expires=_NOW).returning(*_LEASE)
 
 
 def finding_numbers(services: Collection[ServiceKey]) -> Select[Any]:

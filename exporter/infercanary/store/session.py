@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Executable, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from infercanary.store.base import Database, StoreAway, StoreError
 
@@ -40,9 +40,10 @@ class Session:
         self._rolled_back = rolled_back
         self._connection: Connection | None = None
         self._driver: Any = None
+        self._driver_error: Any = SQLAlchemyError
         self._depth = 0
         self._closed = False
-        self._compiled: dict[Executable, tuple[str, Sequence[str] | None]] = {}
+        self._compiled: dict[Executable, str] = {}
 
     @contextmanager
     def work(self) -> Iterator[Connection]:
@@ -60,7 +61,7 @@ class Session:
                     raise StoreAway(f"{shown}: not done, since a part of it failed")
                 self._connection = self._connect()
             yield self._connection
-        except (SQLAlchemyError, UnicodeError, OverflowError, OSError) as error:
+        except (SQLAlchemyError, self._driver_error, UnicodeError, OverflowError, OSError) as error:
             raise self._database.error(error, self._connection) from error
         finally:
             if self._connection is not None and _is_lost(self._connection):
@@ -106,7 +107,7 @@ class Session:
             return result.all() if result.returns_rows else ()
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
-        """Run a statement by the driver alone, and return its rows: SQLAlchemy would take longer than SQLite itself.
+        """Run a statement by the driver alone, within :meth:`work`: SQLAlchemy would take longer than SQLite itself.
 
         Args:
             statement: A constant, whose parameters are all given and need no conversion.
@@ -114,19 +115,14 @@ class Session:
         """
         connection: Any = self._connection
         if statement not in self._compiled:
-            compiled: Any = statement.compile(dialect=connection.dialect)  # type: ignore[attr-defined]
-            self._compiled[statement] = str(compiled), compiled.positiontup
-        sql, names = self._compiled[statement]
-        rows: Sequence[Any] = given if names is None else [[row[name] for name in names] for row in given]
-        try:
-            cursor = self._driver.cursor()
-            if len(rows) > 1:
-                cursor.executemany(sql, rows)
+            self._compiled[statement] = str(statement.compile(dialect=connection.dialect))  # type: ignore[attr-defined]
+        sql = self._compiled[statement]
+        with closing(self._driver.cursor()) as cursor:  # an open one would keep SQLite's file open
+            if len(given) > 1:
+                cursor.executemany(sql, given)
             else:
-                cursor.execute(sql, *rows)
+                cursor.execute(sql, *given)
             return list(cursor.fetchall()) if cursor.description else []
-        except connection.dialect.loaded_dbapi.Error as error:
-            raise DBAPIError.instance(sql, None, error, type(error), dialect=connection.dialect) from error
 
     def close(self) -> None:
         """Let go of the database. Never raises."""
@@ -137,6 +133,7 @@ class Session:
         connection = self._database.connect()
         try:
             self._driver = connection.connection.driver_connection
+            self._driver_error = connection.dialect.loaded_dbapi.Error
             self._opened(connection)
             self.size_bytes = self._database.size(connection)
         except BaseException:

@@ -12,17 +12,17 @@ import sqlite3
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
-from sqlalchemy import Connection, create_engine, insert, select
+from sqlalchemy import URL, Connection, create_engine, insert, select
 from sqlalchemy.exc import DatabaseError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from infercanary.contract.text import printable
 from infercanary.store import migrate, queries, schema
 from infercanary.store.base import StoreAway, StoreError
-from infercanary.store.retention import IN_MEMORY, Retention
+from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 from infercanary.store.session import Session, discard
 
 log = structlog.get_logger(__name__)
@@ -45,31 +45,27 @@ class SqliteDatabase:
 
     Args:
         path: The file; None for memory.
+
+    Raises:
+        StoreError: It is a folder, or a device.
     """
 
     def __init__(self, path: Path | None) -> None:
+        if path and os.path.exists(path) and not os.path.isfile(path):
+            raise StoreError(f"{path}: is no regular file; name a file")
         self.shown = str(path or "the store in memory")
         self.set_aside_at: float | None = None
         self.retention = Retention() if path else IN_MEMORY
         self._path = path
-        self._engine = create_engine("sqlite://", creator=self._open_file, poolclass=NullPool)
+        self._engine = create_engine(
+            URL.create("sqlite", database=str(path or ":memory:")),
+            paramstyle="named",  # as psycopg's: what Session.fast is given goes to the driver as it is
+            # Transactions begin and end where it is written that they do.
+            connect_args={"timeout": _LOCK_SECONDS, "isolation_level": None, "check_same_thread": False},
+            poolclass=NullPool,
+        )
         self._files = [f"{path}{suffix}" for suffix in ("", "-wal")] if path else []
         self._inodes: list[int] = []
-
-    @classmethod
-    def at(cls, path: str, location: str) -> SqliteDatabase:
-        """Return the database in the file ``path``.
-
-        Raises:
-            StoreError: It can be no file of a database.
-        """
-        if not path or "\0" in path:
-            raise StoreError(f"{location!r} is no name of a file")
-        if os.path.isdir(path):
-            raise StoreError(f"{location}: is a folder; name a file in it")
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise StoreError(f"{location}: is no regular file; name a file")
-        return cls(Path(path))
 
     def connect(self) -> Connection:
         """Open the file for this process alone; a corrupt one is set aside, and one of 0.1.0 renamed."""
@@ -90,7 +86,7 @@ class SqliteDatabase:
         if self._is_gone():
             discard(connection)
             raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        _driver(connection).execute("BEGIN IMMEDIATE")
 
     def in_transaction(self, driver: Any) -> bool:
         """Return whether the transaction is still open: SQLite ends it by itself, as where the disk is full."""
@@ -109,32 +105,18 @@ class SqliteDatabase:
 
     def size(self, connection: Connection) -> int:
         """Return the bytes of the database, without what still is in its log."""
-        pages, page = (
-            connection.exec_driver_sql(f"PRAGMA page_{name}").scalar_one() for name in ("count", "size")
-        )
-        return int(pages * page)
+        pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        [(size,)] = _driver(connection).execute(pages)
+        return int(size)
 
     def age(self, connection: Connection, now: float | None) -> float:
         """Return how long exporters have watched, in seconds, and count on to the Unix time ``now``."""
         if now is not None:
-            connection.execute(queries.ADVANCE_CLOCK, {"now": now})
+            connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})
         return connection.scalar(queries.AGE) or 0.0
 
     def fleet(self, session: Session, holder: str | None) -> None:
         """Return nothing: the file has one owner."""
-
-    def _open_file(self) -> sqlite3.Connection:
-        file = sqlite3.connect(
-            self._path or ":memory:",
-            timeout=_LOCK_SECONDS,
-            isolation_level=None,  # transactions begin and end where it is written that they do
-            check_same_thread=False,
-        )
-        # From the first read on: so no shared memory is needed beside the file.
-        file.execute("PRAGMA locking_mode = EXCLUSIVE")
-        # One flipped byte in a name must not cost the rows beside it.
-        file.text_factory = lambda text: text.decode(errors="replace")
-        return file
 
     def _is_gone(self) -> bool:
         inodes = [os.stat(file).st_ino if os.path.exists(file) else 0 for file in self._files]
@@ -144,6 +126,11 @@ class SqliteDatabase:
     def _connect(self) -> Connection:
         connection = self._engine.connect()
         try:
+            driver: Any = connection.connection.driver_connection
+            # One flipped byte in a name must not cost the rows beside it.
+            driver.text_factory = lambda text: text.decode(errors="replace")
+            # From the first read on: so no shared memory is needed beside the file.
+            connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
             version = self._check(connection)
             if version == _OF_0_1_0:
                 discard(connection)
@@ -192,7 +179,7 @@ class SqliteDatabase:
             return None
         if schema.schema.name not in names:
             return _OF_0_1_0
-        return connection.execute(select(schema.schema.c.version_num)).scalar_one()
+        return str(connection.execute(select(schema.schema.c.version_num)).scalar_one())
 
     def _make(self, connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -236,9 +223,11 @@ class SqliteDatabase:
 
     def _aside(self) -> list[tuple[float, Path]]:
         """Return the corrupt files beside the file and when each was set aside, which their names say; sorted."""
-        aside = []
+        aside: list[tuple[float, Path]] = []
+        if self._path is None:
+            return aside
         with suppress(OSError):  # a folder that cannot be listed
-            for file in self._path.parent.iterdir() if self._path else ():
+            for file in self._path.parent.iterdir():
                 with suppress(ValueError):
                     stamp = datetime.strptime(file.name.removeprefix(self._path.name), _CORRUPT)
                     aside.append((stamp.timestamp(), file))
@@ -259,6 +248,12 @@ def _retype(connection: Connection) -> None:
         connection.exec_driver_sql(f"UPDATE OR IGNORE {table.name} SET {casts} WHERE {odd}")  # noqa: S608 - constants
         connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {odd}")  # noqa: S608 - another row has its name
     connection.exec_driver_sql(f"UPDATE clock SET age = 0.0 WHERE NOT abs(age) < {_MOST}")  # noqa: S608 - a constant
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    """Return the driver's connection: twice in each transaction SQLAlchemy would take longer than SQLite itself."""
+    driver: Any = connection.connection.driver_connection
+    return cast("sqlite3.Connection", driver)
 
 
 def _is_corrupt(error: object) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, groupby
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -43,7 +44,6 @@ from infercanary.store.schema import document, finding
 from infercanary.store.session import Session
 from infercanary.store.sqlite import SqliteDatabase
 
-_COUNTED = "new_opening", "new_raw", "new_failed"
 _SWEEP_SECONDS = 3600.0
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
 _READ = 8_192  # rows in a statement, which has seconds; they have 32 MiB at most
@@ -262,18 +262,18 @@ class Store:
         if written and written.generation == generation and self._age - written.seen < _SEEN_SECONDS:
             return written.id
         key = {**named(generation.key), "container": generation.container, "boot_id": generation.boot_id}
-        row = connection.execute(queries.START, key).mappings().first()
-        values = _changeable(with_known(generation, row["body"]) if row else generation)
-        if row:
-            changes = any(row[name] != value for name, value in values.items())
-            seen = {"row": row["id"], "seen": self._age, "changes": int(changes)}
-            if changes or not 0 <= self._age - row["seen"] < _SEEN_SECONDS:
-                connection.execute(queries.CHANGE_START, {**values, **seen})
-            start = int(row["id"])
-        else:
-            begun = began(generation.started_at, connection.scalar(queries.LATEST, key))
-            new = {**key, **values, "began": begun, "seen": self._age}
-            start = connection.execute(queries.ADD_START, new).scalar_one()
+        body = connection.scalar(queries.START, key)
+        kept = generation if body is None else with_known(generation, body)
+        values = {
+            "began": began(kept.started_at, connection.scalar(queries.LATEST, key)),
+            "seen": self._age,
+            "host": kept.host,
+            "image_id": kept.image_id,
+            "image_digest": kept.image_digest,
+            "image_key": kept.work_key,
+            "body": encode_start(kept),
+        }
+        start = int(connection.execute(queries.PUT_START, {**key, **values}).scalar_one())
         self._written[container] = _Written(start, generation, self._age)
         return start
 
@@ -286,18 +286,17 @@ class Store:
     ) -> int:
         """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
         known = self._locked(start)
-        unknown = [canary for canary in several if canary not in known]
-        if unknown:
-            room = max(0, MAX_CANARIES - len(known))
-            rows = [
-                {"start": start, "canary": canary, "first_at": several[canary][0].started_at}
-                for canary in unknown[:room]
-            ]
-            for canary in unknown[room:]:
+        unknown = sorted(several.keys() - known.keys())
+        for number, canary in enumerate(unknown, len(known)):
+            if number < MAX_CANARIES:
+                first_at = several[canary][0].started_at
+                connection.execute(
+                    queries.ADD_SERIES, {"start": start, "canary": canary, "first_at": first_at}
+                )
+            else:
                 refuse(generation, canary)
-            if rows:
-                connection.execute(queries.ADD_SERIES, rows)
-                known = self._locked(start)
+        if unknown:
+            known = self._locked(start)
         added: list[dict[str, Any]] = []
         counts: list[dict[str, Any]] = []
         for canary, samples in several.items():
@@ -318,8 +317,8 @@ class Store:
                     tiers[tier] += 1
                     added.append({"series": series, "sequence": newest, "tier": tier, "body": encode(sample)})
             if newest >= 0:
-                count = dict(zip(_COUNTED, tiers, strict=True))
-                counts.append({**count, "row": series, "new_last": newest, "new_last_at": newest_at})
+                count = dict(zip(("opening", "raw", "failed"), tiers, strict=True))
+                counts.append({**count, "row": series, "last": newest, "last_at": newest_at})
         if added:
             self.session.fast(queries.ADD_SAMPLES, *added)
             self.session.fast(queries.COUNT_SAMPLES, *counts)
@@ -392,7 +391,9 @@ def check(location: str | os.PathLike[str] | None) -> Database:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
     if mistake := _NO_FILE.match(path):
         raise StoreError(f"{mistake[0]}…: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
-    return SqliteDatabase.at(path, text)
+    if not path or "\0" in path:
+        raise StoreError(f"{text!r} is no name of a file")
+    return SqliteDatabase(Path(path))
 
 
 def open_store(
@@ -419,14 +420,3 @@ def open_store(
 def is_shared(location: str | None) -> bool:
     """Return whether the store is one that several exporters can share."""
     return (location or "").startswith("postgresql://")
-
-
-def _changeable(generation: Generation) -> dict[str, Any]:
-    """Return the values of the columns ``queries.CHANGEABLE``."""
-    return {
-        "host": generation.host,
-        "image_id": generation.image_id,
-        "image_digest": generation.image_digest,
-        "image_key": generation.work_key,
-        "body": encode_start(generation),
-    }

@@ -46,23 +46,24 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
         series = [*group]
         for window in _windows(series, keep.images):
             first = keep.first // BLOCK
-            # Windows that became one have more of them.
-            for surplus in _surplus(window[::-1], FIRST, first):
-                _replace(connection, *surplus)
             room = first - sum(one.first for one in window)
-            later = [
+            newest, older = window[: keep.opening_starts], window[keep.opening_starts :]
+            # The opening of an older start stays while it is among the image's newest runs.
+            openings = keep.raw - sum(one.opening + one.raw for one in newest)
+            surplus = [
                 *_surplus(window, RAW, keep.raw, keep.slack),
-                *_surplus(window[keep.opening_starts :], OPENING, 0),
+                *_surplus(older, OPENING, max(0, openings)),
+                *_surplus(window[::-1], FIRST, first),  # windows that became one have more of them
             ]
-            for surplus in reversed(later):  # the oldest first: its runs are the image's first
-                room -= _replace(connection, *surplus, room)
+            for each in reversed(surplus):  # the oldest first: its runs are the image's first
+                room -= _replace(connection, *each, room=room)
         for tier, rows, whole in (
             (BLOCKS, keep.blocks, HOUR),
             (HOURS, keep.hours, 1),
             (FAILED, keep.failed, 1),
         ):
-            for surplus in _surplus(series, tier, rows, whole):
-                _replace(connection, *surplus)
+            for each in _surplus(series, tier, rows, whole):
+                _replace(connection, *each)
 
 
 def drop(connection: Connection, starts: Collection[int]) -> None:
@@ -85,7 +86,7 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
 
 
 def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> Iterator[tuple[Any, int, int]]:
-    """Count the rows of a tier beyond the first ``window`` of all, by series: a multiple of ``whole``, or all of one."""
+    """Yield series with their number of rows beyond the first ``window`` of a tier: a multiple of ``whole``, or all."""
     for one in series:
         there = getattr(one, TIERS[tier])
         count = max(0, there - window)

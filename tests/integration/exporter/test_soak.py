@@ -48,7 +48,7 @@ def test_memory_is_flat_and_files_are_within_their_bound(tmp_path: Path, days: i
     assert max(hour.resident for hour in later) <= 1.02 * max(hour.resident for hour in hours[:FULL_HOURS])
     assert max(hour.objects for hour in later) <= 1.02 * later[0].objects
     assert max(hour.rows for hour in hours) <= most_rows(2) * len(NAMES)
-    assert max(hour.store for hour in hours) <= 14e6 * len(NAMES), "as store/sqlite.py says"
+    assert max(hour.store for hour in hours) <= 14e6 * len(NAMES), "as store/retention.py says"
     assert max(hour.log for hour in hours) <= 17e6, "as store/sqlite.py says"
     assert max(hour.tasks for hour in later) == min(hour.tasks for hour in later)
     # None is lost in all that time, but for what a start made within the last seconds before the next one.

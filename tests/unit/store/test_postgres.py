@@ -202,6 +202,7 @@ def test_one_that_slept_writes_nothing(
     postgres.sql("UPDATE lease SET expires = extract(epoch FROM now())", url)
     with pytest.raises(LeaseLost, match="search: another exporter judges it by now"):
         slept.put_finding(SEARCH, "c", T, b"late", b"")
+    assert slept.renew({SEARCH}) == set(), "a lease that ended is not renewed"
     assert awake.hold({SEARCH}) == {SEARCH}
     awake.put_finding(SEARCH, "c", T, b"after", b"")
     writes: list[Callable[[], None]] = [
@@ -245,6 +246,36 @@ def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres:
             assert postgres.sql("SELECT DISTINCT fence FROM lease", url) == str(round_ + 1)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
+    stores: list[Store], fleets: list[Fleet], url: str, postgres: Postgres, ended: bool
+) -> None:
+    first, second, third = fleets
+    if ended:
+        third.hold({SEARCH})
+        third.give_back({SEARCH})
+    stores[1].canaries()
+    held: list[set[ServiceKey]] = []
+    waiting = threading.Thread(target=lambda: held.append(second.hold({SEARCH})))
+    with stores[0].transaction():
+        assert first.hold({SEARCH}) == {SEARCH}
+        waiting.start()
+        while (
+            postgres.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", url) == "0"
+        ):
+            assert waiting.is_alive()
+    waiting.join()
+    assert held == [set()] and first.renew({SEARCH}) == {SEARCH}
+
+
+def test_the_lease_of_another_is_not_waited_for(stores: list[Store], fleets: list[Fleet]) -> None:
+    first, second, _ = fleets
+    first.hold({SEARCH})
+    with stores[0].transaction() as connection:
+        first.claim(connection, SEARCH)
+        assert second.hold({SEARCH, RANK}) == {RANK}
+
+
 def test_a_lease_is_renewed_while_the_store_is_busy(stores: list[Store], fleets: list[Fleet]) -> None:
     first, second, _ = fleets
     first.hold({SEARCH, RANK})
@@ -277,6 +308,27 @@ def test_what_all_services_teach_is_read_by_any(fleets: list[Fleet]) -> None:
     ]
     first.put_finding(SEARCH, "c", T, b"f", b"")  # its restarts are no longer kept
     assert reader.taught() == [StoredFinding(RANK, "c", b"another")]
+
+
+def test_findings_that_could_not_be_read_are_read_at_the_next_call(
+    fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader, _ = fleets
+    writer.hold({SEARCH})
+    for number in range(250):
+        writer.put_finding(SEARCH, f"c-{number}", T, b"f", b"")
+
+    def away(_: object) -> None:
+        raise StoreAway("no connection")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("infercanary.store.queries.finding_bodies", away)
+        with pytest.raises(StoreAway):
+            reader.findings({SEARCH})
+    assert len(reader.findings({SEARCH})) == 250
+    assert reader.findings({SEARCH}) == []
+    assert reader.findings({RANK}) == [], "what was known of others is forgotten"
+    assert len(reader.findings({SEARCH})) == 250
 
 
 # Reading what others wrote ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -39,7 +40,6 @@ SMALL = Retention(
     raw=36,
     slack=12,
     first=120,
-    first_most=240,
     blocks=40,
     hours=10,
     failed=20,
@@ -76,7 +76,7 @@ def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
         assert store.start_of(SEARCH, "search-1", "other") is None
         assert store.canaries() == [(SEARCH, "bert"), (SEARCH, "resnet18")]
         assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): 1}
-        assert count(store) == 3 and store.size_bytes
+        assert count(store) == 3 and (store.size_bytes or store.fleet)
         assert store.take(given, [failed, whole, other]) == 0
 
 
@@ -417,8 +417,8 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(
     assert len(found) >= SMALL.images
     check_counts(store)
     assert count(store) <= replicas * (
-        SMALL.images * (runs + SMALL.first_most // BLOCK)
-        + SMALL.first_most // BLOCK
+        SMALL.images * (runs + SMALL.first // BLOCK)
+        + SMALL.first // BLOCK
         + SMALL.raw + SMALL.slack + SMALL.blocks + SMALL.hours + 2 * HOUR + SMALL.starts
     )  # fmt: skip
 
@@ -470,17 +470,15 @@ def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(s
 
 
 def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
+    """Starts without runs, as of a server that ends before its first one, take the place of none that has some."""
     for number in range(200):
         store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
-        if number % 10 == 0:
-            store.take(generation(f"empty-{number}", started_at=T + number), [])
-            store.thin(T + number)
-    store.take(generation("last", started_at=T + 200), [])
-    store.thin(T + 300)
+        store.take(generation(f"empty-{number}", started_at=T + number), [])
+    store.thin(T)
     boots = [g.boot_id for g in store.starts(SEARCH)]
-    assert len(boots) == Retention().starts - 1, "and one that left nothing"
-    assert boots[:8] == [f"boot-{number}" for number in range(8)]
-    assert boots[-3:] == ["boot-198", "boot-199", "last"], "the last one may still get its runs"
+    kept = [*range(8), *range(144, 200)]
+    assert boots == [f"{kind}-{number}" for number in kept for kind in ("boot", "empty")]
+    assert len(store.generations(SEARCH, "resnet18")) == Retention().starts == len(kept)
     check_counts(store)
 
 
@@ -540,9 +538,9 @@ def go_through(store: Store, starts: list[tuple[int, int]], seconds: float, step
         with_runs = [number for number, runs in own if runs]
         for number in with_runs[-SMALL.opening_starts :]:
             assert found[f"boot-{number}"][: SMALL.opening] == history[number][1][: SMALL.opening]
-    assert count(store) <= 3 * (
-        SMALL.raw + SMALL.slack + SMALL.first_most // BLOCK + 2 * SMALL.opening + 90
-    ) + (SMALL.blocks + SMALL.hours + 2 * HOUR + 2 * len(starts))
+    assert count(store) <= 3 * (SMALL.raw + SMALL.slack + SMALL.first // BLOCK + 2 * SMALL.opening + 90) + (
+        SMALL.blocks + SMALL.hours + 2 * HOUR + 2 * len(starts)
+    )
 
 
 # Clocks ----------------------------------------------------------------------------------------------------------
@@ -618,7 +616,7 @@ def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
 
 def starts(*several: tuple[str, str, float]) -> list[StartRecord]:
     """Container, image and when it was seen, oldest first."""
-    return [StartRecord(ServiceKey("", "s"), number, *one) for number, one in enumerate(several)]
+    return [StartRecord(ServiceKey("", "s"), number, *one, rows=1) for number, one in enumerate(several)]
 
 
 def remaining(several: list[StartRecord], age: float, keep: Retention = SMALL) -> list[str]:
@@ -650,7 +648,7 @@ def test_a_rollback_makes_the_old_image_the_current_one() -> None:
 def test_containers_that_were_not_seen_for_longest_are_forgotten() -> None:
     several = starts(*((f"c-{n}", "image", n * DAY) for n in range(6)))
     gone = expired(several, 50 * DAY, SMALL)
-    assert gone == [0, 1, 2]
+    assert sorted(gone) == [0, 1, 2]
     assert expired(starts(*((f"c-{n}", "image", 50 * DAY) for n in range(6))), 50 * DAY, SMALL) == []
 
 
@@ -701,6 +699,7 @@ def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opens) -> None:
         store.take(start, [msgspec.structs.replace(one, canary=canary) for one in samples(1, 5)])
         store.save(SEARCH, canary, "state", now, b"{}")
         for _ in range(3):
+            store._swept_at = -math.inf  # PostgreSQL's clock does not jump
             store.thin(now := now + DAY)
     left = {canary for _, canary in store.canaries()}
     assert 1 < len(left) <= SMALL.starts
@@ -749,7 +748,7 @@ def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(in_memory: Opens) ->
             store.take(generation(), samples(1, 4))
             with store.session.work() as db:
                 db.exec_driver_sql("ROLLBACK")  # as SQLite does by itself when the disk is full
-            with pytest.raises(StoreError, match="part before"):
+            with pytest.raises(StoreError, match="a part of it failed"):
                 store.take(generation(), samples(1, 4))
 
     with pytest.raises(StoreError, match="part of it"):
@@ -807,7 +806,7 @@ def test_what_cannot_be_read_is_left_out_and_said(store: Store, capsys: pytest.C
         f"UPDATE sample SET body = :body WHERE sequence IN ({spoilt}) AND series = ({longest})",
         body=b"\x93\xff",
     )
-    query(store, "UPDATE start SET details = :body WHERE boot_id = 'other'", body=b"\xc1")
+    query(store, "UPDATE start SET body = :body WHERE boot_id = 'other'", body=b"\xc1")
     assert len(kept(store)) == 2_499
     assert [g.boot_id for g in store.starts(SEARCH)] == ["boot"]
     said = capsys.readouterr().out
