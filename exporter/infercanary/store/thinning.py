@@ -56,14 +56,14 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
                 *_surplus(window[::-1], FIRST, first),  # windows that became one have more of them
             ]
             for each in reversed(surplus):  # the oldest first: its runs are the image's first
-                room -= _replace(connection, *each, room=room)
+                room -= _replace(connection, room, *each)
         for tier, rows, whole in (
             (BLOCKS, keep.blocks, HOUR),
             (HOURS, keep.hours, 1),
             (FAILED, keep.failed, 1),
         ):
             for each in _surplus(series, tier, rows, whole):
-                _replace(connection, *each)
+                _replace(connection, 0, *each)
 
 
 def drop(connection: Connection, starts: Collection[int]) -> None:
@@ -97,7 +97,7 @@ def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> I
             yield one, tier, count
 
 
-def _replace(connection: Connection, one: Any, tier: int, count: int, room: int = 0) -> int:
+def _replace(connection: Connection, room: int, one: Any, tier: int, count: int) -> int:
     """Merge the oldest rows of a tier, or drop them.
 
     Returns:
