@@ -5,8 +5,8 @@ Each tier has a reader:
 - OPENING, the first runs of a start: the looks, which are replayed at each judgement, and memory at the same age.
 - RAW, the newest runs of an image: the baseline, and the last blocks in which a drift is looked for.
 - FIRST, blocks of an image's first runs: the frozen baseline of a drift.
-- BLOCKS, a week of blocks after that: replicas that stayed on the old image, and siblings, around an upgrade that is
-  judged again days later.
+- BLOCKS, a week of blocks after that: replicas that stayed on the old image, where an upgrade is judged again days
+  later. Hours are too coarse for the half hour that the looks take.
 - HOURS: the onset of a drift, and ``infercanary scan``.
 - FAILED: a container whose runs all fail still runs; ``infercanary report`` shows them.
 

@@ -55,15 +55,15 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
                 *_surplus(older, OPENING, max(0, openings)),
                 *_surplus(window[::-1], FIRST, first),  # windows that became one have more of them
             ]
-            for each in reversed(surplus):  # the oldest first: its runs are the image's first
-                room -= _replace(connection, room, *each)
+            for one, tier, count in reversed(surplus):  # the oldest first: its runs are the image's first
+                room -= _replace(connection, one, tier, count, room)
         for tier, rows, whole in (
             (BLOCKS, keep.blocks, HOUR),
             (HOURS, keep.hours, 1),
             (FAILED, keep.failed, 1),
         ):
             for each in _surplus(series, tier, rows, whole):
-                _replace(connection, 0, *each)
+                _replace(connection, *each)
 
 
 def drop(connection: Connection, starts: Collection[int]) -> None:
@@ -97,7 +97,7 @@ def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> I
             yield one, tier, count
 
 
-def _replace(connection: Connection, room: int, one: Any, tier: int, count: int) -> int:
+def _replace(connection: Connection, one: Any, tier: int, count: int, room: int = 0) -> int:
     """Merge the oldest rows of a tier, or drop them.
 
     Returns:
