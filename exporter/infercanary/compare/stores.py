@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -53,6 +54,12 @@ def starts(
         try:
             for file in files:
                 shutil.copy(file, folder)
+            with closing(sqlite3.connect(copy)) as file:
+                tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master")]
+            if "infercanary_schema" not in tables:
+                raise UsageError(
+                    f"{path}: not the judge's store, or one of 0.1.0, which can no longer be read"
+                )
             with closing(open_store(copy)) as store:
                 if (
                     store.set_aside_at is not None
@@ -63,5 +70,5 @@ def starts(
                     if fnmatchcase(each, canary) and any(fnmatchcase(known, service) for known in names):
                         for generation, samples in store.generations(name, each):
                             yield each, generation, samples
-        except (OSError, StoreError) as error:
+        except (OSError, StoreError, sqlite3.Error) as error:
             raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None

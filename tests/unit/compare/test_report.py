@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -294,6 +295,7 @@ def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path,
         (["a/gpu.sqlite", "gpu.sqlite"], "gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE"),
         (["none.sqlite"], "none.sqlite: cannot be read (No such file"),
         (["empty.sqlite"], "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs"),
+        (["older.sqlite"], "older.sqlite: not the judge's store, or one of 0.1.0, which can no longer be read"),
         (["gpu.sqlite", "--html", "pipe"], "--html: `pipe` is a device or a pipe; name a file"),
     ],
 )  # fmt: skip
@@ -302,6 +304,8 @@ def test_what_is_wrong_is_one_line(
 ) -> None:
     sample(tmp_path / "gpu.sqlite", {})
     open_store(tmp_path / "empty.sqlite").close()
+    older = Path(__file__).parents[2] / "golden/store_schema_1.sqlite.gz"
+    (tmp_path / "older.sqlite").write_bytes(gzip.decompress(older.read_bytes()))
     journal("old.jsonl", [0.02], count=2)
     journal("zero.jsonl", [0.02], count=2, latencies=(0.0,))
     (tmp_path / "empty.jsonl").touch()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from infercanary.exporter.judging.thread import Judging
 from infercanary.store.sqlite import SqliteDatabase
@@ -63,16 +64,16 @@ def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt: Path) -> None:
 def test_it_is_shown_also_where_no_new_file_could_be_begun_at_first(
     corrupt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SqliteDatabase._open_file
+    real = SqliteDatabase._connect
 
-    def opens(database: SqliteDatabase) -> sqlite3.Connection:
+    def connect(database: SqliteDatabase) -> Connection:
         if not corrupt.exists():
             raise sqlite3.OperationalError("database or disk is full")
         return real(database)
 
     judging = Judging(corrupt)
     with monkeypatch.context() as full:
-        full.setattr(SqliteDatabase, "_open_file", opens)
+        full.setattr(SqliteDatabase, "_connect", connect)
         judging.turn()
         assert value(judging, "infercanary_store_up") == 0
     judging.turn()
