@@ -98,7 +98,7 @@ class Store:
         """When the last corrupt file that still lies beside the store's was set aside, if any: a Unix time."""
         return self._database.set_aside_at
 
-    def transaction(self) -> AbstractContextManager[object]:
+    def transaction(self) -> AbstractContextManager[Connection]:
         """Keep what is done within it as a whole or, after an exception, not at all.
 
         Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
