@@ -30,6 +30,15 @@ def is_older(version: str, shown: str) -> bool:
     return version < SCHEMA
 
 
+def make(connection: Connection) -> None:
+    """Make the tables of :mod:`.schema` in an empty database, within the caller's transaction."""
+    from infercanary.store import schema
+
+    schema.metadata.create_all(connection, checkfirst=False)
+    connection.execute(schema.schema.insert(), {"version_num": schema.SCHEMA})
+    connection.execute(schema.clock.insert(), {"age": 0.0})
+
+
 def upgrade(connection: Connection) -> None:
     """Bring the tables from the schema that they are in to the newest, within the caller's transaction."""
     from alembic.migration import MigrationContext

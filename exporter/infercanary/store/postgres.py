@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, exc, func, insert, inspect, select
+from sqlalchemy import Connection, Engine, create_engine, exc, func, inspect, select
 from sqlalchemy.pool import NullPool
 
 from infercanary.store import migrate, queries, schema
@@ -170,8 +170,7 @@ class PostgresDatabase:
                 f"{self.shown}: has tables of 0.1.0, which cannot be read; name an empty database"
             )
         else:
-            schema.metadata.create_all(connection, checkfirst=False)
-            connection.execute(insert(schema.schema), {"version_num": schema.SCHEMA})
+            migrate.make(connection)
         connection.exec_driver_sql("COMMIT")
 
 

@@ -58,7 +58,7 @@ def _id_of(table: str, **more: Any) -> Column[int]:
 # Which revision the tables are in; by Alembic's name, for it reads and writes it.
 schema = Table("infercanary_schema", metadata, Column("version_num", Text, primary_key=True))
 
-# One row, in SQLite alone: the last time that was given, and how long exporters have watched, whatever the clock was.
+# One row, which SQLite alone uses: the last time that was given, and how long exporters have watched by then.
 clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
 
 # began: when it started, or later than all that is known of the container's start before. seen: an age of the store, in

@@ -12,10 +12,10 @@ import sqlite3
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import structlog
-from sqlalchemy import URL, Connection, create_engine, insert, select
+from sqlalchemy import URL, Connection, create_engine, select
 from sqlalchemy.exc import DatabaseError, DBAPIError
 from sqlalchemy.pool import NullPool
 
@@ -86,7 +86,7 @@ class SqliteDatabase:
         if self._is_gone():
             discard(connection)
             raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
-        _driver(connection).execute("BEGIN IMMEDIATE")
+        connection.connection.cursor().execute("BEGIN IMMEDIATE")
 
     def in_transaction(self, driver: Any) -> bool:
         """Return whether the transaction is still open: SQLite ends it by itself, as where the disk is full."""
@@ -106,7 +106,7 @@ class SqliteDatabase:
     def size(self, connection: Connection) -> int:
         """Return the bytes of the database, without what still is in its log."""
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
-        [(size,)] = _driver(connection).execute(pages)
+        [(size,)] = connection.connection.cursor().execute(pages)
         return int(size)
 
     def age(self, connection: Connection, now: float | None) -> float:
@@ -147,7 +147,8 @@ class SqliteDatabase:
                 connection.exec_driver_sql(f"PRAGMA {pragma}")
             if version is None or migrate.is_older(version, self.shown):
                 connection.exec_driver_sql("BEGIN EXCLUSIVE")
-                (self._make if version is None else migrate.upgrade)(connection)
+                connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
+                (migrate.make if version is None else migrate.upgrade)(connection)
                 connection.exec_driver_sql("COMMIT")
             _retype(connection)
             connection.exec_driver_sql("PRAGMA foreign_keys = ON")
@@ -180,12 +181,6 @@ class SqliteDatabase:
         if schema.schema.name not in names:
             return _OF_0_1_0
         return str(connection.execute(select(schema.schema.c.version_num)).scalar_one())
-
-    def _make(self, connection: Connection) -> None:
-        connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
-        schema.metadata.create_all(connection, checkfirst=False)
-        connection.execute(insert(schema.schema), {"version_num": schema.SCHEMA})
-        connection.execute(insert(schema.clock), {"now": None, "age": 0.0})
 
     def _explain(self, error: BaseException) -> str:
         text, path = str(error), self._path
@@ -248,12 +243,6 @@ def _retype(connection: Connection) -> None:
         connection.exec_driver_sql(f"UPDATE OR IGNORE {table.name} SET {casts} WHERE {odd}")  # noqa: S608 - constants
         connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {odd}")  # noqa: S608 - another row has its name
     connection.exec_driver_sql(f"UPDATE clock SET age = 0.0 WHERE NOT abs(age) < {_MOST}")  # noqa: S608 - a constant
-
-
-def _driver(connection: Connection) -> sqlite3.Connection:
-    """Return the driver's connection: twice in each transaction SQLAlchemy would take longer than SQLite itself."""
-    driver: Any = connection.connection.driver_connection
-    return cast("sqlite3.Connection", driver)
 
 
 def _is_corrupt(error: object) -> bool:

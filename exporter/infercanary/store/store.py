@@ -98,7 +98,7 @@ class Store:
         """When the last corrupt file that still lies beside the store's was set aside, if any: a Unix time."""
         return self._database.set_aside_at
 
-    def transaction(self) -> AbstractContextManager[object]:
+    def transaction(self) -> AbstractContextManager[Connection]:
         """Keep what is done within it as a whole or, after an exception, not at all.
 
         Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
@@ -114,19 +114,12 @@ class Store:
         if self.fleet is not None:
             self.fleet.close()
 
-    # Runs --------------------------------------------------------------------------------------------------------
-
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
         """Keep ``samples``, in any order, of ``generation``, and return how many of them are new.
 
-        Each is taken once, by namespace, service, container, boot id and sequence. The last values of ``generation``
-        are kept, but for ``started_at``, which stays. A container's earlier start is to be taken before its later one:
-        where the clock was set back between them, only this order shows which came first. A run that comes only after
-        later ones were merged is left out.
-
-        Args:
-            generation: The start, as it is known by now.
-            samples: Its runs, of any canaries.
+        Each is taken once, by namespace, service, container, boot id and sequence; one that comes after later runs were
+        merged is left out. Of ``generation`` the last values are kept, but for ``started_at``. A container's earlier
+        start is to be taken before its later one: where the clock was set back, only this order tells which came first.
         """
         several = by_canary(sorted(samples, key=attrgetter("sequence")))
         with self.session.transaction() as connection:
@@ -136,11 +129,7 @@ class Store:
         return new
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
-        """Return service and canary of each canary that ran, sorted.
-
-        Args:
-            services: Of these services alone; None for all.
-        """
+        """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
         rows = self.session.rows(queries.canaries(services))
         return sorted((ServiceKey(namespace, service), canary) for namespace, service, canary in rows)
 
@@ -225,17 +214,10 @@ class Store:
             self._sweep()
             self._swept_at = self._age
 
-    # Documents ---------------------------------------------------------------------------------------------------
-
     def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
         """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
 
-        Args:
-            service: The documents go when the store no longer knows the canary.
-            canary: Its name.
-            kind: A name that its reader knows.
-            at: A Unix time.
-            body: Any bytes.
+        ``at`` is a Unix time. The documents go when the store no longer knows the canary.
 
         Raises:
             LeaseLost: The store is shared, and this process does not judge the service.
@@ -252,8 +234,6 @@ class Store:
         """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
         key = {**named(service), "canary": canary, "kind": kind}
         return [Document(*row) for row in self.session.rows(queries.HISTORY, key)]
-
-    # Inside ------------------------------------------------------------------------------------------------------
 
     def _write_start(self, connection: Connection, generation: Generation) -> int:
         """Add the start or bring it up to date, and return its id."""
@@ -400,11 +380,6 @@ def open_store(
     location: str | os.PathLike[str] | None, keep: Retention | None = None, *, holder: str | None = None
 ) -> Store:
     """Return the store at ``location``, which the caller closes; a file is open and readable.
-
-    Args:
-        location: As for :func:`check`.
-        keep: How much is kept; None for the default of that kind.
-        holder: Identifies this process among those that share the database; None for a random name.
 
     Raises:
         StoreError: There is no such kind, or the file cannot be opened: another exporter holds it, a newer version

@@ -55,8 +55,8 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
                 *_surplus(older, OPENING, max(0, openings)),
                 *_surplus(window[::-1], FIRST, first),  # windows that became one have more of them
             ]
-            for each in reversed(surplus):  # the oldest first: its runs are the image's first
-                room -= _replace(connection, *each, room=room)
+            for one, tier, count in reversed(surplus):  # the oldest first: its runs are the image's first
+                room -= _replace(connection, one, tier, count, room)
         for tier, rows, whole in (
             (BLOCKS, keep.blocks, HOUR),
             (HOURS, keep.hours, 1),
