@@ -275,7 +275,7 @@ def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
 def test_the_lease_of_another_is_not_waited_for(stores: list[Store], fleets: list[Fleet]) -> None:
     first, second, _ = fleets
     first.hold({SEARCH})
-    with stores[0].transaction() as connection:
+    with stores[0].session.transaction() as connection:
         first.claim(connection, SEARCH)
         assert second.hold({SEARCH, RANK}) == {RANK}
 
