@@ -363,10 +363,10 @@ def main(turns: int, days: int, services: int, other: str | None, rounds: int) -
         )
         for path in (None, other) if other else (None,):
             found = measured(delays, path, server.database(), 5, services)
-            last = found[int(0.99 * (len(found) - 1))]
+            late = found[int(0.99 * (len(found) - 1))]
             print(
                 f"{'other' if path else 'this'}: 24th run to published verdict, {len(found)} of {services} services, "
-                f"5 exporters: median {statistics.median(found):.1f} s, p99 {last:.1f} s, most {found[-1]:.1f} s"
+                f"5 exporters: median {statistics.median(found):.1f} s, p99 {late:.1f} s, most {found[-1]:.1f} s"
             )
 
 

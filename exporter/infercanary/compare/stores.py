@@ -54,8 +54,8 @@ def starts(
         try:
             for file in files:
                 shutil.copy(file, folder)
-            with closing(sqlite3.connect(copy)) as file:
-                tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master")]
+            with closing(sqlite3.connect(copy)) as connection:
+                tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
             if "infercanary_schema" not in tables:
                 raise UsageError(
                     f"{path}: not the judge's store, or one of 0.1.0, which can no longer be read"
