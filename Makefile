@@ -47,7 +47,7 @@ fuzz: .venv/dev ## each door with inputs that are drawn, for SECONDS=60 each; wh
 coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by package
 	.venv/bin/python tests/tools/coverage_by_package.py run $(ARGS)
 
-mutation: .venv/mutation ## mutation testing of judge/; goes on where it stopped: benchmarks/results/mutation.md
+mutation: .venv/mutation ## mutation testing of judge/, or ARGS="--package store"; goes on where it stopped: benchmarks/results/mutation.md
 	.venv/bin/python tests/tools/mutation.py $(ARGS)
 
 lint: .venv/dev ## ruff, mypy --strict, the import contracts

@@ -5,24 +5,31 @@ is one. So the cost of a run is measured with 10, 40 and 160 hosts in the databa
 fleet is extrapolated from that. Beside it, in the same run: plain INSERTs of the same bytes, a row each, into a table
 with the same key; and SQLite, as one host writes it.
 
-Then what one container keeps, and how long a verdict takes: exporters with their own threads and their own pace.
+Then what a judgement costs with its reads, what one container keeps, and how long a verdict takes: exporters with their
+own threads and their own pace.
+
+``--other TREE/probe:TREE/exporter`` measures another checkout too, in turn with this one. Each measurement is a process
+of its own, which imports ``open_store`` from ``infercanary.store.store``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+import msgspec
 import numpy as np
 import psycopg
 import structlog
@@ -31,11 +38,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/tools"))
 from postgres import Postgres, running
 
 from infercanary.contract.report import Run
+from infercanary.exporter.judging import ownership
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store.postgres import Location, PostgresStore
 from infercanary.store.records import encode
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 
 _CONTAINERS, _CANARIES = 8, 3
 _RUNS = _CONTAINERS * _CANARIES // 2  # in a batch: an exporter stores each 5 s, a canary runs each 10 s
@@ -52,7 +59,7 @@ _PAGE = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
-    """Of one run, in seconds of CPU and of time."""
+    """Of one run or judgement, in seconds of CPU and of time."""
 
     database: float
     exporter: float
@@ -86,27 +93,25 @@ def batch(host: int, turn: int, rng: np.random.Generator) -> Iterator[tuple[Gene
         yield start(host, container), runs
 
 
-def cpu_of(server: Postgres) -> float:
-    """CPU seconds of the server's processes that live, and of those that ended."""
+def cpu_of(server: int) -> float:
+    """CPU seconds of the processes of a server that live, and of those that ended; of none for 0."""
     total = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(folder.name) == server.pid or int(fields[1]) == server.pid:
-            own = int(folder.name) == server.pid
+        if server in (int(folder.name), int(fields[1])):
+            own = int(folder.name) == server
             total += sum(map(int, fields[11:15] if own else fields[11:13])) / _PAGE
     return total
 
 
-def written(server: Postgres, url: str, hosts: int, turns: int) -> Cost:
+def written(server: int, url: str, hosts: int, turns: int) -> Cost:
     """So many hosts store what they have, in turn, one transaction a host."""
     rng = np.random.default_rng(1)
     with ExitStack() as stack:
-        stores = [
-            stack.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(min(hosts, 10))
-        ]
+        stores = [stack.enter_context(closing(open_store(url))) for _ in range(min(hosts, 10))]
         ready = [(host, [*batch(host, turn, rng)]) for turn in range(turns) for host in range(hosts)]
         new = 2 * hosts  # the first two turns make the starts
         for host, parts in ready[:new]:
@@ -119,14 +124,14 @@ def written(server: Postgres, url: str, hosts: int, turns: int) -> Cost:
         return Cost((cpu_of(server) - before) / runs, spent / runs, passed / runs)
 
 
-def take(store: PostgresStore | SqliteStore, parts: list[tuple[Generation, list[Sample]]]) -> None:
+def take(store: Store, parts: list[tuple[Generation, list[Sample]]]) -> None:
     """As the exporter's thread does it."""
     with store.transaction():
         for generation, samples in parts:
             store.take(generation, samples)
 
 
-def inserted(server: Postgres, url: str, hosts: int, turns: int) -> Cost:
+def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
     """The same bytes by a plain INSERT for each run, one transaction a host."""
     rng = np.random.default_rng(1)
     with psycopg.connect(url, autocommit=True) as db:
@@ -154,12 +159,12 @@ def inserted(server: Postgres, url: str, hosts: int, turns: int) -> Cost:
         return Cost((cpu_of(server) - before) / runs, own / runs, began / runs)
 
 
-def in_a_file(turns: int) -> Cost:
+def in_a_file(server: int, url: str, turns: int) -> Cost:
     """One host, as it writes its own file."""
     rng = np.random.default_rng(1)
     with (
         tempfile.TemporaryDirectory() as folder,
-        closing(SqliteStore.open(Path(folder) / "store.db")) as store,
+        closing(open_store(Path(folder) / "store.db")) as store,
     ):
         ready = [[*batch(0, turn, rng)] for turn in range(turns)]
         own, began = time.process_time(), time.perf_counter()
@@ -169,24 +174,75 @@ def in_a_file(turns: int) -> Cost:
         return Cost(0.0, (time.process_time() - own) / runs, (time.perf_counter() - began) / runs)
 
 
+def judged(server: int, location: str, services: int, rounds: int) -> Cost:
+    """Judge services of 4 replicas with an upgrade and 600 runs of each image, again and again as runs come."""
+    keys = [ServiceKey("", f"s-{number}") for number in range(services)]
+    rng = np.random.default_rng(1)
+    starts = [
+        Generation(
+            service=key.name, container=f"{key.name}-{replica}", boot_id=image, started_at=_T + 6000 * number,
+            host=f"h-{replica}", image_id=image,
+        )
+        for key in keys for replica in range(4) for number, image in enumerate(("old", "new"))
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        place = location or str(Path(folder) / "store.db")
+        with closing(open_store(place)) as store:
+            for start in starts:
+                runs = [sample("c", number, rng) for number in range(600)]
+                later = [
+                    msgspec.structs.replace(run, started_at=run.started_at + start.started_at - _T)
+                    for run in runs
+                ]
+                take(store, [(start, later)])
+        ownership._SHARE_SECONDS = 0.0
+        judging = Judging(place, host="h-0")
+        judging.watched = frozenset(keys)
+        own = before = began = 0.0
+        for number in range(rounds + 1):
+            if number == 1:  # all was read and judged once
+                own, before, began = time.process_time(), cpu_of(server), time.perf_counter()
+            for start in starts[1::2]:
+                at = start.started_at + 10 * (600 + number)
+                run = Run(
+                    sequence=600 + number,
+                    canary="c",
+                    scheduled_at=at,
+                    started_at=at,
+                    outcome="ok",
+                    latencies=(0.02,) * 5,
+                )
+                judging.submit(start, [], [run])
+            judging._seen.clear()
+            judging.turn()
+            while judging._unfinished:
+                judging.turn()
+        assert len(judging.findings) == services
+        count = services * rounds
+        return Cost(
+            (cpu_of(server) - before) / count,
+            (time.process_time() - own) / count,
+            (time.perf_counter() - began) / count,
+        )
+
+
 def kept(server: Postgres, days: int) -> tuple[int, int]:
     """Rows and bytes that one canary of one container has after so many days; thinned as an exporter does it."""
     url = server.database()
     rng = np.random.default_rng(1)
-    with closing(PostgresStore(Location.of(url))) as store:
+    with closing(open_store(url)) as store:
+        assert store.fleet is not None
         store.fleet.hold({ServiceKey("", "service-0")})
         for quarter in range(days * 96):
             store.take(start(0, 0), [sample("canary", 90 * quarter + n, rng) for n in range(90)])
             store.thin(0.0)
-        [(rows,)] = store.session.rows("SELECT count(*) FROM sample")
-        server.sql("VACUUM FULL", url)
-        [(size,)] = store.session.rows("SELECT pg_total_relation_size('sample')")
-    return int(rows), int(size)
+    server.sql("VACUUM FULL", url)
+    rows = server.sql("SELECT count(*) FROM sample", url)
+    return int(rows), int(server.sql("SELECT pg_total_relation_size('sample')", url))
 
 
-def delays(server: Postgres, exporters: int, services: int) -> list[float]:
+def delays(url: str, exporters: int, services: int) -> list[float]:
     """Seconds from a service's 24th run of a new image, as its exporter polled it, to the published verdict on it."""
-    url = server.database()
     keys = [ServiceKey("", f"s-{n}") for n in range(services)]
     judges = [Judging(url, host=f"h-{n}") for n in range(exporters)]
     for judge in judges:
@@ -238,30 +294,55 @@ def delays(server: Postgres, exporters: int, services: int) -> list[float]:
     return sorted(found)
 
 
+COSTS: dict[str, Callable[..., object]] = {
+    cost.__name__: cost for cost in (written, inserted, in_a_file, judged, delays)
+}
+
+
+def measured(cost: Callable[..., object], path: str | None, *arguments: object) -> list[float]:
+    """Return what a function of :data:`COSTS` returns in a process of its own, with this PYTHONPATH if one is given."""
+    command = [sys.executable, __file__, cost.__name__, *map(json.dumps, arguments)]
+    environment = os.environ if path is None else {**os.environ, "PYTHONPATH": path}
+    values: list[float] = json.loads(subprocess.check_output(command, env=environment))
+    return values
+
+
 @click.command()
 @click.option("--turns", default=24, show_default=True, help="Of 5 s, that each host stores.")
 @click.option("--days", default=10, show_default=True, help="Of one container's runs.")
 @click.option("--services", default=40, show_default=True, help="That are upgraded.")
-def main(turns: int, days: int, services: int) -> None:
+@click.option("--other", help="PYTHONPATH of another checkout, which is measured in turn with this one.")
+@click.option("--rounds", default=1, show_default=True, help="Of each measurement; their median is shown.")
+def main(turns: int, days: int, services: int, other: str | None, rounds: int) -> None:
     """Measure PostgreSQL as the store of a fleet."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with running(**_SERVED) as server:
-        print(f"{server.sql('SHOW server_version')}; fsync on; one connection writes at a time; µs a run")
-        costs = []
-        for hosts in (10, 40, 160):
-            cost = written(server, server.database(), hosts, turns)
-            costs.append((hosts, cost))
-            print(
-                f"{hosts:4} hosts: database's CPU {cost.database * 1e6:6.1f}, "
-                f"exporters' CPU {cost.exporter * 1e6:6.1f}, "
-                f"{1 / cost.passed:7.0f} runs a second"
-            )
-        plain = inserted(server, server.database(), 40, turns)
-        print(
-            f"plain INSERTs: database's CPU {plain.database * 1e6:6.1f}, client's {plain.exporter * 1e6:6.1f}"
-        )
-        file = in_a_file(200)
-        print(f"SQLite, one host: CPU {file.exporter * 1e6:6.1f} of the exporter")
+        print(f"{server.sql('SHOW server_version')}; fsync on; one connection writes at a time")
+
+        def compare(cost: Callable[..., object], *arguments: object, database: bool = True) -> Cost:
+            """Measure this checkout and the other one in turn; print the medians, and return this one's."""
+            sides: dict[str | None, list[list[float]]] = {None: []} | ({other: []} if other else {})
+            for _ in range(rounds):
+                for path, values in sides.items():
+                    place = (server.pid, server.database()) if database else (0, "")
+                    values.append(measured(cost, path, *place, *arguments))
+            costs = {
+                path: Cost(*map(statistics.median, zip(*values, strict=True)))
+                for path, values in sides.items()
+            }
+            for path, found in costs.items():
+                print(
+                    f"{cost.__name__} {' '.join(map(str, arguments)):8} {'' if database else 'SQLite ':7}"
+                    f"{'other' if path else 'this':6}µs of CPU: database {found.database * 1e6:8.1f}, "
+                    f"exporter {found.exporter * 1e6:8.1f}; {1 / found.passed:8.1f} a second",
+                    flush=True,
+                )
+            return costs[None]
+
+        costs = [(hosts, compare(written, hosts, turns)) for hosts in (10, 40, 160)]
+        compare(inserted, 40, turns)
+        compare(in_a_file, 200, database=False)
+        compare(judged, 10, 5)
+        compare(judged, 10, 5, database=False)
         (few, first), (many, last) = costs[0], costs[-1]
         slope = (last.database - first.database) / np.log2(many / few)
         fleet = last.database + slope * np.log2(_FLEET_HOSTS / many)
@@ -280,12 +361,18 @@ def main(turns: int, days: int, services: int) -> None:
         print(
             f"a container-year of one image: at most {most} rows, {most * size / rows / 1e6:.1f} MB a canary"
         )
-        found = delays(server, 5, services)
-        print(
-            f"24th run to published verdict, {len(found)} of {services} services, 5 exporters: median "
-            f"{statistics.median(found):.1f} s, p99 {found[int(0.99 * (len(found) - 1))]:.1f} s, most {found[-1]:.1f} s"
-        )
+        for path in (None, other) if other else (None,):
+            found = measured(delays, path, server.database(), 5, services)
+            late = found[int(0.99 * (len(found) - 1))]
+            print(
+                f"{'other' if path else 'this'}: 24th run to published verdict, {len(found)} of {services} services, "
+                f"5 exporters: median {statistics.median(found):.1f} s, p99 {late:.1f} s, most {found[-1]:.1f} s"
+            )
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] and sys.argv[1] in COSTS:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+        print(json.dumps(COSTS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))
+    else:
+        main()

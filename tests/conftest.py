@@ -37,7 +37,14 @@ MOST_BESIDE_CUDA = 3 << 30
 SHARED_STACK = PurePosixPath("tests/stack")
 SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
 ORDER = {
-    SHARED_STACK: ("test_compose", "test_ghosts", "test_dashboards", "test_recovery", "test_ways"),
+    SHARED_STACK: (
+        "test_compose",
+        "test_ghosts",
+        "test_dashboards",
+        "test_recovery",
+        "test_ways",
+        "test_fleet",
+    ),
     SHARED_CLUSTER: (
         "test_cluster",
         "test_install",

@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import structlog
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from stores import generation, samples
 
 from infercanary.client.fetch import PollError, fetch, open_session, read
 from infercanary.client.limits import Limits
@@ -30,7 +31,7 @@ from infercanary.compare import journal
 from infercanary.exporter import expose, guard
 from infercanary.exporter.config import check
 from infercanary.store.base import StoreError
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 CORPUS = Path(__file__).parent / "corpus"
 _INPUTS = 200
@@ -71,17 +72,15 @@ def store(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "judge.sqlite"
         path.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-        with suppress(StoreError):
-            found = SqliteStore.open(path)
-            try:
-                for service, canary in found.canaries():
-                    found.generations(service, canary)
-                    found.starts(service)
-                    found.history(service, canary, "finding")
-                found.last_runs("")
-                found.thin(2e9)
-            finally:
-                found.close()
+        with suppress(StoreError), closing(open_store(path)) as found:
+            for service, canary in found.canaries():
+                found.generations(service, canary, most_bytes=10_000)
+                found.taken(service, canary)
+                found.starts(service)
+                found.history(service, canary, "verdict")
+            found.last_runs("")
+            found.take(generation(), samples(20, 60))
+            found.thin(2e9)
 
 
 def http_answer(data: bytes) -> None:

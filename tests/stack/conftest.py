@@ -96,6 +96,7 @@ def _impatient(folder: Path) -> Path:
         },
         "classify": {"environment": environment},
         "moderate": {"environment": environment},
+        **{f"fleet-{name}": {"environment": environment} for name in ("embed-1", "embed-2", "rank", "tag")},
         "alert-webhook": webhook(),
     }
     override = folder / "compose.yml"

@@ -21,7 +21,7 @@ from infercanary.contract.report import Run
 from infercanary.exporter.judging.store_metrics import STORE_UP, STORED
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, ServiceKey
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 REPORTS = 4
 RUNS = 8  # in each
@@ -68,7 +68,7 @@ def _values(judging: Judging) -> dict[str, float]:
 
 
 def _stored(path: Path) -> list[int]:
-    with closing(SqliteStore.open(path)) as store:
+    with closing(open_store(path)) as store:
         assert store.set_aside_at is None
         return [s.sequence for _, samples in store.generations(S, "c") for s in samples]
 

@@ -1,8 +1,9 @@
-"""Mutation testing of the judge: change one thing in its code, and see whether a test fails.
+"""Mutation testing: change one thing in the code of a package, and see whether a test of it fails.
 
 ``make mutation`` tries a sample of all mutants of `judge/`, drawn once by a seed, and records the score in
-benchmarks/results/mutation.md. Results are kept in build/mutation until the judge or its tests change, so a larger
-``--sample``, or a run after an interruption, tries only the rest. ``--module upgrade`` takes mutants of one module.
+benchmarks/results/mutation.md; ``ARGS="--package store"`` those of another package. Results are kept in build/mutation
+until the package or its tests change, so a larger ``--sample``, or a run after an interruption, tries only the rest.
+``--module upgrade`` takes mutants of one module.
 """
 
 from __future__ import annotations
@@ -26,35 +27,44 @@ from scipy.stats import binomtest
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build/mutation"
 TREE = BUILD / "tree"
-JUDGE = "exporter/infercanary/judge"
-TESTS = "tests/unit/judge"
+PACKAGES = ("judge", "store", "client")
 TABLE = ROOT / "benchmarks/results/mutation.md"
-HEAD = """# Mutation testing of the judge
+HEAD = """# Mutation testing
 
-A mutant is the judge with one change: a sign, a number, a condition, a statement. It is killed where a test of
-`tests/unit/judge` fails. `make mutation` draws a sample by a seed and writes this table; a survivor is either a missing
-test or a change that makes no difference.
+A mutant is a package with one change: a sign, a number, a condition, a statement. It is killed where one of the
+package's tests in `tests/unit` fails. `make mutation` draws a sample by a seed and writes this table; a survivor is
+either a missing test or a change that makes no difference.
 
 """
 # `X | None` in a signature is never evaluated, and no test can see it.
 LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_",)
-SECONDS = 120  # for the tests of one mutant; without a mutation they take a quarter of it
+SECONDS = 240  # for the tests of one mutant; without a mutation they take a quarter of it
 
 
-def copy() -> Path:
-    """A copy of the tree to mutate; the session of results that belongs to these sources."""
+def sources(package: str) -> str:
+    """Return the folder of a package."""
+    return f"exporter/infercanary/{package}"
+
+
+def tests(package: str) -> str:
+    """Return the folder of a package's tests."""
+    return f"tests/unit/{package}"
+
+
+def copy(package: str) -> Path:
+    """Copy the tree to mutate, and return the session of results that belongs to these sources."""
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     files = [name for name in listed.splitlines() if (ROOT / name).is_file()]
     digest = hashlib.sha256()
     for name in sorted(files):
-        if name.startswith((JUDGE, TESTS, "tests/golden")):
+        if name.startswith((sources(package), tests(package), "tests/golden", "tests/tools")):
             digest.update(name.encode() + (ROOT / name).read_bytes())
     shutil.rmtree(TREE, ignore_errors=True)
     for name in files:
         if name.startswith(("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/")):
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, TREE / name)
-    return BUILD / f"{digest.hexdigest()[:16]}.sqlite"
+    return BUILD / f"{package}-{digest.hexdigest()[:16]}.sqlite"
 
 
 def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
@@ -92,10 +102,10 @@ def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[
     return counts, sorted(survivors)
 
 
-def table(counts: Counter[str], possible: Counter[str], survivors: list[str], sampled: str) -> str:
-    """The page, in Markdown."""
+def section(counts: Counter[str], possible: Counter[str], survivors: list[str], sampled: str) -> str:
+    """Return what the page says of a package, in Markdown."""
     lines = [
-        f"{HEAD}Sampled: {sampled}.",
+        f"Sampled: {sampled}.",
         "",
         "| module | mutants | tried | killed | score |",
         "|---|---:|---:|---:|---:|",
@@ -111,6 +121,12 @@ def table(counts: Counter[str], possible: Counter[str], survivors: list[str], sa
     return "\n".join(lines)
 
 
+def page(text: str, package: str, section: str) -> str:
+    """Return the page with another section of a package."""
+    parts = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:]) | {package: section}
+    return HEAD + "\n".join(f"## {name}\n\n{part.strip()}\n" for name, part in sorted(parts.items()))
+
+
 def main() -> int:
     """Try the sample's mutants that were not tried yet, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -118,18 +134,20 @@ def main() -> int:
         "--sample", type=int, default=100, help="how many mutants (default: %(default)s); 0: all"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--module", default="", help="of the judge; all, where none is named")
+    parser.add_argument("--package", default="judge", choices=PACKAGES)
+    parser.add_argument("--module", default="", help="of the package; all, where none is named")
     arguments = parser.parse_args()
-    session = copy()
+    package = arguments.package
+    session = copy(package)
     os.chdir(TREE)
     os.environ["PYTHONPATH"] = os.pathsep.join((str(TREE / "probe"), str(TREE / "exporter")))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may be as old, and as long, as its original
-    command = f"{sys.executable} -m pytest -q -x -n 0 {TESTS}"
+    command = f"{sys.executable} -m pytest -q -x -n 0 {tests(package)}"
     subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
-    sources = [path for path in sorted(Path(JUDGE).rglob("*.py")) if path.name != "__init__.py"]
+    modules = [path for path in sorted(Path(sources(package)).rglob("*.py")) if path.name != "__init__.py"]
     with use_db(str(session), WorkDB.Mode.create) as database:
         if not database.num_work_items:
-            init(sources, database, {})
+            init(modules, database, {})
         every = mutants(database, arguments.module, arguments.seed)
         chosen = every[: arguments.sample or None]
         tried = {job for job, _ in database.results}
@@ -147,8 +165,8 @@ def main() -> int:
         f"{len(chosen)} of {len(every)} mutants of {arguments.module or 'all modules'}, seed {arguments.seed}, "
         f"at commit {commit}"
     )
-    TABLE.write_text(table(counts, possible, survivors, sampled))
-    print(f"{counts['all killed']} of {counts['all']} mutants killed; {TABLE.relative_to(ROOT)}")
+    TABLE.write_text(page(TABLE.read_text(), package, section(counts, possible, survivors, sampled)))
+    print(f"{package}: {counts['all killed']} of {counts['all']} mutants killed; {TABLE.relative_to(ROOT)}")
     return 0
 
 

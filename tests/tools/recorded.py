@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from infercanary.judge.model import Generation, Sample, Start
-from infercanary.store.kinds import open_store
+from infercanary.store.store import open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

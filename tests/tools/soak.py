@@ -17,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import stores
 import structlog
 from aiohttp import web
 
@@ -28,7 +29,6 @@ from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe
 from infercanary.exporter.judging.thread import Judging
 from infercanary.probe.measures import resident
-from infercanary.store.sqlite import SqliteStore
 
 STEP = 5  # seconds of a step of the clock
 RUN_SECONDS, SCRAPE_SECONDS, HOUR = 10, 15, 3600
@@ -149,10 +149,7 @@ async def _serve(app: web.Application, stack: list[web.AppRunner]) -> str:
 def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
     """What is there now."""
     gc.collect()
-    store = judging._store
-    assert isinstance(store, SqliteStore)
-    with store.session.work() as db:
-        (rows,) = db.execute("SELECT count(*) FROM sample").fetchone()
+    assert judging._store is not None
     values = {family.name: family.points[0].value for family in judging.families() if family.points}
     stored = values["infercanary_stored_runs_total"]
     assert isinstance(stored, float)
@@ -161,7 +158,7 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
         resident=resident(),
         store=path.stat().st_size,
         log=path.with_name(path.name + "-wal").stat().st_size,
-        rows=rows,
+        rows=stores.count(judging._store),
         scrape=len(scrape),
         tasks=len(asyncio.all_tasks()),
         objects=len(gc.get_objects()),

@@ -6,28 +6,27 @@ import os
 import sys
 from pathlib import Path
 
-from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store import database
+from stores import generation, samples
+
+from infercanary.judge.model import ServiceKey
+from infercanary.store import sqlite
 from infercanary.store.retention import Retention
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 
 S = ServiceKey("", "s")
 RUNS = 10  # in a batch, of each of two containers
 _STARTS = 40  # batches in a start
 # So little is kept that it is thinned and swept again and again.
-KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=20, first=120, first_most=120, blocks=4, hours=2)
+KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, blocks=4, hours=2)
 
 
-def take(store: SqliteStore, batch: int) -> int:
+def take(store: Store, batch: int) -> int:
     """Keep a batch in one transaction: runs of two containers, one of which starts anew at times, and a document."""
-    numbers = range(RUNS * (batch - 1), RUNS * batch)
-    runs = [Sample(n, "c", 10.0 * n, "ok", 0.01, 9, {"compute": 0.009}) for n in numbers]
+    runs = samples(RUNS * (batch - 1), RUNS * batch, canary="c")
     with store.transaction():
         new = 0
         for name, boot in (("a", "a"), ("b", f"b-{batch // _STARTS}")):
-            start = Generation(
-                service="s", container=name, boot_id=boot, started_at=0.0, environment={"torch": boot}
-            )
+            start = generation(boot, service=S.name, container=name, environment={"torch": boot})
             new += store.take(start, runs)
         if new:
             store.save(S, "c", "answer", float(batch), b"%d" % batch)
@@ -36,8 +35,8 @@ def take(store: SqliteStore, batch: int) -> int:
 
 def main(folder: Path, batches: int) -> None:
     """Write so many batches into ``store.db``, and how many are done into ``done``."""
-    database._WAL_PAGES = 24  # so that what is logged goes into the file often
-    store = SqliteStore.open(folder / "store.db", KEEP)
+    sqlite._WAL_PAGES = 24  # so that what is logged goes into the file often
+    store = open_store(folder / "store.db", KEEP)
     done = os.open(folder / "done", os.O_WRONLY | os.O_CREAT)
     for batch in range(1, batches + 1):
         take(store, batch)
@@ -46,7 +45,7 @@ def main(folder: Path, batches: int) -> None:
             store.thin(600.0 * batch)
         if batch % 50 == 0:
             store.close()
-            store = SqliteStore.open(folder / "store.db", KEEP)
+            store = open_store(folder / "store.db", KEEP)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from infercanary.command.settings import UsageError
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import StoreError
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 _MAGIC = b"SQLite format 3"
 _MAX_BYTES = 16 << 30
@@ -54,7 +54,13 @@ def starts(
         try:
             for file in files:
                 shutil.copy(file, folder)
-            with closing(SqliteStore.open(copy)) as store:
+            with closing(sqlite3.connect(copy)) as connection:
+                tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+            if "infercanary_schema" not in tables:
+                raise UsageError(
+                    f"{path}: not the judge's store, or one of 0.1.0, which can no longer be read"
+                )
+            with closing(open_store(copy)) as store:
                 if (
                     store.set_aside_at is not None
                 ):  # the exporter moved its log into the file while it was copied

@@ -19,7 +19,7 @@ from infercanary.contract.address import EVERY_ADDRESS
 from infercanary.contract.text import masked
 from infercanary.exporter.discovery.base import DiscoveryKind, registered, url_mistake
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.store import kinds as stores
+from infercanary.store import store as stores
 from infercanary.store.base import StoreError
 
 S = TypeVar("S")
@@ -96,7 +96,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def host_name(self) -> str:
         """What starts on this host have as its name; empty where the store is a file, which is of one host."""
-        if stores.scheme_of(self.store) == stores.DEFAULT_SCHEME:
+        if not stores.is_shared(self.store):
             return ""
         return self.host or os.environ.get("NODE_NAME", "") or platform.node()
 
@@ -186,8 +186,8 @@ def remarks(config: ExporterConfig) -> list[str]:
             "links.runbooks is empty: alerts link to no runbook; give the address by which people reach this exporter, "
             "such as http://gpu-1:9797/runbooks"
         )
-    if config.store and stores.scheme_of(config.store) == stores.DEFAULT_SCHEME:
-        folder = os.path.dirname(config.store.removeprefix(f"{stores.DEFAULT_SCHEME}://"))
+    if config.store and not stores.is_shared(config.store):
+        folder = os.path.dirname(config.store.removeprefix("sqlite://"))
         if folder and not os.path.isdir(folder):
             found.append(
                 f"store: no folder `{masked(folder)}` here; make it, or what was learned ends with the exporter"

@@ -63,22 +63,22 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """What tells it from others of its service and stays the same where it is started again: in Kubernetes the pod and
     its container."""
     boot_id: str
-    started_at: float
+    started_at: Moment
     namespace: str = ""
     image: str = ""
     image_id: str = ""
     image_digest: str = ""
     image_form: ImageForm = ""
     environment: dict[str, str] = {}
-    outputs: dict[str, tuple[float, ...]] = {}
-    cold_start: dict[str, dict[str, float]] = {}
+    outputs: dict[str, tuple[Finite, ...]] = {}
+    cold_start: dict[str, dict[str, Seconds]] = {}
     origin: Origin = NOWHERE
     """Words of the image's own labels: they decide nothing."""
     profiles: Packed = {}
     """Of each canary, the first and last profiles, as :func:`~infercanary.judge.profiles.pack` makes them."""
-    memory_kills: tuple[float, ...] = ()
+    memory_kills: tuple[Moment, ...] = ()
     """When the kernel ended its server for memory, as the exporter learned."""
-    ended_at: float = 0.0
+    ended_at: Moment = 0.0
     """When Docker or Kubernetes had its container no more, a Unix time; 0 where it may still run."""
     host: str = ""
     """That it ran on; empty where a store is of one host alone."""

@@ -1,1 +1,1 @@
-"""What verdicts rest on: each run once, thinned with age, in one SQLite file."""
+"""The store: each run once, thinned with age, and the verdicts; in an SQLite file, or in PostgreSQL for a fleet."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from infercanary.judge.policy import LIVE
@@ -11,15 +13,6 @@ FIRST_STARTS, LATEST_STARTS = 8, 56
 """Starts of each image in containers that no longer run, that a judgement reads: as many as are kept of one container.
 So its work does not grow where containers come and go under new names."""
 _IMAGES = 8  # with so many models each have starts of their own; weights may be drawn anew at each start
-
-
-class StartSize(NamedTuple):
-    """Bytes of a start, as it is kept."""
-
-    own: int
-    environment: Hashable
-    """Which one it is: starts that share it have it once."""
-    environment_bytes: int
 
 
 class StartSummary(NamedTuple):
@@ -64,17 +57,13 @@ def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:
     """
     newest = {start.container: start for start in starts}
     recent = [*dict.fromkeys(start.work for start in reversed(starts))][:_IMAGES]
-    groups: dict[tuple[str, bool], list[int]] = {}
-    chosen = []
+    groups: dict[tuple[object, ...], list[int]] = {}
     for place, start in enumerate(starts):
-        if not start.is_short and newest[start.container].runs_until >= now:
-            chosen.append(place)
-        else:
-            groups.setdefault((start.work if start.work in recent else "", start.is_short), []).append(place)
-    for places in groups.values():
-        first, rest = places[:FIRST_STARTS], places[FIRST_STARTS:]
-        chosen += first + rest[-LATEST_STARTS:]
-    return sorted(chosen)
+        runs = not start.is_short and newest[start.container].runs_until >= now
+        key = (place,) if runs else (start.work if start.work in recent else "", start.is_short)
+        groups.setdefault(key, []).append(place)
+    chosen = (places[:FIRST_STARTS] + places[FIRST_STARTS:][-LATEST_STARTS:] for places in groups.values())
+    return sorted(chain.from_iterable(chosen))
 
 
 def fair(wanted: Iterable[int], total: int) -> int:
@@ -100,24 +89,15 @@ def fair(wanted: Iterable[int], total: int) -> int:
     return total
 
 
-def first_that_fits(starts: Sequence[StartSize], total: int) -> int:
-    """From which start on all fit, the last one in any case.
+def newest_that_fit(sizes: Sequence[int], total: int) -> int:
+    """Return the number of the last starts that fit, at least 1: a probe may report as much of a start as fits into an
+    answer.
 
     Args:
-        starts: In order of time.
+        sizes: Bytes of each start, in order of time.
         total: Bytes.
-
-    Returns:
-        An index; that of the first start where all fit.
     """
-    known: set[Hashable] = set()
-    for place in range(len(starts) - 1, -1, -1):
-        one = starts[place]
-        total -= one.own + (0 if one.environment in known else one.environment_bytes)
-        known.add(one.environment)
-        if total < 0:
-            return min(place + 1, len(starts) - 1)
-    return 0
+    return max(1, bisect_right([*accumulate(reversed(sizes))], total))
 
 
 def ends(count: int, size: int, share: int) -> tuple[int, int]:

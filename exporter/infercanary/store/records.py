@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 import structlog
 
-from infercanary.contract.bounds import Finite, Moment, Seconds
-from infercanary.contract.vocabulary import current_tags
-from infercanary.judge.model import Generation, ImageForm, Sample
-from infercanary.judge.origin import NOWHERE, Origin
-from infercanary.judge.profiles import Packed, merged
+from infercanary.judge.model import Generation, Sample
+from infercanary.judge.profiles import merged
 from infercanary.store.retention import FAILED, OPENING, RAW
 
 log = structlog.get_logger(__name__)
@@ -24,29 +19,15 @@ MAX_CANARIES = 32
 """Of one start: a probe that invents names must not fill the disk."""
 
 _AFTER_SECONDS = 1e-3
-_ENVIRONMENTS = 32  # that are held decoded
 _MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
 
 ContainerKey = tuple[str, str, str]
 """Namespace, service and container."""
 
 
-class Details(msgspec.Struct, array_like=True):
-    """What is known of a start beside its names and its image; new fields go to the end, with a default."""
-
-    outputs: dict[str, tuple[Finite, ...]]
-    cold_start: dict[str, dict[str, Seconds]]
-    origin: Origin = NOWHERE
-    memory_kills: tuple[Moment, ...] = ()
-    image_form: ImageForm = ""
-    ended_at: Moment = 0.0
-    host: str = ""
-    profiles: Packed = {}
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
-_details = msgspec.msgpack.Decoder(Details)
+_starts = msgspec.msgpack.Decoder(Generation)
 # What a flipped byte makes of a row: another form, numbers that cannot be, text that is not UTF-8, another type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
@@ -79,26 +60,12 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     samples, unreadable = [], 0
     for body in bodies:
         try:
-            sample = _decoder.decode(body)
+            samples.append(_decoder.decode(body))
         except _UNREADABLE:
             unreadable += 1
-            continue
-        tags, reason = current_tags(sample.tags, sample.clock_reason)
-        if tags is not sample.tags:
-            sample = msgspec.structs.replace(sample, tags=tags, clock_reason=reason)
-        samples.append(sample)
     if unreadable:
         log.warning("stored runs cannot be read, and are left out: check the disk", runs=unreadable)
     return samples
-
-
-def encode_environment(environment: Mapping[str, str]) -> bytes:
-    """The bytes of an environment, which are the same for the same components.
-
-    Args:
-        environment: Component → its value.
-    """
-    return _encoder.encode(dict(sorted(environment.items())))
 
 
 def by_canary(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
@@ -134,82 +101,39 @@ def key_of(generation: Generation) -> ContainerKey:
     return generation.namespace, generation.service, generation.container
 
 
-def details_of(generation: Generation) -> bytes:
-    """The details of ``generation`` as they are kept.
-
-    Args:
-        generation: A start.
-    """
-    return _encoder.encode(Details(**{name: getattr(generation, name) for name in Details.__struct_fields__}))
+def encode_start(generation: Generation) -> bytes:
+    """A start as it is kept."""
+    return _encoder.encode(generation)
 
 
-def start_in(row: Sequence[Any]) -> Generation | None:
-    """The start in a row; None if a failing disk made the row unreadable.
-
-    Args:
-        row: Namespace, service, container, boot id, start (Unix time), image, its id, its digest, environment (of
-            :func:`encode_environment`), details (of :func:`details_of`).
-
-    Returns:
-        The start, or None.
-    """
-    (
-        namespace,
-        service,
-        container,
-        boot_id,
-        started_at,
-        image,
-        image_id,
-        image_digest,
-        environment,
-        details,
-    ) = row
+def decode_start(body: bytes) -> Generation | None:
+    """Read a start of :func:`encode_start`; None if a failing disk made it unreadable."""
     try:
-        return Generation(
-            namespace=namespace,
-            service=service,
-            container=container,
-            boot_id=boot_id,
-            started_at=msgspec.convert(started_at, Moment),
-            image=image,
-            image_id=image_id,
-            image_digest=image_digest,
-            environment=_components(environment),
-            **msgspec.structs.asdict(_details.decode(details)),
-        )
+        return _starts.decode(body)
     except _UNREADABLE:
-        log.warning(
-            "a stored start cannot be read, and is left out: check the disk",
-            service=service,
-            container=container,
-        )
+        log.warning("a stored start cannot be read, and is left out: check the disk")
         return None
 
 
-@lru_cache(maxsize=_ENVIRONMENTS)
-def _components(environment: bytes) -> dict[str, str]:
-    """Decoded once where starts have the same; nobody changes one."""
-    return msgspec.msgpack.decode(environment, type=dict[str, str])
-
-
-def with_known(generation: Generation, details: bytes) -> Generation:
-    """``generation`` with what an exporter before this one saw of its ends, and with its profiles so far.
+def with_known(generation: Generation, body: bytes) -> Generation:
+    """Add what is kept of a start to what is known now: when it began, its profiles, and the ends of its server.
 
     Args:
-        generation: A start as it is known now.
-        details: What is kept of it.
+        generation: The start, as it is known now.
+        body: The start as it is kept.
 
     Returns:
-        The start; of many ends, and of many profiles, it has the last ones.
+        The start; of many ends, and of many profiles, it has the last.
     """
-    try:
-        known = _details.decode(details)
-    except _UNREADABLE:
+    known = decode_start(body)
+    if known is None:
         return generation
-    times = tuple(sorted({*known.memory_kills, *generation.memory_kills})[-_MAX_KILLS:])
-    profiles = merged(known.profiles, generation.profiles)
-    return msgspec.structs.replace(generation, memory_kills=times, profiles=profiles)
+    return msgspec.structs.replace(
+        generation,
+        started_at=known.started_at,
+        memory_kills=tuple(sorted({*known.memory_kills, *generation.memory_kills})[-_MAX_KILLS:]),
+        profiles=merged(known.profiles, generation.profiles),
+    )
 
 
 def began(started_at: float, latest: float | None) -> float:

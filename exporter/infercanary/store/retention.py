@@ -1,16 +1,24 @@
 """Which rows of the store are kept: at first every run, later block medians, then hours.
 
-The judge looks at the first runs of a start, at the last ones, and, where a latency drifts, at the first day of an
-image: these stay.
+Each tier has a reader:
 
-Counts decide and not ages, since a clock that jumps must not cost a baseline. The few things that do need an age use
-that of the store: how long exporters have watched, whatever the clock showed.
+- OPENING, the first runs of a start: the looks, which are replayed at each judgement, and memory at the same age.
+- RAW, the newest runs of an image: the baseline, and the last blocks in which a drift is looked for.
+- FIRST, blocks of an image's first runs: the frozen baseline of a drift.
+- BLOCKS, a week of blocks after that: replicas that stayed on the old image, where an upgrade is judged again days
+  later. Hours are too coarse for the half hour that the looks take.
+- HOURS: the onset of a drift, and ``infercanary scan``.
+- FAILED: a container whose runs all fail still runs; ``infercanary report`` shows them.
+
+The status page reads no runs of the store. Counts decide and not ages, since a clock that jumps must not cost a
+baseline. The few things that do need an age use that of the store.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,136 +33,110 @@ HOUR = 30
 
 DAY_SECONDS = 86_400.0
 
-# What a row is: a run of the first or of the later ones of its start, a failed one, or a median of an image's first
-# runs, of a block or of an hour.
 OPENING, RAW, FAILED, FIRST, BLOCKS, HOURS = range(6)
 TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
-"""Tier → the column of a series with the number of its rows."""
+"""The column of a series with the number of its rows, by tier."""
 
 _SEEN_SECONDS = 7_200.0  # `seen` is written each hour only: what differs by less was seen at the same time
 _RUNS_SECONDS = 2 * DAY_SECONDS  # since it was seen; the store's age may grow by one in a step
 
 
 def opening_for(policy: Policy) -> int:
-    """Runs at the beginning of a start that are kept for a policy's looks: more, since some of them do not count.
-
-    Args:
-        policy: Its last look decides.
-
-    Returns:
-        Runs: one and a half times those of the last look.
-    """
+    """Number of runs at the beginning of a start for a policy's looks: half as many more, since some do not count."""
     return 3 * policy.decide.looks[-1] // 2
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is kept: windows of one canary of one container, in rows. Times in brackets hold at a run in 10 s."""
+    """Windows of one canary of one container, in rows. Times in brackets hold at a run in 10 s.
+
+    By the defaults a canary has at most, of each of 8 images, 288 runs of the opening, 1,080 later ones and 720 blocks,
+    and of all images 5,040 blocks, 2,160 hours and 240 failed runs: 24,144 rows, 8.3 MB in SQLite. With eight starts of
+    each image that is 40,272 rows, 13.4 MB. One image has 0.6 MB after a day and 3 MB after three months. More models
+    than images at most double it.
+    """
 
     opening: int = opening_for(LIVE)
-    """The first runs of each of an image's last ``opening_starts`` starts, as they were: the judge looks at them."""
+    """The first runs of each of an image's last ``opening_starts`` starts, unmerged."""
     opening_starts: int = 8
     raw: int = 960
-    """Of each image: the newest runs after those, as they were."""
+    """Of each image: the newest runs after those, unmerged."""
     slack: int = 120
-    """So many more before they are merged: a few large writes cost less than many small ones."""
+    """More raw runs before so many are merged at once, a multiple of ``BLOCK``: few large writes cost less."""
     first: int = 8_640
-    """Of each image: the first runs (a day), of which block medians stay as long as the image does."""
-    first_most: int = 86_400
-    """So many instead, if that many started within the first 24 hours."""
+    """Of each image: the first runs (a day), whose block medians stay as long as the image does."""
     blocks: int = 5_040
-    """Of all images: block medians that are not among the first (a week)."""
+    """Of all images: block medians after the first (a week)."""
     hours: int = 2_160
-    """Of all images: the medians of hours before (90 days)."""
-    failed: int = 960
+    """Of all images: medians of hours before these (90 days)."""
+    failed: int = 240
     """Of all images: failed runs."""
     starts: int = 64
-    """Of each image: the first ``first_starts`` starts, and the newest."""
+    """Of each image: the first ``first_starts`` starts, and the newest; as many without runs."""
     first_starts: int = 8
     images: int = 8
-    """Of each service. More only where they run at the same time. So many models of an image have windows of their own;
-    those before them share one."""
+    """Of each service, unless more run at the same time. Also of each container: models of an image with windows of
+    their own."""
     image_seconds: float = 90 * DAY_SECONDS
     """Since it was seen; an image goes then, unless it is one of the newest two."""
     containers: int = 4_000
-    """In all: those seen last, and those that run."""
+    """In all: those that were seen last, and those that run."""
 
     def reaching(self, policy: Policy) -> Retention:
-        """The same, with all runs that this policy looks at.
-
-        Args:
-            policy: Its last look decides.
-
-        Returns:
-            A copy that differs in ``opening``.
-        """
+        """Return the same with all runs that a policy's looks need."""
         return msgspec.structs.replace(self, opening=opening_for(policy))
 
 
-IN_MEMORY = Retention(
-    opening_starts=2, raw=240, first_most=8_640, blocks=240, hours=240, failed=120, starts=16, images=3
-)
+IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)
 """For a store that is lost at exit anyway: 0.4 MB for a canary of a container after a day."""
 
 
 class StartRecord(NamedTuple):
-    """One start of a container, as far as it matters for how long it is kept. ``seen`` is an age of the store."""
+    """One start, as far as it matters for how long it is kept."""
 
     service: ServiceKey
-    id: Any
-    """As the store names it."""
+    id: int
     container: str
     image: str
     seen: float
+    """An age of the store, in seconds."""
+    rows: int
 
 
 def image_of(key: str) -> str:
-    """The image alone, of a start's key.
-
-    Args:
-        key: As :attr:`~infercanary.judge.model.Generation.work_key` makes it; also an image's alone.
-    """
+    """Return the image alone of a :attr:`~infercanary.judge.model.Generation.work_key`."""
     return key.partition(" ")[0]
 
 
-def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[Any]:
-    """The ids of the starts whose time is over.
+def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[int]:
+    """Return the ids of the starts whose time is over.
 
     Args:
         starts: All there are, the oldest first.
         age: The store's, in seconds.
         keep: How much is kept.
-
-    Returns:
-        Their ids, in the order of ``starts``.
     """
-    # New weights are no reason to forget a canary beside them, whose model stayed.
-    starts = [start._replace(image=image_of(start.image)) for start in starts]
-    # When each container, and each image of each service, was seen, and the place of its last start.
-    latest: dict[tuple[ServiceKey, str], tuple[float, int]] = {}
-    images: dict[ServiceKey, dict[str, tuple[float, int]]] = {}
-    for place, start in enumerate(starts):
-        seen = min(start.seen, age - _SEEN_SECONDS)
-        latest[start.service, start.container] = (seen, place)
-        of_service = images.setdefault(start.service, {})
-        of_service[start.image] = max((seen, place), of_service.get(start.image, (seen, place)))
-    running = {
-        (starts[place].service, starts[place].image)
-        for seen, place in latest.values()
-        if age - seen < _RUNS_SECONDS
-    }
-    gone: set[tuple[ServiceKey, str]] = set()
-    for service, of_service in images.items():
-        for rank, image in enumerate(sorted(of_service, key=lambda name: of_service[name], reverse=True)):
-            old = age - of_service[image][0] > keep.image_seconds
-            if rank >= 2 and (rank >= keep.images or old) and (service, image) not in running:
-                gone.add((service, image))
-    forgotten = {
-        container
-        for container in sorted(latest, key=lambda name: latest[name], reverse=True)[keep.containers :]
-        if age - latest[container][0] >= _RUNS_SECONDS
-    }
+    starts = [*starts][::-1]  # of those that were seen at the same time, the newest comes first
+    containers: dict[tuple[ServiceKey, str], bool] = {}  # whether it stays
+    images: defaultdict[ServiceKey, dict[str, int]] = defaultdict(dict)  # its rank, the newest first
+    groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    kept = set()
+    for start in sorted(starts, key=lambda start: min(start.seen, age - _SEEN_SECONDS), reverse=True):
+        service, image, unseen = start.service, image_of(start.image), age - start.seen
+        if (service, start.container) not in containers:
+            runs = unseen < _RUNS_SECONDS
+            containers[service, start.container] = runs or len(containers) < keep.containers
+            if runs:
+                kept.add((service, image))
+        rank = images[service].setdefault(image, len(images[service]))
+        if rank < 2 or (rank < keep.images and unseen <= keep.image_seconds):
+            kept.add((service, image))
+        groups[service, start.container, image, start.rows > 0].append(start.id)
+    newest = keep.starts - keep.first_starts
+    surplus = {start for group in groups.values() for start in group[newest : -keep.first_starts]}
     return [
         start.id
         for start in starts
-        if (start.service, start.image) in gone or (start.service, start.container) in forgotten
+        if start.id in surplus
+        or (start.service, image_of(start.image)) not in kept
+        or not containers[start.service, start.container]
     ]

@@ -1,161 +1,163 @@
-"""The connection to the SQLite file: opened when first used, with nested transactions and errors in plain words."""
+"""A connection to a database: opened at first use and again after it broke, with nested transactions."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any
 
-import structlog
+from sqlalchemy import Connection, Executable, text
+from sqlalchemy.exc import SQLAlchemyError
 
-from infercanary.store import database
-from infercanary.store.base import StoreError
+from infercanary.store.base import Database, StoreAway, StoreError
 
-log = structlog.get_logger(__name__)
+_SAVEPOINT, _RELEASE, _UNDO = map(
+    text, ("SAVEPOINT part", "RELEASE SAVEPOINT part", "ROLLBACK TO SAVEPOINT part")
+)
+_COMMIT, _ROLLBACK = text("COMMIT"), text("ROLLBACK")
 
 
 class Session:
-    """One connection to the file ``path``, or to a database in memory.
+    """One connection, in the driver's autocommit mode: a read by itself costs one round trip.
 
     Args:
-        path: The file; made if there is none. A corrupt one is set aside, and begun anew.
-        load: Called with each new connection, to read what the caller keeps in memory of it.
-        rolled_back: Called after each transaction that was not kept.
+        database: Where.
+        opened: Called with each new connection.
+        rolled_back: Called after each transaction, or part of one, that was not kept.
     """
 
     def __init__(
         self,
-        path: Path | None,
-        load: Callable[[sqlite3.Connection], None],
-        rolled_back: Callable[[], None],
+        database: Database,
+        *,
+        opened: Callable[[Connection], None] = lambda _: None,
+        rolled_back: Callable[[], None] = lambda: None,
     ) -> None:
-        self.set_aside_at: float | None = None
-        """When the last of those that still lie beside the file was, also by an earlier exporter: a Unix time."""
-        self.size_bytes = 0
-        """Size of the database, without what is not yet moved to it from its log."""
-        self._path = path
-        self._load = load
+        self.size_bytes: int | None = None
+        """Size of what is kept, as of the last transaction."""
+        self._database = database
+        self._opened = opened
         self._rolled_back = rolled_back
-        self._db: sqlite3.Connection | None = None
-        self._opened = (0, 0)
-        self._log: tuple[int, int] | None = None  # of the write-ahead log, once it was seen
+        self._connection: Connection | None = None
+        self._driver: Any = None
+        self._driver_error: Any = SQLAlchemyError
+        self._depth = 0
         self._closed = False
-        self._within = False
+        self._compiled: dict[Executable, str] = {}
 
     @contextmanager
-    def work(self) -> Iterator[sqlite3.Connection]:
-        """The connection; what goes wrong with it is a :class:`StoreError`.
-
-        Yields:
-            The connection, which is not to be kept.
+    def work(self) -> Iterator[Connection]:
+        """The connection, for reads by themselves or as a part of the open transaction.
 
         Raises:
             StoreError: In one line, with the fix; also after :meth:`close`.
         """
+        shown = self._database.shown
         try:
             if self._closed:
-                raise StoreError(f"{self._path}: closed")
-            if self._db is None:
-                self._db = self._connect()
-            yield self._db
-        except (sqlite3.Error, UnicodeError, OverflowError, OSError) as error:
-            text = f"{self._path or 'the store in memory'}: {database.explain(error, self._path)}"
-            if self._db is not None and database.is_corrupt(error):
+                raise StoreError(f"{shown}: closed")
+            if self._connection is None:
+                if self._depth:
+                    raise StoreAway(f"{shown}: not done, since a part of it failed")
+                self._connection = self._connect()
+            yield self._connection
+        except (SQLAlchemyError, self._driver_error, UnicodeError, OverflowError, OSError) as error:
+            raise self._database.error(error, self._connection) from error
+        finally:
+            if self._connection is not None and _is_lost(self._connection):
                 self._disconnect()  # the next work begins anew
-                with suppress(OSError):
-                    self._set_aside(error)
-            raise StoreError(text) from error
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """As :meth:`infercanary.store.base.Store.transaction`.
-
-        Yields:
-            Nothing.
+    def transaction(self) -> Iterator[Connection]:
+        """Keep what is done within it as a whole or, after an exception, not at all; within another one, as a part.
 
         Raises:
-            StoreError: It cannot be begun or ended, or a part of it failed.
+            StoreError: It cannot be begun or ended.
+            StoreAway: A part of it failed such that nothing is kept.
         """
-        inner = self._within
-        with self.work() as db:
-            if inner and not db.in_transaction:
-                raise StoreError("not done, since a part before it failed")
-            if not inner and self._is_gone():
-                self._disconnect()  # the next work begins anew
-                raise StoreError(f"{self._path}: was removed while in use; it is begun anew")
-            db.execute("SAVEPOINT part" if inner else "BEGIN IMMEDIATE")
-        self._within = True
-        try:
-            yield
-            with self.work() as still:
-                if still is not db or not db.in_transaction:
-                    raise StoreError("not done, since a part of it failed")
-                if not inner:
-                    self.size_bytes = database.size(db)
-                db.execute("RELEASE part" if inner else "COMMIT")
-        except BaseException:
-            # SQLite may have rolled all of it back by itself, as it does when the disk is full.
-            with suppress(sqlite3.Error):
-                if db.in_transaction:
-                    db.execute("ROLLBACK TO part" if inner else "ROLLBACK")
-                if db.in_transaction:
-                    db.execute("RELEASE part")
-            self._rolled_back()
-            raise
-        finally:
-            self._within = inner
+        is_part = self._depth > 0
+        end = _RELEASE if is_part else _COMMIT
+        with self.work() as connection:
+            if is_part:
+                self._check(connection)
+                self.fast(_SAVEPOINT)
+            else:
+                self._database.begin(connection)
+            self._depth += 1
+            try:
+                yield connection
+                self._check(connection)
+                if not is_part:
+                    self.size_bytes = self._database.size(connection)
+                self.fast(end)
+            except BaseException:
+                # SQLite has undone all of it by itself where the disk is full.
+                for statement in (_UNDO, _RELEASE) if is_part else (_ROLLBACK,):
+                    with suppress(Exception):
+                        connection.execute(statement)
+                self._rolled_back()
+                raise
+            finally:
+                self._depth -= 1
+
+    def rows(self, statement: Executable, given: Any = None) -> Sequence[Any]:
+        """Return all rows of a statement; none if it returns no rows."""
+        with self.work() as connection:
+            result = connection.execute(statement, given)
+            return result.all() if result.returns_rows else ()
+
+    def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
+        """Run a statement by the driver alone, within :meth:`work`: SQLAlchemy would take longer than SQLite itself.
+
+        Args:
+            statement: A constant, whose parameters are all given and need no conversion.
+            given: Parameters; of several, the statement returns nothing.
+        """
+        connection: Any = self._connection
+        if statement not in self._compiled:
+            self._compiled[statement] = str(statement.compile(dialect=connection.dialect))  # type: ignore[attr-defined]
+        sql = self._compiled[statement]
+        with closing(self._driver.cursor()) as cursor:  # an open one would keep SQLite's file open
+            if len(given) > 1:
+                cursor.executemany(sql, given)
+            else:
+                cursor.execute(sql, *given)
+            return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
-        """Let go of the file. Never raises."""
+        """Let go of the database. Never raises."""
         self._closed = True
         self._disconnect()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> Connection:
+        connection = self._database.connect()
         try:
-            db = database.connect(self._path)
-        except sqlite3.DatabaseError as error:
-            if not database.is_corrupt(error):
-                raise
-            self._set_aside(error)
-            db = database.connect(self._path)
-        try:
-            self._load(db)
-            self.size_bytes = database.size(db)
+            self._driver = connection.connection.driver_connection
+            self._driver_error = connection.dialect.loaded_dbapi.Error
+            self._opened(connection)
+            self.size_bytes = self._database.size(connection)
         except BaseException:
-            db.close()
+            discard(connection)
             raise
-        if self._path:
-            self.set_aside_at = database.set_aside_at(self._path)
-            self._opened, self._log = _inode(self._path), None
-        return db
+        return connection
 
-    def _is_gone(self) -> bool:
-        """Whether the file or its log lies at its path no more: what is written to it then is lost with the process."""
-        if self._path is None:
-            return False
-        try:
-            if _inode(self._path) != self._opened:
-                return True
-            log = Path(f"{self._path}-wal")
-            if self._log is None:
-                self._log = _inode(log) if log.exists() else None
-            return self._log is not None and _inode(log) != self._log
-        except OSError:
-            return True
+    def _check(self, connection: Connection) -> None:
+        if _is_lost(connection) or not self._database.in_transaction(self._driver):
+            raise StoreAway(f"{self._database.shown}: not done, since a part of it failed")
 
     def _disconnect(self) -> None:
-        if self._db is not None:
-            with suppress(sqlite3.Error):
-                self._db.close()
-        self._db = None
-
-    def _set_aside(self, error: BaseException) -> None:
-        assert self._path is not None
-        target = database.set_aside(self._path)
-        log.warning("store was corrupt; set aside, and begun anew", path=str(target), error=str(error))
+        if self._connection is not None:
+            discard(self._connection)
+        self._connection = None
 
 
-def _inode(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino
+def _is_lost(connection: Connection) -> bool:
+    return connection.closed or connection.invalidated
+
+
+def discard(connection: Connection) -> None:
+    """Close a connection whatever state it is in. Never raises."""
+    with suppress(Exception):
+        connection.invalidate()  # without a rollback, which a broken one would refuse
+    with suppress(Exception):
+        connection.close()

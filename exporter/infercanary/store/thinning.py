@@ -1,19 +1,21 @@
-"""Merging and dropping rows of a store, such that what :mod:`.retention` says is what stays."""
+"""Merging and dropping rows, such that what :mod:`.retention` says is what stays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any
 
-import msgspec
+from sqlalchemy import Connection
 
-from infercanary.judge.model import Sample, merge
-from infercanary.store.records import decode, encode
+from infercanary.judge.model import merge
+from infercanary.store import queries
+from infercanary.store.records import ContainerKey, decode, encode
 from infercanary.store.retention import (
     BLOCK,
     BLOCKS,
-    DAY_SECONDS,
     FAILED,
     FIRST,
     HOUR,
@@ -25,213 +27,101 @@ from infercanary.store.retention import (
     image_of,
 )
 
-
-class SeriesCounts(msgspec.Struct):
-    """The rows of one canary of one start, counted by tier."""
-
-    id: Any
-    """As the store names it."""
-    canary: str
-    image: str
-    first_at: float
-    merged_through: int
-    failed_through: int
-    opening: int
-    raw: int
-    failed: int
-    first: int
-    blocks: int
-    hours: int
+_MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)}
+"""Number of rows that are merged into one, and its tier, by tier; rows of other tiers are dropped."""
 
 
-class Rows(Protocol):
-    """The rows of one container, within a transaction of a store."""
-
-    def starts(self) -> Sequence[tuple[Any, str]]:
-        """Its starts, the oldest first.
-
-        Returns:
-            Of each its id and its image key.
-        """
-
-    def series(self) -> Iterable[SeriesCounts]:
-        """Its series.
-
-        Returns:
-            By canary, and of each canary the newest first.
-        """
-
-    def oldest(self, one: SeriesCounts, tier: int, count: int, after: int) -> list[tuple[int, bytes]]:
-        """The oldest rows of a tier.
-
-        Args:
-            one: Their series.
-            tier: One of :mod:`.retention`'s.
-            count: So many at most.
-            after: Of higher sequences than this.
-
-        Returns:
-            Sequences and bodies, in order.
-        """
-
-    def replace(
-        self, one: SeriesCounts, sequences: Sequence[int], merged: Sequence[tuple[int, int, bytes]]
-    ) -> None:
-        """Remove rows, add what they were merged into, and keep the counts of ``one``.
-
-        Args:
-            one: Their series, with the counts after that.
-            sequences: Of the rows to remove.
-            merged: Sequence, tier and body of each row to add.
-        """
-
-    def drop(self, starts: Iterable[Any]) -> None:
-        """Forget starts with all of their runs.
-
-        Args:
-            starts: Their ids.
-        """
-
-    def drop_empty(self) -> None:
-        """Forget the starts of which nothing is left, but for the last one: its runs are still to come."""
-
-
-def thin(db: Rows, keep: Retention) -> None:
-    """Merge and drop the rows of one container.
+def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
+    """Merge and drop the rows of one container, within a transaction.
 
     Args:
-        db: Its rows.
+        connection: Of the store; the container's series are locked until the transaction ends.
+        key: The container.
         keep: How much is kept.
     """
-    starts: dict[str, list[Any]] = {}
-    for start, key in db.starts():
-        starts.setdefault(image_of(key), []).append(start)
-    for ids in starts.values():
-        surplus = ids[keep.first_starts : max(keep.first_starts, len(ids) - keep.starts + keep.first_starts)]
-        if surplus:
-            db.drop(surplus)
-    for _, of_canary in groupby(db.series(), lambda one: one.canary):
-        series = [*of_canary]
-        for of_one in _windows(series, keep.images):
-            _drop_first(db, keep, of_one)
-            _merge_raw(db, keep, of_one)
-        _merge_blocks(db, keep, series)
-        _drop_oldest(db, keep, series)
-    db.drop_empty()
+    namespace, service, container = key
+    given = {"namespace": namespace, "service": service, "container": container}
+    several = connection.execute(queries.SERIES_OF_CONTAINER, given).all()
+    for _, group in groupby(several, attrgetter("canary")):
+        series = [*group]
+        for window in _windows(series, keep.images):
+            first = keep.first // BLOCK
+            room = first - sum(one.first for one in window)
+            newest, older = window[: keep.opening_starts], window[keep.opening_starts :]
+            # The opening of an older start stays while it is among the image's newest runs.
+            openings = keep.raw - sum(one.opening + one.raw for one in newest)
+            surplus = [
+                *_surplus(window, RAW, keep.raw, keep.slack),
+                *_surplus(older, OPENING, max(0, openings)),
+                *_surplus(window[::-1], FIRST, first),  # windows that became one have more of them
+            ]
+            for one, tier, count in reversed(surplus):  # the oldest first: its runs are the image's first
+                room -= _replace(connection, one, tier, count, room)
+        for tier, rows, whole in (
+            (BLOCKS, keep.blocks, HOUR),
+            (HOURS, keep.hours, 1),
+            (FAILED, keep.failed, 1),
+        ):
+            for each in _surplus(series, tier, rows, whole):
+                _replace(connection, *each)
 
 
-def _windows(series: Sequence[SeriesCounts], works: int) -> list[list[SeriesCounts]]:
-    """The series that share the windows of an image, newest first.
+def drop(connection: Connection, starts: Collection[int]) -> None:
+    """Forget starts, by their ids, with all of their runs."""
+    connection.execute(queries.DROP_STARTS, {"ids": starts})
 
-    Each model of an image has windows of its own, as an image has; those before its last few share one. A key holds the
-    models of all canaries: what another canary's new weights would drop is this one's history.
+
+def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
+    """Group the series that share the windows of an image.
+
+    New weights in an image are an upgrade: the last few models have windows of their own, as images have; an image's
+    models before those share one. A start's key has the models of all canaries, but another canary's new weights must
+    not drop this one's history.
     """
-    windows: dict[tuple[str, str], list[SeriesCounts]] = {}
-    newest: dict[str, dict[str, None]] = {}
+    own = [*dict.fromkeys(one.image_key for one in series)][:models]
+    windows: dict[str, list[Any]] = {}
     for one in series:
-        image = image_of(one.image)
-        known = newest.setdefault(image, {})
-        if len(known) < works:
-            known[one.image] = None
-        windows.setdefault((image, one.image if one.image in known else ""), []).append(one)
-    return [*windows.values()]
+        windows.setdefault(one.image_key if one.image_key in own else image_of(one.image_key), []).append(one)
+    return windows.values()
 
 
-def _drop_first(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
-    """Those of models whose windows became one, beyond what the image's first one left; ``series`` are newest first."""
-    for one, rows in _surplus(db, series[::-1], FIRST, keep.first_most // BLOCK):
-        _replace(db, one, rows, [])
-
-
-def _merge_raw(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
-    """Into blocks; ``series`` are those of one window, newest first."""
-    first_at = series[-1].first_at
-    first = BLOCK * sum(one.first for one in series)
-    surplus = []
-    newer = 0
-    for place, (one, count) in enumerate(_beyond(series, [one.raw for one in series], keep.raw)):
-        if count < one.raw:  # whole blocks, unless nothing else is left
-            count = count // BLOCK * BLOCK if count >= keep.slack else 0
-        newer += one.raw
-        # The opening of an older start stays as long as it is among the image's newest runs.
-        is_kept = place < keep.opening_starts or newer < keep.raw
-        newer += one.opening
-        rows = [] if is_kept else _oldest(db, one, OPENING, one.opening)
-        one.opening -= len(rows)
-        later = _oldest(db, one, RAW, count, after=one.merged_through)
-        one.raw -= len(later)
-        surplus.append((one, sorted(rows + later)))
-    for one, rows in reversed(surplus):  # the oldest first: its runs are the image's first
-        blocks = []
-        for sequence, block in _merged(rows, BLOCK):
-            early = block.started_at - first_at < DAY_SECONDS
-            is_first = first < keep.first or (early and first < keep.first_most)
-            first += BLOCK * is_first
-            one.first += is_first
-            one.blocks += not is_first
-            blocks.append((sequence, FIRST if is_first else BLOCKS, block))
-        if rows:
-            one.merged_through = max(one.merged_through, rows[-1][0])
-            _replace(db, one, rows, blocks)
-
-
-def _merge_blocks(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
-    """Into hours; ``series`` are those of all images, newest first."""
-    for one, rows in _surplus(db, series, BLOCKS, keep.blocks, HOUR):
-        hours = [(sequence, HOURS, hour) for sequence, hour in _merged(rows, HOUR)]
-        one.hours += len(hours)
-        _replace(db, one, rows, hours)
-
-
-def _drop_oldest(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
-    """Hours and failed runs; ``series`` are those of all images, newest first."""
-    for one, rows in _surplus(db, series, HOURS, keep.hours):
-        _replace(db, one, rows, [])
-    for one, rows in _surplus(db, series, FAILED, keep.failed):
-        one.failed_through = rows[-1][0]
-        _replace(db, one, rows, [])
-
-
-def _surplus(
-    db: Rows, series: Sequence[SeriesCounts], tier: int, window: int, whole: int = 1
-) -> Iterator[tuple[SeriesCounts, list[tuple[int, bytes]]]]:
-    """The oldest rows of a tier beyond a window, ``whole`` at a time unless none would be left; no longer counted."""
-    name = TIERS[tier]
-    for one, count in _beyond(series, [getattr(one, name) for one in series], window):
-        there = getattr(one, name)
+def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> Iterator[tuple[Any, int, int]]:
+    """Yield series with their number of rows beyond the first ``window`` of a tier: a multiple of ``whole``, or all."""
+    for one in series:
+        there = getattr(one, TIERS[tier])
+        count = max(0, there - window)
+        window = max(0, window - there)
         if count < there:
             count -= count % whole
-        if rows := _oldest(db, one, tier, count):
-            setattr(one, name, there - len(rows))
-            yield one, rows
+        if count:
+            yield one, tier, count
 
 
-def _beyond(
-    series: Sequence[SeriesCounts], counts: Sequence[int], window: int
-) -> Iterator[tuple[SeriesCounts, int]]:
-    """How many of each one's rows, newest first, are not among the newest ``window`` of all."""
-    for one, count in zip(series, counts, strict=True):
-        yield one, max(0, count - window)
-        window = max(0, window - count)
+def _replace(connection: Connection, one: Any, tier: int, count: int, room: int = 0) -> int:
+    """Merge the oldest rows of a tier, or drop them.
 
-
-def _oldest(db: Rows, one: SeriesCounts, tier: int, count: int, after: int = -1) -> list[tuple[int, bytes]]:
-    return db.oldest(one, tier, count, after) if count else []
-
-
-def _merged(rows: Sequence[tuple[int, bytes]], size: int) -> Iterator[tuple[int, Sample]]:
-    """One sample for ``size`` rows each, with the sequence of the last row."""
-    for begin in range(0, len(rows), size):
+    Returns:
+        Number of new rows, of which the first ``room`` are of the image's first runs.
+    """
+    given = {"series": one.id, "tier": tier}
+    rows = connection.execute(queries.OLDEST, {**given, "count": count}).all()
+    if not rows:
+        return 0
+    last = rows[-1].sequence
+    connection.execute(queries.DROP_OLDEST, {**given, "last": last})
+    size, to = _MERGED.get(tier, (0, tier))
+    added: list[dict[str, Any]] = []
+    for begin in range(0, len(rows) if size else 0, size or 1):
         chunk = rows[begin : begin + size]
-        if samples := decode(body for _, body in chunk):
-            yield chunk[-1][0], merge(samples)
-
-
-def _replace(
-    db: Rows,
-    one: SeriesCounts,
-    rows: Sequence[tuple[int, bytes]],
-    merged: Sequence[tuple[int, int, Sample]],
-) -> None:
-    encoded = [(sequence, tier, encode(sample)) for sequence, tier, sample in merged]
-    db.replace(one, [sequence for sequence, _ in rows], encoded)
+        if samples := decode(row.body for row in chunk):
+            merged = {"sequence": chunk[-1].sequence, "body": encode(merge(samples))}
+            added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
+    if added:
+        connection.execute(queries.ADD_SAMPLES, added)
+    rows_of = Counter(row["tier"] for row in added)
+    rows_of[tier] -= len(rows)
+    changes = {f"new_{name}": rows_of[number] for number, name in enumerate(TIERS)}
+    connection.execute(
+        queries.COUNT_REPLACED, {**changes, "row": one.id, "new_through": last, "new_thinned": 1}
+    )
+    return len(added)

@@ -17,7 +17,7 @@ from infercanary.contract.journal import decode
 from infercanary.contract.report import Report
 from infercanary.contract.report import decode as report_in
 from infercanary.judge.model import ServiceKey
-from infercanary.store.kinds import open_store
+from infercanary.store.store import open_store
 
 KEY, CANARY = ServiceKey("", "s"), "quick"
 

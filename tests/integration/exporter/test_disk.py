@@ -18,7 +18,8 @@ from disk import FakeDisk, Platter, files, needs_cc, put
 from full_disk import REPORTS, Trial
 from store_writer import KEEP, RUNS, S, take
 
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.retention import TIERS
+from infercanary.store.store import open_store
 from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until
 
 pytestmark = [needs_cc, pytest.mark.store]
@@ -26,7 +27,7 @@ pytestmark = [needs_cc, pytest.mark.store]
 
 def batches_in(path: Path) -> int:
     """How many batches the store in a file holds: each as a whole, all up to one."""
-    with closing(SqliteStore.open(path, KEEP)) as store:
+    with closing(open_store(path, KEEP)) as store:
         assert store.set_aside_at is None
         found = store.generations(S, "c")
         taken = store.taken(S, "c")
@@ -34,7 +35,7 @@ def batches_in(path: Path) -> int:
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-        counts = "SELECT total(opening + raw + failed + first + blocks + hours) FROM series"
+        counts = f"SELECT total({' + '.join(TIERS)}) FROM series"
         assert db.execute(counts).fetchone() == db.execute("SELECT count(*) FROM sample").fetchone()
     for _, samples in found:
         sequences = [sample.sequence for sample in samples]
@@ -76,7 +77,7 @@ def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(
             found = batches_in(disk.folder / "store.db")
             assert safe <= found <= done + 1
             lost.append(done - found)
-            with closing(SqliteStore.open(disk.folder / "store.db", KEEP)) as store:
+            with closing(open_store(disk.folder / "store.db", KEEP)) as store:
                 new = [take(store, batch) for batch in range(max(1, found - 1), found + 3)]
                 assert new[-2:] == [2 * RUNS] * 2 and not any(new[:-2])
             assert batches_in(disk.folder / "store.db") == found + 2
@@ -132,9 +133,7 @@ def test_an_exporter_goes_on_after_each_loss_of_power(tmp_path: Path, losses: in
     disk = FakeDisk(tmp_path / "disk", tmp_path)
     exporter = ExporterProcess(tmp_path / "exporter", probes, disk.environment, disk.folder / "store.db")
     # What is logged goes into the file often, as it does in hours with many more containers.
-    small_log = (
-        "from infercanary.store import database; database._WAL_PAGES = 40; import infercanary.__main__"
-    )
+    small_log = "from infercanary.store import sqlite; sqlite._WAL_PAGES = 40; import infercanary.__main__"
     exporter.command = ("-c", small_log)
     copy = tmp_path / "copy"
     copy.mkdir()

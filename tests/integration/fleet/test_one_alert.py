@@ -38,6 +38,7 @@ def prometheus_config(exporters: list[Exporter], notified: str, folder: Path) ->
     job["static_configs"] = [
         {"targets": [f"127.0.0.1:{each.port}"], "labels": {"instance": each.host}} for each in exporters
     ]
+    del job["dns_sd_configs"]  # of Compose
     config["scrape_configs"] = [job]
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))

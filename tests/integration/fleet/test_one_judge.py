@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
-from postgres import PASSWORD, Postgres
+from postgres import Postgres
 from slow_network import Proxy
 from structlog.testing import capture_logs
 
@@ -19,8 +19,9 @@ from infercanary.exporter.judging.ownership import PRIORS
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
-from infercanary.store.postgres import Location, PostgresStore
+from infercanary.store.store import open_store
 from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
+from tests.integration.fleet.world import location
 
 
 def test_what_cannot_be_stored_now_is_stored_later(postgres: Postgres, judges: ExitStack) -> None:
@@ -68,7 +69,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
             dead = exporters[HOSTS[0]]
             dead.turn()  # what it had polled is stored: what is not is asked for again, which is another test's
             exporters[HOSTS[0]] = judge(judges, url, HOSTS[0])
-            postgres.sql("UPDATE lease SET expires = now()", url)
+            postgres.sql("UPDATE lease SET expires = 0", url)
     for exporter in exporters.values():
         exporter.turn()
     for _ in range(2):  # what the last one stored is read by the first one
@@ -79,11 +80,10 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
 
     # A judge that comes anew finds what the others leave, and what one judge on a file finds.
     for exporter in exporters.values():
-        assert isinstance(exporter._store, PostgresStore)
+        assert exporter._store is not None and exporter._store.fleet is not None
         exporter.ownership.end(exporter._store.fleet)
     fresh = judge(judges, url, "host-5")
     fresh.turn()
-    assert isinstance(fresh._store, PostgresStore)
     for service, found in expected.items():
         now = fresh.findings[service]
         assert now.judgements == found.judgements, service
@@ -96,16 +96,11 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
 def test_a_partition_costs_nothing_and_ends_with_one_judge(
     postgres: Postgres, judges: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres.session._CALL_SECONDS", 0.5)
+    monkeypatch.setattr("infercanary.store.postgres._CALL_SECONDS", 0.5)
     url = postgres.database()
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
-    (tmp_path / "password").write_text(PASSWORD)
-    name = Location.of(url).shown.rpartition("/")[2]
-    behind = judge(
-        judges,
-        f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}?password_file={tmp_path / 'password'}&connect_timeout=2",
-        HOSTS[0],
-    )
+    at = location(postgres, url, tmp_path).replace(f":{postgres.port}/", f":{proxy.port}/")
+    behind = judge(judges, f"{at}&connect_timeout=2", HOSTS[0])
     other = judge(judges, url, HOSTS[1])
     parts = [part for part in in_time(fleet()) if part.start.service == "slower"]
     key = ServiceKey("", "slower")
@@ -117,7 +112,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     other.turn()
     assert not other.ownership.publishes(key)
     proxy.hold_back(True)
-    postgres.sql("UPDATE lease SET expires = now()", url)  # it ends by the database's clock meanwhile
+    postgres.sql("UPDATE lease SET expires = 0", url)  # it ends by the database's clock meanwhile
     for part in parts[half:]:
         submit(behind, part)
     behind.turn()
@@ -171,7 +166,7 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(
         later.setattr(ownership, "_clock", lambda: now + 100)
         assert not elsewhere.ownership.running(key)
     assert elsewhere.ownership.running(key)
-    postgres.sql("UPDATE lease SET expires = now()", url)
+    postgres.sql("UPDATE lease SET expires = 0", url)
     elsewhere.turn()
     assert elsewhere.findings[key].judgements and not elsewhere.ownership.running(key)
 
@@ -202,7 +197,8 @@ def test_what_an_older_version_found_is_dropped_with_one_warning_and_judged_anew
     """All fields of the old form but the verdict have a default in the new one: it could be read, and say less."""
     url, judged = postgres.database(), [ServiceKey("", name) for name in ("slower", "same", "alone")]
     older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
-    with closing(PostgresStore(Location.of(url))) as store:
+    with closing(open_store(url)) as store:
+        assert store.fleet is not None
         store.fleet.hold({*judged})
         for service in judged:
             store.fleet.put_finding(service, "c", 0.0, msgspec.msgpack.encode(older), b"")
@@ -222,14 +218,16 @@ def test_what_an_older_version_found_is_dropped_with_one_warning_and_judged_anew
 
 def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: ExitStack) -> None:
     url = postgres.database()
-    stores = [judges.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(3)]
+    stores = [judges.enter_context(closing(open_store(url))) for _ in range(3)]
     learns = [Learning() for _ in stores]
     lessons = {ServiceKey("", f"s{number}"): Restarts(0.016 + 0.001 * number, 5.0) for number in range(10)}
     for number, (service, lesson) in enumerate(lessons.items()):
         learning, fleet = learns[number % 2], stores[number % 2].fleet
+        assert fleet is not None
         fleet.hold({service})
         learning.teach((service, "c"), lesson)
         fleet.put_finding(service, "c", 0.0, b"", learning.lesson((service, "c")))
+    assert stores[2].fleet is not None
     stores[2].fleet.hold({PRIORS})  # it judges none of them
     for now in (0.0, LEARN_SECONDS):
         learns[2].learn(stores[2], now)

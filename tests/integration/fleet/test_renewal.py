@@ -17,7 +17,7 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
     postgres: Postgres, tmp_path: Path
 ) -> None:
     url = postgres.database()
-    lease = f"SELECT extract(epoch FROM expires - now()) FROM lease WHERE name = '{SERVICE}'"
+    lease = f"SELECT expires - extract(epoch FROM now()) FROM lease WHERE service = '{SERVICE}'"
     with closing(Proxy(postgres.port)) as network:
         store = location(postgres, url, tmp_path, LEASE_SECONDS)
         store = store.replace(f":{postgres.port}/", f":{network.port}/")
@@ -26,15 +26,14 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
             eventually(lambda: postgres.sql(CONNECTIONS, url) == "2")
             # The judge's connection is the first one, that of the leases the second.
             network.hold_back(True, but=1)
-            expires = float(postgres.sql("SELECT extract(epoch FROM max(expires)) FROM lease", url))
+            expires = float(postgres.sql("SELECT max(expires) FROM lease", url))
             now = "SELECT extract(epoch FROM now())"
             eventually(lambda: float(postgres.sql(now, url)) > expires + 1)
             assert float(postgres.sql(lease, url)) > 0, "it was renewed"
             assert exporter.values("infercanary_verdict"), "and so the verdict is shown"
 
             postgres.sql(
-                "UPDATE lease SET holder = 'another', fence = fence + 1, expires = now() + interval '1 hour'",
-                url,
+                "UPDATE lease SET holder = 'another', fence = fence + 1, expires = expires + 3600", url
             )
             eventually(lambda: not exporter.values("infercanary_verdict"))
             assert exporter.process is not None and exporter.process.poll() is None
@@ -44,7 +43,7 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
 
 def test_a_database_that_stops_answering_hides_no_verdict(postgres: Postgres, tmp_path: Path) -> None:
     url = postgres.database()
-    lasted = "SELECT extract(epoch FROM now() - max(expires)) FROM lease"
+    lasted = "SELECT extract(epoch FROM now()) - max(expires) FROM lease"
     with closing(Proxy(postgres.port)) as network:
         store = location(postgres, url, tmp_path, 3 * LEASE_SECONDS)
         store = store.replace(f":{postgres.port}/", f":{network.port}/")

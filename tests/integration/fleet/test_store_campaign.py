@@ -29,18 +29,19 @@ from slow_network import Proxy
 from small_disk import fill, mounted
 
 from infercanary.judge.model import Generation, Sample
-from infercanary.store.base import Store
-from infercanary.store.kinds import open_store
 from infercanary.store.retention import Retention
+from infercanary.store.schema import SCHEMA
+from infercanary.store.store import Store, open_store
 from tests.integration.fleet.world import (
-    AUDIT,
     KEY,
     SERVICE,
     Exporter,
     Probe,
+    audited,
     eventually,
     fleet,
     location,
+    made,
     one_owner_at_a_time,
     publishers,
 )
@@ -134,17 +135,17 @@ def a_second_exporter_on_one_file(scene: Scene) -> None:
 
 
 def a_newer_schema(scene: Scene) -> None:
-    def count_up(by: int) -> None:
+    def change(version: str) -> None:
+        statement = f"UPDATE infercanary_schema SET version_num = '{version}'"
         if scene.server is not None:
-            scene.postgres.sql(f"UPDATE schema_version SET version = version + {by}", scene.location)
+            scene.postgres.sql(statement, scene.location)
             return
-        with closing(sqlite3.connect(scene.file)) as database:
-            [version] = database.execute("PRAGMA user_version").fetchone()
-            database.execute(f"PRAGMA user_version = {version + by}")
+        with closing(sqlite3.connect(scene.file)) as database, database:
+            database.execute(statement)
 
     for exporter in scene.exporters:
         exporter.stop()
-    count_up(7)
+    change("7000")
     before = scene.file.read_bytes() if scene.server is None else b""
     for exporter in scene.exporters:
         exporter.start()
@@ -153,7 +154,7 @@ def a_newer_schema(scene: Scene) -> None:
     assert before == (scene.file.read_bytes() if scene.server is None else b""), "it is not touched"
     for exporter in scene.exporters:
         exporter.kill()
-    count_up(-7)
+    change(SCHEMA)
     for exporter in scene.exporters:
         exporter.start()
 
@@ -343,14 +344,11 @@ def begun(row: Row, kind: str, folder: Path) -> Iterator[Scene]:
             if row.disk:
                 stack.enter_context(mounted(server.folder / "small", row.disk, "postgres"))
                 stack.callback(server.stop, signal.SIGKILL)
-            at = server.database()
-            with closing(open_store(at)) as store:
-                store.canaries()
+            at = audited(server)
             if row.disk:
                 server.sql(f"CREATE TABLESPACE small LOCATION '{server.folder / 'small'}'")
                 for kind_of in ("TABLE", "INDEX"):
                     server.sql(f"ALTER {kind_of} ALL IN TABLESPACE pg_default SET TABLESPACE small", at)
-            server.sql(AUDIT, at)
             networks = [stack.enter_context(closing(Proxy(server.port))) for _ in range(hosts)]
             named = location(server, at, folder, LEASE_SECONDS)
             stores = [named.replace(f":{server.port}/", f":{network.port}/") for network in networks]
@@ -397,14 +395,6 @@ def stored(store: Store) -> tuple[dict[str, list[int]], dict[str, int]]:
     """Start → the sequences of its runs, and how many the store counted as taken."""
     found = {g.boot_id: [run.sequence for run in runs] for g, runs in store.generations(KEY, "c")}
     return found, {boot: count for (_, boot), count in store.taken(KEY, "c").items()}
-
-
-def made(probes: list[Probe]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for probe in probes:
-        for run in probe.made():
-            found.setdefault(str(run.boot_id), []).append(run.sequence)
-    return found
 
 
 def publishes(exporter: Exporter) -> bool:

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,16 +22,19 @@ from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
 from infercanary.judge.model import ServiceKey
+from infercanary.store.store import open_store
 
 SERVICE = "search"
 KEY = ServiceKey("", SERVICE)
 _EVERY = 0.05  # seconds between two runs; by the probe's own clock 10
 _BEGAN = 1_790_000_000.0
-# What a test watches that the product does not need: each write of a finding, in the order in which they were made.
+# Each write of a finding, in order: the host of the exporter that made it, and the fence of the service's lease then.
 AUDIT = """
-CREATE TABLE written (number bigserial PRIMARY KEY, holder text, fence bigint);
+CREATE TABLE written (number bigserial PRIMARY KEY, host text, fence bigint);
 CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
-  INSERT INTO written (holder, fence) VALUES (NEW.holder, NEW.fence); RETURN NEW; END $$ LANGUAGE plpgsql;
+  INSERT INTO written (host, fence) SELECT current_setting('application_name'), fence FROM lease
+    WHERE namespace = NEW.namespace AND service = NEW.service;
+  RETURN NEW; END $$ LANGUAGE plpgsql;
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCTION note();
 """
 
@@ -154,6 +157,8 @@ class Exporter:
         poll_seconds: float = 0.2,
     ) -> None:
         self.host, self.port, self.environment = host, port, environment
+        if "?" in store:  # a database, which notes by whom it is written
+            store = f"{store}&application_name={host}"
         self._config = folder / f"{host}.yaml"
         self._log = folder / f"{host}.log"
         listed = "".join(
@@ -210,6 +215,24 @@ def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = 
     )
 
 
+def audited(postgres: Postgres) -> str:
+    """Make a database with the store's tables and :data:`AUDIT`, and return its URL."""
+    url = postgres.database()
+    with closing(open_store(url)) as store:
+        store.canaries()
+    postgres.sql(AUDIT, url)
+    return url
+
+
+def made(probes: Sequence[Probe]) -> dict[str, list[int]]:
+    """Return the sequences of all runs that were made, by start."""
+    sequences: dict[str, list[int]] = {}
+    for probe in probes:
+        for run in probe.made():
+            sequences.setdefault(str(run.boot_id), []).append(run.sequence)
+    return sequences
+
+
 @contextmanager
 def fleet(
     folder: Path,
@@ -256,19 +279,17 @@ def publishers(exporters: Sequence[Exporter]) -> list[str]:
 
 def one_owner_at_a_time(postgres: Postgres, url: str) -> None:
     """All writes of findings since :data:`AUDIT` were made by the holder of the lease."""
-    owners: dict[int, str] = {}
+    hosts: dict[int, str] = {}
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
     assert fences and fences == sorted(fences), "nobody writes by an older lease after a newer one"
-    assert all(owners.setdefault(fence, holder) == holder for holder, fence in writes), (
-        "a lease has one holder"
-    )
+    assert all(hosts.setdefault(fence, host) == host for host, fence in writes), "a lease has one holder"
 
 
 def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
-    """Holder and fence of each write of a finding since :data:`AUDIT`."""
-    rows = postgres.sql("SELECT holder, fence FROM written ORDER BY number", url).splitlines()
-    return [(holder, int(fence)) for holder, fence in (row.split("|") for row in rows)]
+    """Host and fence of each write of a finding since :data:`AUDIT`."""
+    rows = postgres.sql("SELECT host, fence FROM written ORDER BY number", url).splitlines()
+    return [(host, int(fence)) for host, fence in (row.split("|") for row in rows)]
 
 
 def eventually(condition: Callable[[], object], seconds: float = 240.0) -> None:

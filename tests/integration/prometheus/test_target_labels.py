@@ -47,6 +47,7 @@ def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
     ]
     targets = [{"targets": [f"127.0.0.1:{exporter}"], "labels": GIVEN}]
     every = {"scrape_interval": "500ms", "scrape_timeout": "400ms", "static_configs": targets}
+    del shipped["dns_sd_configs"]  # of Compose
     jobs = [{**shipped, **every}, {**shipped, **every, "job_name": "renamed", "honor_labels": False}]
     (folder / "prometheus.yml").write_text(
         yaml.safe_dump(

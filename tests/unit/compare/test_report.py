@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from infercanary.command import cli as cli
 from infercanary.compare.overview import _kind
 from infercanary.contract.journal import environment_id
 from infercanary.judge.model import Generation, Sample
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 
 Run = Callable[..., str]
 
@@ -45,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def take(
-    store: SqliteStore,
+    store: Store,
     image: str,
     levels: list[float],
     canary: str = "resnet18",
@@ -98,11 +99,11 @@ def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, de
 
 
 def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
-    with_cpu = SqliteStore.open(tmp_path / "one.sqlite")
+    with_cpu = open_store(tmp_path / "one.sqlite")
     take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
     take(with_cpu, "search:2", [0.050])
     take(with_cpu, "search:1", [0.010], canary="other")
-    with_gpu = SqliteStore.open(tmp_path / "two.sqlite")
+    with_gpu = open_store(tmp_path / "two.sqlite")
     take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
     with_gpu.close()
     # The other one's exporter still has its store open.
@@ -131,7 +132,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
 
 def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
     """New weights are an upgrade as a new image is: their latencies were one row, ±47.8 %."""
-    with closing(SqliteStore.open(tmp_path / "one.sqlite")) as store:
+    with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number, (model, level) in enumerate([("file:1", 0.010), ("file:2", 0.020), ("", 0.0202)]):
             known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
             take(store, "search:1", [level], at=1e5 * number, **known)
@@ -147,7 +148,7 @@ def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
 
 
 def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:
-    with closing(SqliteStore.open(tmp_path / "one.sqlite")) as store:
+    with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number in range(4):
             take(
                 store,
@@ -202,7 +203,7 @@ def test_failed_runs_are_rows_too(run: Run, journal: Callable[..., str]) -> None
 
 def sample(path: Path, measures: dict[str, float], service: str = "search") -> None:
     rng = random.Random(1)
-    store = SqliteStore.open(path)
+    store = open_store(path)
     generation = Generation(
         service=service, container="search-1", boot_id="boot", image="search:1", image_id="sha256:1",
         started_at=1.7e9, environment={"torch": "2.7.0"},
@@ -295,6 +296,7 @@ def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path,
         (["a/gpu.sqlite", "gpu.sqlite"], "gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE"),
         (["none.sqlite"], "none.sqlite: cannot be read (No such file"),
         (["empty.sqlite"], "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs"),
+        (["older.sqlite"], "older.sqlite: not the judge's store, or one of 0.1.0, which can no longer be read"),
         (["gpu.sqlite", "--html", "pipe"], "--html: `pipe` is a device or a pipe; name a file"),
     ],
 )  # fmt: skip
@@ -302,7 +304,9 @@ def test_what_is_wrong_is_one_line(
     run: Run, journal: Callable[..., str], tmp_path: Path, arguments: list[str], line: str
 ) -> None:
     sample(tmp_path / "gpu.sqlite", {})
-    SqliteStore.open(tmp_path / "empty.sqlite").close()
+    open_store(tmp_path / "empty.sqlite").close()
+    older = Path(__file__).parents[2] / "golden/store_schema_1.sqlite.gz"
+    (tmp_path / "older.sqlite").write_bytes(gzip.decompress(older.read_bytes()))
     journal("old.jsonl", [0.02], count=2)
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "words.txt").write_text("nothing of the kind")

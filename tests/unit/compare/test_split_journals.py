@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from infercanary.command import cli
 from infercanary.judge.model import Generation, Sample
-from infercanary.store.retention import Retention
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 Answer = Callable[..., Any]
 
@@ -108,7 +107,7 @@ def test_a_start_that_came_in_parts_is_one_row_of_the_report(
     for name, ends in (("whole", []), ("parts", sorted(cuts))):
         path = tmp_path / f"{name}.sqlite"
         path.unlink(missing_ok=True)
-        store = SqliteStore(path, Retention())
+        store = open_store(path)
         begins = [0, *ends, len(samples)]
         parts = [samples[a:b] for a, b in pairwise(begins)]
         for part in parts[::-1] if turned else parts:

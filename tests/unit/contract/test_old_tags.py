@@ -1,4 +1,4 @@
-"""Tags of 0.1.0 have today's names, wherever its runs are read: a journal, a report, a store."""
+"""Tags of 0.1.0 have today's names, wherever its runs are read: a journal, a report."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from infercanary.contract import journal, report
-from infercanary.contract.report import Report, Run
+from infercanary.contract.report import Report
 from infercanary.contract.vocabulary import TAGS
 from infercanary.judge.model import Sample, kept
-from infercanary.store import records
 
 LINES = (Path(__file__).parents[2] / "golden" / "journal_0.1.0.jsonl").read_bytes().splitlines()
 # As 0.1.0 listed them, each of which one run of the journal has.
@@ -41,12 +40,7 @@ def of_report(line: bytes) -> Sample | None:
     return kept(read)
 
 
-def of_store(line: bytes) -> Sample | None:
-    run: Run | None = msgspec.json.decode(line, type=journal.JournalEntry).run
-    return None if run is None else records.decode([msgspec.msgpack.encode(kept(run))])[0]
-
-
-@pytest.mark.parametrize("door", [of_journal, of_report, of_store])
+@pytest.mark.parametrize("door", [of_journal, of_report])
 def test_runs_of_0_1_0_have_todays_tags(door: Callable[[bytes], Sample | None]) -> None:
     samples = [sample for line in LINES if (sample := door(line)) is not None]
     *single, every, late, unknown, none = [sample.labelled_tags for sample in samples]

@@ -10,13 +10,13 @@ from infercanary.exporter.judging.answers import PastVerdict, record
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
 from infercanary.pages.sentence import sentence
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 from tests.results import upgraded
 
 S = ServiceKey("", "s")
 
 
-def remember(store: SqliteStore, canary: str, verdict: Result, now: float) -> tuple[PastVerdict, ...]:
+def remember(store: Store, canary: str, verdict: Result, now: float) -> tuple[PastVerdict, ...]:
     return record(store, S, canary, verdict, sentence(verdict), now)
 
 
@@ -25,7 +25,7 @@ def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "searc
 
 
 def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "judge.sqlite")
+    store = open_store(tmp_path / "judge.sqlite")
     assert remember(store, "c", verdict("no_baseline", None), 1) == ()
     assert remember(store, "c", verdict("settling"), 110) == ()
     [first] = remember(store, "c", verdict("inconclusive"), 120)
@@ -36,7 +36,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     assert remember(store, "c", verdict("regressed"), 140) == (second,), "no new verdict"
     assert len(store.history(S, "c", "verdict")) == 2
     store.close()
-    store = SqliteStore.open(tmp_path / "judge.sqlite")
+    store = open_store(tmp_path / "judge.sqlite")
     before, after = remember(store, "c", verdict("improved", 500.0, "search:3"), 520)
     assert before == second
     assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
@@ -46,7 +46,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
 
 def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so() -> None:
     """The numbers of the first look stayed, and that of an image that nobody runs any more."""
-    store = SqliteStore.open(None)
+    store = open_store(None)
     remember(store, "c", verdict("regressed"), 110)
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
     over = last, sentence(last)
@@ -67,7 +67,7 @@ def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so() -> None:
 
 
 def test_the_last_ones_are_in_memory_and_all_in_the_store() -> None:
-    store = SqliteStore.open(None)
+    store = open_store(None)
     for number in range(30):
         answers = remember(store, "c", verdict("regressed", 100.0 * number), 100.0 * number)
     assert [answer.upgraded_at for answer in answers] == [100.0 * number for number in range(14, 30)]
@@ -76,7 +76,7 @@ def test_the_last_ones_are_in_memory_and_all_in_the_store() -> None:
 
 
 def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "judge.sqlite")
+    store = open_store(tmp_path / "judge.sqlite")
     store.save(S, "c", "verdict", 1, b"not JSON")
     [answer] = remember(store, "c", verdict("equivalent"), 2)
     assert answer.state == "equivalent"

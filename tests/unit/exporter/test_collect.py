@@ -17,7 +17,7 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, ServiceKey, kept
 from infercanary.judge.origin import Origin
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 S = ServiceKey("", "s")
 
@@ -135,7 +135,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     await collector.close()
     judging.start()
     judging.stop()
-    store = SqliteStore.open(path)
+    store = open_store(path)
     found = {
         start.boot_id: (start.cold_start, [s.sequence for s in several])
         for start, several in store.generations(S, "a")
@@ -193,7 +193,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     """The probe died while no exporter ran: only the store can know which image that start had."""
     path = tmp_path / "judge.sqlite"
     if is_known:
-        store = SqliteStore.open(path)
+        store = open_store(path)
         start = Generation(service="s", container="c", boot_id="one", started_at=5.0, image_id="sha256:1")
         store.take(start, [kept(run("a", 1, 0.01))])
         store.close()
@@ -207,7 +207,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     await collector.close()
     judging.start()
     judging.stop()
-    store = SqliteStore.open(path)
+    store = open_store(path)
     found = {
         start.boot_id: (start.image_id, start.started_at, [s.sequence for s in several])
         for start, several in store.generations(S, "a")

@@ -24,7 +24,7 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED
 from infercanary.store.base import LastRun, StoreError
 from infercanary.store.retention import Retention
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 
 S = ServiceKey("", "s")
 
@@ -586,7 +586,7 @@ def test_a_file_that_was_deleted_is_shown_and_begun_anew(tmp_path: Path) -> None
     assert value(judging, "infercanary_store_up") == 1
     judging.start()
     judging.stop()
-    store = SqliteStore.open(path)
+    store = open_store(path)
     assert [len(kept) for _, kept in store.generations(S, "c")] == [5]
     store.close()
 
@@ -596,16 +596,16 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
 ) -> None:
     judging.submit(generation(), [], runs(192))
     judging.turn()
-    real = SqliteStore.save
+    real = Store.save
     asked = []
 
-    def save(store: SqliteStore, service: ServiceKey, canary: str, *rest: object) -> None:
+    def save(store: Store, service: ServiceKey, canary: str, *rest: object) -> None:
         asked.append(service)
         if len(asked) < 3:
             raise StoreError("the disk is full")
         real(store, service, canary, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SqliteStore, "save", save)
+    monkeypatch.setattr(Store, "save", save)
     other = ServiceKey("", "other")
     for service in ("s", "other"):
         for boot in ("b1", "b2"):
@@ -638,7 +638,7 @@ def test_what_waits_for_a_store_is_bounded_and_stored_later(tmp_path: Path) -> N
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judging]:
     """Its store keeps one container besides those that run, and is thinned at each turn."""
     monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
-    store = SqliteStore.open(None, Retention(containers=1))
+    store = open_store(None, Retention(containers=1))
     monkeypatch.setattr(thread, "open_store", lambda location: store)
     yield Judging(None)
     store.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.shift import Restarts
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 HOUR = LEARN_SECONDS
 
@@ -20,7 +20,7 @@ def taught(sd: float, services: int = 10) -> Learning:
 
 
 def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "judge.sqlite")
+    store = open_store(tmp_path / "judge.sqlite")
     learning = taught(0.02)
     assert learning.prior(store, 0.0).number == 0
     learning.learn(store, 10.0)
@@ -37,7 +37,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     assert learning.prior(store, None).number == 2
     assert learning.prior(store, None).sd < first.sd / 2
     store.close()
-    again, store = Learning(), SqliteStore.open(tmp_path / "judge.sqlite")
+    again, store = Learning(), open_store(tmp_path / "judge.sqlite")
     assert again.prior(store, 2 * HOUR) == first
     assert again.prior(store, 9 * HOUR).number == 2
     again.learn(store, 9 * HOUR)
@@ -47,7 +47,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
 
 
 def test_too_few_services_leave_the_policys_own() -> None:
-    store = SqliteStore.open(None)
+    store = open_store(None)
     learning = taught(0.02, services=7)
     learning.teach((ServiceKey("", "s0"), "other"), Restarts(0.02, 5.0))
     for hour in range(4):
@@ -63,7 +63,7 @@ def test_too_few_services_leave_the_policys_own() -> None:
 
 
 def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
-    store = SqliteStore.open(None)
+    store = open_store(None)
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert Learning().prior(store, None).number == 0
     learning = taught(0.02)

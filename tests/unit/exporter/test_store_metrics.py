@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from infercanary.exporter.judging.thread import Judging
-from infercanary.store import database
+from infercanary.store.sqlite import SqliteDatabase
 
 SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"
 
@@ -63,16 +64,16 @@ def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt: Path) -> None:
 def test_it_is_shown_also_where_no_new_file_could_be_begun_at_first(
     corrupt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = database.connect
+    real = SqliteDatabase._connect
 
-    def connect(path: Path | None) -> sqlite3.Connection:
-        if path and not path.exists():
+    def connect(database: SqliteDatabase) -> Connection:
+        if not corrupt.exists():
             raise sqlite3.OperationalError("database or disk is full")
-        return real(path)
+        return real(database)
 
     judging = Judging(corrupt)
     with monkeypatch.context() as full:
-        full.setattr(database, "connect", connect)
+        full.setattr(SqliteDatabase, "_connect", connect)
         judging.turn()
         assert value(judging, "infercanary_store_up") == 0
     judging.turn()

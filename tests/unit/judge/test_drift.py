@@ -15,7 +15,7 @@ from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.profiles import pack
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import learn
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import open_store
 
 S = ServiceKey("", "s")
 
@@ -99,7 +99,7 @@ def test_rare_runs_are_judged_too() -> None:
 def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
     samples = series(90, lambda day: 1 + 0.002 * day, every=10 * MINUTE)
     before = start(samples)
-    store = SqliteStore.open(None)
+    store = open_store(None)
     for day in range(90):
         store.take(before.generation, samples[144 * day : 144 * (day + 1)])
         store.thin(DAY * (day + 1))
@@ -107,6 +107,22 @@ def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
     store.close()
     assert len(kept) < len(samples) / 4, "they were thinned"
     assert seen(Start(generation, kept)).shift == pytest.approx(0.176, abs=0.015)
+
+
+def test_a_step_has_its_onset_also_after_the_store_merged_it_into_hours() -> None:
+    samples = series(6, lambda day: 1.1 if day >= 3 else 1.0, every=10.0)
+    whole = start(samples)
+    store = open_store(None)  # keeps 240 blocks of two minutes, and hours before them
+    for day in range(6):
+        for _ in range(2):
+            store.take(whole.generation, samples[8_640 * day : 8_640 * (day + 1)])
+            store.thin(DAY * (day + 1))
+    [(generation, kept)] = store.generations(S, "c")
+    store.close()
+    assert len(kept) < len(samples) / 20, "they were thinned"
+    found = seen(Start(generation, kept))
+    assert found.shift == pytest.approx(0.1, abs=0.005)
+    assert found.onset == pytest.approx(3 * DAY, abs=3_600)
 
 
 def test_an_hour_before_a_pause_is_too_little_for_a_baseline() -> None:

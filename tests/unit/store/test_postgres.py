@@ -1,30 +1,31 @@
-"""What is of PostgreSQL alone: the schema, leases, reading what others wrote, and what goes wrong with it."""
+"""What is of PostgreSQL alone: where it is, leases, reading what others wrote, and what goes wrong with it."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import psycopg
+import msgspec
 import pytest
-from postgres import PASSWORD, Postgres
+from postgres import Postgres
+from sqlalchemy import text
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store import migrate, retention
-from infercanary.store.base import LeaseLost, StoredFinding, StoreError
-from infercanary.store.kinds import check, open_store
-from infercanary.store.postgres import Location, PostgresStore, sql
+from infercanary.store.base import LeaseLost, StoreAway, StoredFinding, StoreError
+from infercanary.store.fleet import Fleet
+from infercanary.store.location import Location
 from infercanary.store.retention import Retention
+from infercanary.store.store import Store, check, open_store
 
 SEARCH, RANK = ServiceKey("", "search"), ServiceKey("prod", "rank")
 T = 1_790_000_000.0
 
 
-def start(container: str = "a", boot: str = "b", image_id: str = "") -> Generation:
-    return Generation(service="search", container=container, boot_id=boot, started_at=T, image_id=image_id)
+def start(container: str = "a", **more: object) -> Generation:
+    known = Generation(service="search", container=container, boot_id="b", started_at=T)
+    return msgspec.structs.replace(known, **more)
 
 
 def runs(*bounds: int, canary: str = "c") -> list[Sample]:
@@ -37,96 +38,47 @@ def url(postgres: Postgres) -> str:
 
 
 @pytest.fixture
-def stores(url: str) -> Iterator[list[PostgresStore]]:
+def stores(url: str) -> Iterator[list[Store]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(3)]
+        yield [stack.enter_context(closing(open_store(url))) for _ in range(3)]
 
 
-# The schema ------------------------------------------------------------------------------------------------------
-
-
-def test_ten_that_start_together_make_one_schema(url: str, postgres: Postgres) -> None:
-    failed: list[BaseException] = []
-
-    def open_it() -> None:
-        try:
-            with closing(PostgresStore(Location.of(url))) as store:
-                barrier.wait()
-                store.canaries()
-        except BaseException as error:
-            failed.append(error)
-
-    barrier = threading.Barrier(10)
-    threads = [threading.Thread(target=open_it) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    assert postgres.sql("SELECT version FROM schema_version", url) == str(len(sql.STEPS))
-
-
-def test_a_newer_schema_is_refused_in_one_line(url: str, postgres: Postgres) -> None:
-    with closing(open_store(url)) as store:
-        store.canaries()
-    postgres.sql("UPDATE schema_version SET version = 7", url)
-    with closing(open_store(url)) as store, pytest.raises(StoreError) as caught:
-        store.canaries()
-    known = len(sql.STEPS)
-    assert f"written by a newer InferCanary (schema 7, this one knows {known}); upgrade this one" in str(
-        caught.value
-    )
-    assert "\n" not in str(caught.value)
-
-
-def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
-    url: str, postgres: Postgres, tmp_path: Path
-) -> None:
-    assert migrate.main([url]) == 0
-    grants = (
-        (Path(__file__).parents[3] / "docs" / "fleet.md")
-        .read_text()
-        .partition("```sql\n")[2]
-        .partition("```")[0]
-    )
-    database = Location.of(url).shown.rpartition("/")[2]
-    postgres.sql("DROP ROLE IF EXISTS infercanary")
-    postgres.sql(
-        grants.replace("DATABASE infercanary", f"DATABASE {database}").replace("'…'", f"'{PASSWORD}'"), url
-    )
-    file = tmp_path / "password"
-    file.write_text(f"{PASSWORD}\n")
-    named = f"postgresql://infercanary@127.0.0.1:{postgres.port}/{database}?password_file={file}"
-    with closing(PostgresStore(Location.of(named))) as store:
-        assert store.fleet.hold({SEARCH}) == {SEARCH}
-        assert store.take(start(), runs(1, 200)) == 199
-        store.thin(T)
-        store.save(SEARCH, "c", "verdict", T, b"{}")
-        store.fleet.put_finding(SEARCH, "c", T, b"f", b"")
-        for statement in ("DROP TABLE sample", "CREATE TABLE mine ()"):
-            with pytest.raises(StoreError, match=r"lacks a right; docs/fleet\.md has the grants"):
-                store.session.run(statement)
-    other = named.replace(database, "postgres")
-    with (
-        closing(PostgresStore(Location.of(other))) as store,
-        pytest.raises(StoreError, match="permission denied"),
-    ):
-        store.canaries()
+@pytest.fixture
+def fleets(stores: list[Store]) -> list[Fleet]:
+    return [store.fleet for store in stores if store.fleet is not None]
 
 
 # Where it is -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", ["postgresql://me:secret@db/x", "postgresql://me@db/x?password=secret"])
-def test_a_password_in_the_url_is_refused_and_not_shown(bad: str) -> None:
-    with pytest.raises(StoreError, match=r"postgresql://db/x: the password is in the URL") as caught:
-        check(bad)
-    assert "secret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("postgresql://me:secret@db/x", "postgresql://db/x: the password is in the URL"),
+        ("postgresql://me@db/x?password=secret", "postgresql://db/x: the password is in the URL"),
+        ("postgresql://me:se/cret@db/x", "the password is in the URL"),
+        ("postgresql://me@db/x?sslmod=require", 'postgresql://db/x: invalid URI query parameter: "sslmod"'),
+        ("postgresql://me@db/x?lease_seconds=0", "lease_seconds: '0' is not a number from 1 to 600"),
+        ("postgresql://me@db/x?lease_seconds=soon", "lease_seconds: 'soon' is not a number from 1 to 600"),
+        ("postgresql://me@[db/x", "percent-encode special characters"),
+    ],
+)
+def test_a_location_that_cannot_be_is_refused_without_its_secrets(location: str, says: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        check(location)
+    assert says in str(caught.value)
+    assert "secret" not in str(caught.value) and "cret" not in str(caught.value).replace("everybody", "")
 
 
-def test_a_parameter_that_libpq_does_not_know_is_one_line() -> None:
-    with pytest.raises(StoreError, match=r'postgresql://db/x: invalid .* parameter: "sslmod"'):
-        check("postgresql://me@db/x?sslmod=require")
+@pytest.mark.parametrize(
+    "location", ["postgresql:///x", "postgresql://me@/x?host=/run/pg", "postgresql://me@a:1,[::1]:2/x"]
+)
+def test_a_location_without_a_host_or_with_several_stays_as_it_is(location: str) -> None:
+    from psycopg.conninfo import conninfo_to_dict
+
+    ours, theirs = conninfo_to_dict(Location.of(location).conninfo), conninfo_to_dict(location)
+    assert theirs.items() <= ours.items()
+    assert ours["target_session_attrs"] == "read-write" and "statement_timeout" in str(ours["options"])
 
 
 def test_a_password_that_is_changed_is_read_at_the_next_try(
@@ -135,9 +87,10 @@ def test_a_password_that_is_changed_is_read_at_the_next_try(
     postgres.sql("DROP ROLE IF EXISTS changing")
     postgres.sql("CREATE ROLE changing LOGIN SUPERUSER PASSWORD 'old'")
     file = tmp_path / "password"
-    database = Location.of(url).shown.rpartition("/")[2]
-    location = f"postgresql://changing@127.0.0.1:{postgres.port}/{database}?password_file={file}"
-    with closing(open_store(location)) as store:
+    name = url.partition("@/")[2].partition("?")[0]
+    with closing(
+        open_store(f"postgresql://changing@127.0.0.1:{postgres.port}/{name}?password_file={file}")
+    ) as store:
         with pytest.raises(StoreError, match=r"password_file .*: No such file"):
             store.canaries()
         file.write_text("old")
@@ -145,90 +98,145 @@ def test_a_password_that_is_changed_is_read_at_the_next_try(
         postgres.sql("ALTER ROLE changing PASSWORD 'new'")
         postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'changing'")
         for _ in range(2):  # the first one is of the connection that ended
-            with pytest.raises(StoreError) as caught:
+            with pytest.raises(StoreAway) as caught:
                 store.canaries()
         assert "the password was refused; it is read from the file again at each try" in str(caught.value)
         file.write_text("new\n")
         assert store.take(start(), runs(1, 3)) == 2
 
 
-def test_a_server_that_is_paused_is_given_up(
-    url: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infercanary.store.postgres.session._CALL_SECONDS", 0.5)
-    with closing(PostgresStore(Location.of(url))) as store:
-        store.canaries()
-        store.session.rows(sql.NOW)
-        before = time.monotonic()
-        with pytest.raises(StoreError):
-            store.session.rows("SELECT pg_sleep(30)")
-        assert time.monotonic() - before < 10
-        assert store.take(start(), runs(1, 3)) == 2
+# What goes wrong -------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:
-    with closing(open_store("postgresql://me@127.0.0.1:1/x")) as store, pytest.raises(StoreError) as caught:
+    with closing(open_store("postgresql://me@127.0.0.1:1/x")) as store, pytest.raises(StoreAway) as caught:
         store.canaries()
-    assert "postgresql://127.0.0.1:1/x: connection failed" in str(caught.value) and "refused" in str(
-        caught.value
-    )
+    assert str(caught.value).startswith("postgresql://127.0.0.1:1/x: connection failed")
+    assert "refused" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_lease_of_no_length_is_one_line() -> None:
-    with pytest.raises(StoreError, match="lease_seconds: '0' is not a number from 1 to 600"):
-        check("postgresql://me@db/x?lease_seconds=0")
+def take_and_wait(store: Store) -> None:
+    store.take(start(), runs(3, 5))
+    with store.session.work() as connection:
+        connection.execute(text("SELECT pg_sleep(30)"))
+
+
+def test_a_call_that_takes_too_long_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infercanary.store.postgres._CALL_SECONDS", 0.3)
+    with closing(open_store(url)) as store:
+        store.canaries()
+        with pytest.raises(StoreAway, match=r"no answer for 0\.3 s"), store.session.work() as connection:
+            connection.execute(text("SELECT pg_sleep(30)"))
+        assert store.take(start(), runs(1, 3)) == 2, "by another connection"
+        with pytest.raises(StoreAway), store.transaction():
+            take_and_wait(store)
+        assert [len(samples) for _, samples in store.generations(SEARCH, "c")] == [2], "the rest was not kept"
+
+
+@pytest.mark.parametrize("name", ["zero\0", "half\ud800"])
+def test_a_name_that_cannot_be_kept_is_refused_for_good_and_alone(url: str, name: str) -> None:
+    with closing(open_store(url)) as store:
+        with store.transaction():
+            store.take(start("before"), runs(1, 3))
+            for refused in (start(name), start(image_id=name), start(host=name)):
+                with pytest.raises(StoreError, match="a character that PostgreSQL cannot keep") as caught:
+                    store.take(refused, runs(1, 3))
+                assert not isinstance(caught.value, StoreAway)
+            with pytest.raises(StoreError, match="a character that PostgreSQL cannot keep"):
+                store.take(start("canary"), runs(1, 3, canary=name))
+            store.take(start("after"), runs(1, 3))
+        assert [generation.container for generation, _ in store.generations(SEARCH, "c")] == [
+            "after",
+            "before",
+        ]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
+    url: str, postgres: Postgres, within: bool
+) -> None:
+    def breaks() -> None:
+        store.take(start(), runs(3, 5))
+        postgres.sql(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'infercanary%'",
+            url,
+        )
+
+    with closing(open_store(url)) as store:
+        store.take(start(), runs(1, 3))
+        if within:
+            with pytest.raises(StoreAway), store.transaction():
+                breaks()
+        else:
+            breaks()
+            with pytest.raises(StoreAway):
+                store.canaries()
+        assert store.take(start(), runs(1, 5)) == (2 if within else 0)
 
 
 # Leases ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_service_has_one_holder_until_its_lease_ends(
-    stores: list[PostgresStore], url: str, postgres: Postgres
+    fleets: list[Fleet], url: str, postgres: Postgres
 ) -> None:
-    first, second, _ = (store.fleet for store in stores)
+    first, second, _ = fleets
     assert first.hold({SEARCH, RANK}) == {SEARCH, RANK}
     assert second.hold({SEARCH, RANK}) == set()
     assert first.hold({SEARCH}) == {SEARCH}
     first.give_back({SEARCH})
     assert second.hold({SEARCH, RANK}) == {SEARCH}
-    postgres.sql("UPDATE lease SET expires = now()", url)
+    postgres.sql("UPDATE lease SET expires = extract(epoch FROM now())", url)
     assert first.hold({SEARCH, RANK}) == {SEARCH, RANK}
     assert second.hold({SEARCH, RANK}) == set()
-    fences = postgres.sql("SELECT name || ' ' || fence FROM lease ORDER BY name", url).split("\n")
+    fences = postgres.sql("SELECT service || ' ' || fence FROM lease ORDER BY service", url).split("\n")
     assert fences == ["rank 2", "search 3"], "each change of holder counts up; a lease that ended is one"
 
 
-def test_one_that_slept_writes_nothing(stores: list[PostgresStore], url: str, postgres: Postgres) -> None:
-    slept, awake, _ = stores
-    slept.fleet.hold({SEARCH})
-    slept.fleet.put_finding(SEARCH, "c", T, b"before", b"")
-    postgres.sql("UPDATE lease SET expires = now()", url)
+@pytest.mark.parametrize("has_same_name", [False, True])
+def test_one_that_slept_writes_nothing(
+    stores: list[Store], fleets: list[Fleet], url: str, postgres: Postgres, has_same_name: bool
+) -> None:
+    """The fencing number tells it from a process that has its name by now."""
+    slept, awake, reader = fleets
+    if has_same_name:
+        awake.holder = slept.holder
+    slept.hold({SEARCH})
+    slept.put_finding(SEARCH, "c", T, b"before", b"")
+    postgres.sql("UPDATE lease SET expires = extract(epoch FROM now())", url)
     with pytest.raises(LeaseLost, match="search: another exporter judges it by now"):
-        slept.fleet.put_finding(SEARCH, "c", T, b"late", b"")
-    awake.fleet.hold({SEARCH})
-    awake.fleet.put_finding(SEARCH, "c", T, b"after", b"")
-    for write in (
-        lambda: slept.fleet.put_finding(SEARCH, "c", T, b"late", b""),
-        lambda: slept.save(SEARCH, "c", "verdict", T, b"late"),
-    ):
-        slept.fleet.held[SEARCH] = 1  # as if it did not know
-        with pytest.raises(LeaseLost):
+        slept.put_finding(SEARCH, "c", T, b"late", b"")
+    assert slept.renew({SEARCH}) == set(), "a lease that ended is not renewed"
+    assert awake.hold({SEARCH}) == {SEARCH}
+    awake.put_finding(SEARCH, "c", T, b"after", b"")
+    writes: list[Callable[[], None]] = [
+        lambda: slept.put_finding(SEARCH, "c", T, b"late", b""),
+        lambda: stores[0].save(SEARCH, "c", "verdict", T, b"late"),
+    ]
+    for write in writes:
+        slept.held[SEARCH] = 1  # as if it did not know
+        with pytest.raises(LeaseLost, match="search: another exporter judges it by now"):
             write()
-    assert awake.history(SEARCH, "c", "verdict") == []
-    assert stores[2].fleet.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"after")]
-    assert stores[2].fleet.findings([SEARCH]) == [], "it did not change since"
-    assert postgres.sql("SELECT number || ' ' || fence FROM finding", url) == "2 2"
+        assert SEARCH not in slept.held
+    assert has_same_name or slept.renew({SEARCH}) == set()
+    assert stores[1].history(SEARCH, "c", "verdict") == []
+    assert reader.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"after")]
+    assert reader.findings([SEARCH]) == [], "it did not change since"
+    awake.put_finding(SEARCH, "c", T, b"again", b"")
+    assert reader.findings([SEARCH, RANK]) == [StoredFinding(SEARCH, "c", b"again")]
 
 
 def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres: Postgres) -> None:
     services = {ServiceKey("", f"s-{n}") for n in range(20)}
     with ExitStack() as stack:
-        each = [stack.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(6)]
+        each = [stack.enter_context(closing(open_store(url))).fleet for _ in range(6)]
         held: list[set[ServiceKey]] = [set()] * len(each)
 
         def want(number: int) -> None:
             barrier.wait()
-            held[number] = each[number].fleet.hold(services)
+            fleet = each[number]
+            assert fleet is not None
+            held[number] = fleet.hold(services)
 
         for round_ in range(5):
             barrier = threading.Barrier(len(each))
@@ -238,14 +246,51 @@ def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres:
             for thread in threads:
                 thread.join()
             assert sum(map(len, held)) == len(services) and set().union(*held) == services
-            postgres.sql("UPDATE lease SET expires = now()", url)
+            postgres.sql("UPDATE lease SET expires = extract(epoch FROM now())", url)
             assert postgres.sql("SELECT DISTINCT fence FROM lease", url) == str(round_ + 1)
 
 
-def test_services_are_those_that_somebody_judges(
-    stores: list[PostgresStore], url: str, postgres: Postgres
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
+    stores: list[Store], fleets: list[Fleet], url: str, postgres: Postgres, ended: bool
 ) -> None:
-    first, second, reader = (store.fleet for store in stores)
+    first, second, third = fleets
+    if ended:
+        third.hold({SEARCH})
+        third.give_back({SEARCH})
+    stores[1].canaries()
+    held: list[set[ServiceKey]] = []
+    waiting = threading.Thread(target=lambda: held.append(second.hold({SEARCH})))
+    with stores[0].transaction():
+        assert first.hold({SEARCH}) == {SEARCH}
+        waiting.start()
+        while (
+            postgres.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", url) == "0"
+        ):
+            assert waiting.is_alive()
+    waiting.join()
+    assert held == [set()] and first.renew({SEARCH}) == {SEARCH}
+
+
+def test_the_lease_of_another_is_not_waited_for(stores: list[Store], fleets: list[Fleet]) -> None:
+    first, second, _ = fleets
+    first.hold({SEARCH})
+    with stores[0].session.transaction() as connection:
+        first.claim(connection, SEARCH)
+        assert second.hold({SEARCH, RANK}) == {RANK}
+
+
+def test_a_lease_is_renewed_while_the_store_is_busy(stores: list[Store], fleets: list[Fleet]) -> None:
+    first, second, _ = fleets
+    first.hold({SEARCH, RANK})
+    with stores[0].transaction():
+        stores[0].take(start(), runs(1, 3))
+        assert first.renew({SEARCH, RANK}) == {SEARCH, RANK}
+        assert second.renew({SEARCH}) == set(), "renewing takes none"
+
+
+def test_services_are_those_that_somebody_judges(fleets: list[Fleet]) -> None:
+    first, second, reader = fleets
     first.hold({SEARCH})
     second.hold({RANK})
     assert reader.services() == {SEARCH, RANK}
@@ -253,8 +298,8 @@ def test_services_are_those_that_somebody_judges(
     assert reader.services() == {SEARCH}
 
 
-def test_what_all_services_teach_is_read_by_any(stores: list[PostgresStore]) -> None:
-    first, second, reader = (store.fleet for store in stores)
+def test_what_all_services_teach_is_read_by_any(fleets: list[Fleet]) -> None:
+    first, second, reader = fleets
     first.hold({SEARCH})
     second.hold({RANK})
     first.put_finding(SEARCH, "c", T, b"f", b"before")
@@ -269,81 +314,97 @@ def test_what_all_services_teach_is_read_by_any(stores: list[PostgresStore]) -> 
     assert reader.taught() == [StoredFinding(RANK, "c", b"another")]
 
 
+def test_findings_that_could_not_be_read_are_read_at_the_next_call(
+    fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader, _ = fleets
+    writer.hold({SEARCH})
+    for number in range(250):
+        writer.put_finding(SEARCH, f"c-{number}", T, b"f", b"")
+
+    def away(_: object) -> None:
+        raise StoreAway("no connection")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("infercanary.store.queries.finding_bodies", away)
+        with pytest.raises(StoreAway):
+            reader.findings({SEARCH})
+    assert len(reader.findings({SEARCH})) == 250
+    assert reader.findings({SEARCH}) == []
+    assert reader.findings({RANK}) == [], "what was known of others is forgotten"
+    assert len(reader.findings({SEARCH})) == 250
+
+
 # Reading what others wrote ---------------------------------------------------------------------------------------
 
 
-def test_only_what_is_new_is_read_whatever_the_order_of_commits(
-    stores: list[PostgresStore], url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(
+    stores: list[Store], fleets: list[Fleet], url: str
 ) -> None:
     writer, other, judge = stores
+    fleet = fleets[2]
+    fleets[0].hold({SEARCH})
 
-    def seen() -> list[int]:
-        judge.fleet.refresh({SEARCH})
-        return [s.sequence for _, found in judge.generations(SEARCH, "c") for s in found]
+    def seen() -> tuple[set[str], int]:
+        changed = {canary for _, canary in fleet.refresh({SEARCH})}
+        assert fleet.refresh({SEARCH}) == set()
+        return changed, sum(len(samples) for _, samples in judge.generations(SEARCH, "c"))
 
     writer.take(start(), runs(10, 20))
-    assert seen() == [*range(10, 20)]
+    assert seen() == ({"c"}, 10)
     with writer.transaction():  # begins first, and commits last
         writer.take(start("z"), runs(0, 5))
         other.take(start("b"), runs(20, 25))
-        assert seen() == [*range(10, 20), *range(20, 25)]
-    assert seen() == [*range(10, 20), *range(20, 25), *range(5)]
-    fetched: list[int] = []
-    real = judge.session.rows
-
-    def rows(statement: str, **given: object) -> list[tuple[object, ...]]:
-        found = real(statement, **given)
-        if statement == sql.SAMPLES:
-            fetched.append(len(found))
-        return found
-
-    monkeypatch.setattr(judge.session, "rows", rows)
-    writer.take(start(), runs(20, 22))
-    assert seen()[:12] == [*range(10, 22)]
-    assert fetched == [2], "what is known is not read again"
+        assert seen() == ({"c"}, 15)
+    assert seen() == ({"c"}, 20)
     writer.take(start(), runs(5, 10))  # late, out of a journal
-    assert seen()[:17] == [*range(5, 22)]
-    writer.take(start(), runs(22, 400))
-    small = PostgresStore(
-        Location.of(url), Retention(opening=24, opening_starts=1, raw=36, slack=12, blocks=5)
-    )
-    with closing(small):
-        small.take(start(), runs(399, 401))
-        before = len(seen())
+    assert seen() == ({"c"}, 25)
+    writer.take(start(), runs(0, 3, canary="d"))
+    assert seen() == ({"d"}, 25)
+    writer.take(start(), [Sample(99, "c", T + 990, "raised", None)])
+    assert seen() == ({"c"}, 26)
+    writer.take(start("b", host="another"), [])
+    assert seen() == ({"c"}, 26), "what is known of a start is a change"
+    with closing(open_store(url, Retention(opening=24, opening_starts=1, raw=36, slack=12))) as small:
+        small.take(start(), runs(100, 400))
+        assert seen() == ({"c"}, 326)
         small.thin(T)
-        assert before - len(seen()) > 50
-    count = len(seen())
-    with psycopg.connect(url) as db:
-        [(rows_there,)] = db.execute("SELECT count(*) FROM sample").fetchall()
-    assert count == rows_there
+    changed, rows = seen()
+    assert changed == {"c"} and rows < 200
+    assert fleet.refresh({RANK}) == set(), "another service is forgotten"
+    assert fleet.refresh({SEARCH}) == {(SEARCH, "c"), (SEARCH, "d")}
 
 
-def test_a_mirror_holds_no_more_than_it_may(
-    stores: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
+def test_containers_that_run_are_those_with_runs_of_the_last_minutes(
+    stores: list[Store], fleets: list[Fleet]
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres.store._MOST_READ_BYTES", 1000)
-    writer, judge, _ = stores
-    for canary in ("c", "d"):
-        writer.take(start(), runs(1, 100, canary=canary))
-    judge.fleet.refresh({SEARCH})
-    for canary in ("c", "d", "c"):
-        assert [len(found) for _, found in judge.generations(SEARCH, canary)] == [99]
-        held = {one.canary for one in judge.fleet.mirrors[SEARCH].series.values() if one.bodies}
-        assert held == {canary}
+    store, reader = stores[0], fleets[1]
+    store.take(start("gone"), runs(1, 10))
+    store.take(start("ended", ended_at=T + 990.0), runs(60, 90))
+    store.take(start("old"), runs(60, 90))
+    store.take(start("old", boot_id="new"), runs(90, 95))
+    assert reader.running(SEARCH) == [], "nobody judges it"
+    fleets[0].hold({SEARCH})
+    assert [(g.container, g.boot_id) for g in reader.running(SEARCH)] == [("old", "new")]
 
 
 def test_what_belongs_to_nothing_any_more_goes(
-    stores: list[PostgresStore], url: str, postgres: Postgres
+    stores: list[Store], fleets: list[Fleet], url: str, postgres: Postgres
 ) -> None:
-    store = stores[0]
-    store.fleet.hold({SEARCH})
+    fleets[0].hold({SEARCH})
     for number in range(4):
-        store.take(start(f"pod-{number}", image_id=f"sha256:{number}"), runs(1, 50))
-    store.fleet.put_finding(SEARCH, "c", T, b"f", b"")
-    store.save(SEARCH, "c", "verdict", T, b"v")
-    postgres.sql("UPDATE generation SET seen = 0", url)
-    store._keep = Retention(images=2)
-    store.thin(T)
-    assert [g.container for g in store.starts(SEARCH)] == ["pod-2", "pod-3"]
-    assert len(store.history(SEARCH, "c", "verdict")) == 1
-    assert retention.DAY_SECONDS == 86_400
+        stores[0].take(
+            start(f"pod-{number}", image_id=f"sha256:{number}"),
+            runs(1, 50, canary="old" if number < 2 else "c"),
+        )
+    for canary in ("old", "c"):
+        fleets[0].put_finding(SEARCH, canary, T, b"f", b"")
+        stores[0].save(SEARCH, canary, "verdict", T, b"v")
+    postgres.sql("UPDATE start SET seen = 0", url)
+    with closing(open_store(url, Retention(images=2), holder=fleets[0].holder)) as keeper:
+        assert keeper.fleet is not None
+        keeper.fleet.hold({SEARCH})
+        keeper.thin(T)
+        assert [g.container for g in keeper.starts(SEARCH)] == ["pod-2", "pod-3"]
+        assert [len(keeper.history(SEARCH, canary, "verdict")) for canary in ("old", "c")] == [0, 1]
+        assert keeper.fleet.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"f")]

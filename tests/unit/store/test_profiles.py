@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-
-import pytest
-from postgres import Postgres
-
 from infercanary.contract.profile import Profile
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.profiles import FIRST, KEPT, Packed, pack, unpacked
-from infercanary.store.base import Store
-from infercanary.store.postgres import Location, PostgresStore
-from infercanary.store.retention import Retention
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store
 
 SEARCH = ServiceKey("", "search")
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    found: Store
-    if request.param == "sqlite":
-        found = SqliteStore.open(None, Retention())
-    else:
-        postgres: Postgres = request.getfixturevalue("postgres")
-        of_fleet = PostgresStore(Location.of(postgres.database()), Retention())
-        of_fleet.fleet.hold({SEARCH})
-        found = of_fleet
-    with closing(found):
-        yield found
 
 
 def packed(*times: float) -> Packed:

@@ -4,23 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.store.reading import StartSize, ends, first_that_fits
+from infercanary.store.reading import ends, newest_that_fit
 
 
 @pytest.mark.parametrize(
-    ("starts", "total", "expected"),
+    ("sizes", "total", "expected"),
     [
-        ([], 100, 0),
-        ([StartSize(10, "a", 50)], 100, 0),
-        ([StartSize(10, "a", 50), StartSize(10, "b", 50)], 119, 1),
-        ([StartSize(10, "a", 50), StartSize(10, "b", 50)], 120, 0),
-        ([StartSize(10, "a", 50), StartSize(10, "a", 50)], 70, 0),  # they share it
-        ([StartSize(1, "a", 1), StartSize(900, "b", 1)], 100, 1),  # the last one in any case
-        ([StartSize(1, "a", 1), StartSize(900, "b", 1), StartSize(1, "c", 1)], 100, 2),
+        ([60], 100, 1),
+        ([60, 60], 119, 1),
+        ([60, 60], 120, 2),
+        ([2, 901], 100, 1),  # the last one in any case
+        ([2, 901, 2], 100, 1),
     ],
 )
-def test_the_newest_starts_that_fit(starts: list[StartSize], total: int, expected: int) -> None:
-    assert first_that_fits(starts, total) == expected
+def test_the_newest_starts_that_fit(sizes: list[int], total: int, expected: int) -> None:
+    assert newest_that_fit(sizes, total) == expected
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000_000), st.integers(0, 10_000_000))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import recorded
 
-from infercanary.store.kinds import open_store
+from infercanary.store.store import open_store
 
 
 def test_a_record_has_what_the_store_had(tmp_path: Path) -> None:

@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-import gzip
+import math
 import random
-import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from postgres import Postgres
+from stores import (
+    DAY,
+    SEARCH,
+    Opens,
+    T,
+    check_counts,
+    count,
+    failure,
+    generation,
+    kept,
+    query,
+    sample,
+    samples,
+)
 
-from infercanary.judge.model import Generation, Sample, ServiceKey, merge
+from infercanary.judge.model import Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
-from infercanary.store import database, retention
 from infercanary.store.base import Document, LastRun, StoreError
-from infercanary.store.postgres import Location, PostgresStore
-from infercanary.store.postgres.keys import service_id
 from infercanary.store.records import decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, StartRecord, expired
-from infercanary.store.sqlite import SqliteStore
+from infercanary.store.store import Store, open_store
 
-SEARCH = ServiceKey("", "search")
-GOLDEN = Path(__file__).parents[2] / "golden"
-
-DAY = 86_400.0
-T = 1_790_000_000.0  # a time
 SMALL = Retention(
     opening=24,
     opening_starts=2,
     raw=36,
     slack=12,
     first=120,
-    first_most=240,
     blocks=40,
     hours=10,
     failed=20,
@@ -50,115 +50,15 @@ SMALL = Retention(
 )
 
 
-def generation(boot_id: str = "boot", **given: object) -> Generation:
-    identity: dict[str, object] = {
-        "service": "search",
-        "container": "search-1",
-        "started_at": T,
-        "image": "search:1",
-        "image_id": "sha256:1",
-        "environment": {"torch": "2.13.0"},
-    }
-    return msgspec.convert({**identity, **given, "boot_id": boot_id}, Generation)
-
-
-def sample(sequence: int, **given: object) -> Sample:
-    fields: dict[str, object] = {
-        "sequence": sequence,
-        "canary": "resnet18",
-        "started_at": T + 10 * sequence,
-        "outcome": "ok",
-        "median": 0.01 + sequence * 1e-6,
-        "phases": {"compute": 0.009},
-        "runs": 1,
-    }
-    return Sample(**{**fields, **given})  # type: ignore[arg-type]
-
-
-def failure(sequence: int) -> Sample:
-    return sample(sequence, outcome="raised", median=None, phases={})
-
-
-def samples(*bounds: int) -> list[Sample]:
-    return [sample(sequence) for sequence in range(*bounds)]
-
-
-AnyStore = SqliteStore | PostgresStore
-
-
-def query(store: AnyStore, statement: str) -> list[tuple[Any, ...]]:
-    if isinstance(store, PostgresStore):
-        return store.session.rows(statement)
-    with store.session.work() as db:
-        return db.execute(statement).fetchall()
-
-
-def count(store: AnyStore, table: str = "sample") -> int:
-    [(rows,)] = query(store, f"SELECT count(*) FROM {table}")
-    return int(rows)
-
-
-def kept(store: AnyStore, boot_id: str = "boot", canary: str = "resnet18") -> list[Sample]:
-    return next((found for g, found in store.generations(SEARCH, canary) if g.boot_id == boot_id), [])
-
-
-Opened = Callable[[Retention], AnyStore]
-
-
-@pytest.fixture(scope="session")
-def in_memory() -> Iterator[Opened]:
-    """Opens an empty SQLite store, and closes the one before."""
-    with ExitStack() as stores:
-
-        def opened(keep: Retention) -> AnyStore:
-            stores.close()
-            return stores.enter_context(closing(SqliteStore.open(None, keep)))
-
-        yield opened
-
-
-@pytest.fixture(scope="session")
-def in_a_database(postgres: Postgres) -> Iterator[Opened]:
-    """The same in PostgreSQL."""
-    with ExitStack() as stores:
-
-        def opened(keep: Retention) -> AnyStore:
-            stores.close()
-            store = stores.enter_context(closing(PostgresStore(Location.of(postgres.database()), keep)))
-            store.fleet.hold({SEARCH})
-            return store
-
-        yield opened
-
-
-@pytest.fixture(scope="session", params=["in_memory", "in_a_database"])
-def opened(request: pytest.FixtureRequest) -> Opened:
-    found: Opened = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def store(opened: Opened) -> AnyStore:
-    return opened(Retention())
-
-
-@pytest.fixture
-def file() -> Iterator[SqliteStore]:
-    store = SqliteStore.open(None, Retention())
-    yield store
-    store.close()
-
-
 # What is taken is what is read -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
-    path = None if in_memory else tmp_path / "store.db"
+def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
     given = generation(
         image_digest="sha256:d",
         outputs={"resnet18": (0.1, -2.5e-7)},
         cold_start={"resnet18": {"load": 1.5, "first_run": 0.2}},
+        origin=Origin("9f8e7d6c5b4a", "https://github.com/acme/search", "1.5"),
         ended_at=T + 60.0,
     )
     whole = Sample(
@@ -167,23 +67,20 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     )  # fmt: skip
     failed = Sample(8, "resnet18", T + 10.0, "timed_out", None)
     other = Sample(9, "bert", T + 11.0, "ok", 0.02)
-    store = SqliteStore.open(path)
-    assert store.take(given, [failed, whole, other]) == 3
-    for _ in range(2):
+    with closing(open_store(location)) as store:
+        assert store.take(given, [failed, whole, other]) == 3
+    with closing(open_store(location)) as store:
         assert store.generations(SEARCH, "resnet18") == [(given, [whole, failed])]
         assert store.generations(SEARCH, "bert") == [(given, [other])]
-        assert store.starts(SEARCH) == [given]
+        assert store.starts(SEARCH) == [given] == [store.start_of(SEARCH, "search-1", "boot")]
+        assert store.start_of(SEARCH, "search-1", "other") is None
         assert store.canaries() == [(SEARCH, "bert"), (SEARCH, "resnet18")]
         assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): 1}
-        assert count(store) == 3 and store.size_bytes > 0
-        if path is None:
-            break
-        store.close()
-        store = SqliteStore.open(path)
-    store.close()
+        assert count(store) == 3 and (store.size_bytes or store.fleet)
+        assert store.take(given, [failed, whole, other]) == 0
 
 
-def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: AnyStore) -> None:
+def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: Store) -> None:
     store.take(generation(), samples(1, 2))
     later = generation(
         started_at=T - 500,
@@ -194,22 +91,6 @@ def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: 
     assert store.take(later, samples(1, 3)) == 1
     assert store.starts(SEARCH) == [msgspec.structs.replace(later, started_at=T)]
     assert store.take(later, []) == 0
-
-
-def test_an_environment_is_kept_once_and_goes_with_the_last_that_had_it(store: AnyStore) -> None:
-    def environments() -> int:
-        if isinstance(store, PostgresStore):
-            store._sweep(service_id(SEARCH), 0.0)
-        return count(store, "environment")
-
-    for boot in "ab":
-        store.take(generation(boot, container=boot), [])
-    assert environments() == 1
-    for number in range(5):
-        store.take(generation("a", container="a", environment={"n": str(number)}), [])
-        assert environments() == 2
-    store.take(generation("a", container="a"), [])
-    assert environments() == 1
 
 
 def test_what_identifies_an_image() -> None:
@@ -223,7 +104,7 @@ def test_what_identifies_an_image() -> None:
     assert all(key.startswith("environment:") for key in static)
 
 
-def test_the_starts_of_a_container_since_a_moment(store: AnyStore) -> None:
+def test_the_starts_of_a_container_since_a_moment(store: Store) -> None:
     for number, container in enumerate(("a", "b", "a")):
         store.take(
             generation(f"{container}-{number}", container=container, started_at=T + number), samples(1, 4)
@@ -238,7 +119,7 @@ def test_the_starts_of_a_container_since_a_moment(store: AnyStore) -> None:
     assert found(container="a", since=T + 1) == ["a-2"]
 
 
-def test_what_one_judgement_reads_is_bounded(store: AnyStore) -> None:
+def test_what_one_judgement_reads_is_bounded(store: Store) -> None:
     """Of the starts with most runs the first and the last, and no more starts than fit."""
     for boot, count_of in (("a", 200), ("b", 20), ("c", 200)):
         store.take(generation(boot, started_at=T + ord(boot)), samples(1, count_of + 1))
@@ -258,20 +139,20 @@ def test_what_one_judgement_reads_is_bounded(store: AnyStore) -> None:
     assert some["a"] == [*range(1, several // 2 + 1), *range(201 - (several - several // 2), 201)]
 
 
-def test_only_the_newest_starts_that_fit_are_read(store: AnyStore) -> None:
+def test_only_the_newest_starts_that_fit_are_read(store: Store) -> None:
     for number in range(6):
-        large = {"torch": "2.13.0", "large": f"{number // 2}" * 3_000}
+        large = {"large": "x" * 3_000}
         store.take(generation(f"{number}", started_at=T + number, environment=large), samples(1, 3))
 
     def found(most_bytes: int) -> list[str]:
         return [g.boot_id for g, _ in store.generations(SEARCH, "resnet18", most_bytes=most_bytes)]
 
     assert found(100_000) == ["0", "1", "2", "3", "4", "5"]
-    assert found(7_500) == ["2", "3", "4", "5"], "two share an environment"
+    assert found(7_500) == ["4", "5"]
     assert found(1_000) == ["5"]
 
 
-def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store: AnyStore) -> None:
+def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store: Store) -> None:
     """Of each image those of containers that run, and the first and the latest of the others: others take no place."""
     ran = {
         "old": [(f"old-{n}", 8, 0.0) for n in range(20)],
@@ -288,8 +169,6 @@ def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store:
             for container, runs, at in starts:
                 start = generation(container=container, image_id=image, started_at=T + at)
                 store.take(start, [sample(n, started_at=T + at + n) for n in range(runs)])
-    if isinstance(store, PostgresStore):
-        store.fleet.refresh({SEARCH})
     read = {g.container for g, _ in store.generations(SEARCH, "resnet18", most_bytes=1 << 30)}
     assert {"main", *(name for name, *_ in ran["old"])} <= read
     for image in ("nameless", "new", "other"):
@@ -299,7 +178,7 @@ def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store:
 
 
 def test_a_probe_that_invents_canaries_and_phases_costs_little(
-    store: AnyStore, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     many = [sample(number, canary=f"canary-{number}") for number in range(100)]
     assert store.take(generation(), many) == 32
@@ -310,7 +189,7 @@ def test_a_probe_that_invents_canaries_and_phases_costs_little(
     assert decode([encode(sample(1, phases=phases))]) == [sample(1, phases={})]
 
 
-def test_names_that_cannot_be_written_cost_only_their_own(store: AnyStore) -> None:
+def test_names_that_cannot_be_written_cost_only_their_own(store: Store) -> None:
     with store.transaction():
         assert store.take(generation("a", container="a"), samples(1, 3)) == 2
         with pytest.raises(StoreError, match=r"surrogates|cannot keep"):
@@ -331,19 +210,21 @@ DELIVERIES = st.lists(
 
 
 @given(DELIVERIES)
-def test_any_order_of_any_deliveries_is_taken_once(deliveries: list[tuple[str, list[int], bool]]) -> None:
-    deliver(SqliteStore.open(None), deliveries)
+def test_any_order_of_any_deliveries_is_taken_once(
+    in_memory: Opens, deliveries: list[tuple[str, list[int], bool]]
+) -> None:
+    deliver(in_memory(None), deliveries)
 
 
 @settings(max_examples=8)
 @given(DELIVERIES)
 def test_any_order_of_any_deliveries_is_taken_once_by_postgresql(
-    in_a_database: Opened, deliveries: list[tuple[str, list[int], bool]]
+    in_postgres: Opens, deliveries: list[tuple[str, list[int], bool]]
 ) -> None:
-    deliver(in_a_database(Retention()), deliveries)
+    deliver(in_postgres(None), deliveries)
 
 
-def deliver(store: AnyStore, deliveries: list[tuple[str, list[int], bool]]) -> None:
+def deliver(store: Store, deliveries: list[tuple[str, list[int], bool]]) -> None:
     expected: dict[str, set[int]] = {"a": set(), "b": set()}
     for boot, sequences, again in deliveries:
         new = set(sequences) - expected[boot]
@@ -355,7 +236,6 @@ def deliver(store: AnyStore, deliveries: list[tuple[str, list[int], bool]]) -> N
     for boot, sequences_taken in expected.items():
         assert [s.sequence for s in kept(store, boot)] == sorted(sequences_taken)
     assert count(store) == sum(map(len, expected.values()))
-    store.close()
 
 
 class Interrupted(Exception):
@@ -374,7 +254,7 @@ def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failu
 
 
 def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
-    store = SqliteStore.open(path, SMALL)
+    store = open_store(path, SMALL)
     opened.callback(store.close)
     reached = 0
     now = T
@@ -396,7 +276,7 @@ def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
             store.thin(now)
         else:
             store.close()
-            store = SqliteStore.open(path, SMALL)
+            store = open_store(path, SMALL)
             opened.callback(store.close)
         succeeded = sum(1 for n in range(1, reached + 1) if n % 50)
         found = kept(store)
@@ -406,21 +286,6 @@ def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
         assert count(store) == len(found)
         assert store.taken(SEARCH, "resnet18").get(("search-1", "boot"), 0) == succeeded
         check_counts(store)
-
-
-def check_counts(store: AnyStore) -> None:
-    """The counts beside the rows are those of the rows."""
-    one = "id" if isinstance(store, SqliteStore) else "series"
-    tiers = Counter({(row[0], row[1]): row[2] for row in query(
-        store, "SELECT series, tier, count(*) FROM sample GROUP BY series, tier"
-    )})  # fmt: skip
-    for series, *counts in query(
-        store, f"SELECT {one}, opening, raw, failed, first, blocks, hours FROM series"
-    ):
-        assert counts == [tiers.pop((series, tier), 0) for tier in range(6)]
-    assert not tiers, "rows of no series"
-    if isinstance(store, SqliteStore):
-        assert query(store, "PRAGMA foreign_key_check") == []
 
 
 # Thinning --------------------------------------------------------------------------------------------------------
@@ -470,7 +335,7 @@ def test_a_block_is_of_the_runs_that_count() -> None:
 
 
 def simulate(
-    store: AnyStore, runs: range, boot_id: str = "boot", seconds: float = 10.0, **given: object
+    store: Store, runs: range, boot_id: str = "boot", seconds: float = 10.0, **given: object
 ) -> None:
     """Runs as they come, and thinning every quarter of an hour."""
     step = max(1, int(900 / seconds))
@@ -483,9 +348,9 @@ def simulate(
         store.thin(T + end * seconds)
 
 
-def test_weeks_of_one_image(file: SqliteStore) -> None:
+def test_weeks_of_one_image(in_memory: Opens) -> None:
     """By the defaults, at a run in 10 s."""
-    keep = Retention()
+    file, keep = in_memory(None), Retention()
     day = int(DAY / 10)
     sizes = []
     for number in range(21):
@@ -513,7 +378,7 @@ def test_weeks_of_one_image(file: SqliteStore) -> None:
             assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
 
 
-def test_each_model_of_one_image_keeps_its_newest_runs(opened: Opened) -> None:
+def test_each_model_of_one_image_keeps_its_newest_runs(opened: Opens) -> None:
     """New weights are compared with runs of the old ones, and those are not thinned out by their successor's."""
     store = opened(SMALL)
     runs = SMALL.opening + 4 * SMALL.raw
@@ -525,13 +390,14 @@ def test_each_model_of_one_image_keeps_its_newest_runs(opened: Opened) -> None:
     for _, found in store.generations(SEARCH, "resnet18"):
         assert [s.sequence for s in found[-SMALL.raw :]] == [*range(runs - SMALL.raw, runs)]
         assert {s.runs for s in found[-SMALL.raw :]} == {1}
-    store.close()
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(replicas: int) -> None:
+def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(
+    in_memory: Opens, replicas: int
+) -> None:
     """Also where they are drawn anew at each start: that many models are bounded as starts of one image are."""
-    store = SqliteStore.open(None, SMALL)
+    store = in_memory(SMALL)
     runs = SMALL.opening + 2 * SMALL.raw + SMALL.slack
     now = T
     for number in range(40):
@@ -551,14 +417,13 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(replicas: 
     assert len(found) >= SMALL.images
     check_counts(store)
     assert count(store) <= replicas * (
-        SMALL.images * (runs + SMALL.first_most // BLOCK)
-        + SMALL.first_most // BLOCK
+        SMALL.images * (runs + SMALL.first // BLOCK)
+        + SMALL.first // BLOCK
         + SMALL.raw + SMALL.slack + SMALL.blocks + SMALL.hours + 2 * HOUR + SMALL.starts
     )  # fmt: skip
-    store.close()
 
 
-def test_years_are_bounded(in_memory: Opened) -> None:
+def test_years_are_bounded(in_memory: Opens) -> None:
     """Hours before the last 90 days go, the first day does not."""
     store = in_memory(SMALL)
     rows = []
@@ -572,10 +437,9 @@ def test_years_are_bounded(in_memory: Opened) -> None:
     )
     assert sum(s.runs == HOUR * BLOCK for s in found) == SMALL.hours
     assert count(store) == len(found)
-    store.close()
 
 
-def test_failed_runs_do_not_push_out_good_ones(store: AnyStore) -> None:
+def test_failed_runs_do_not_push_out_good_ones(store: Store) -> None:
     simulate(store, range(2_000))
     good = [s for s in kept(store) if s.runs == 1]
     store.take(generation(), [failure(n) for n in range(2_000, 12_000)])
@@ -586,7 +450,7 @@ def test_failed_runs_do_not_push_out_good_ones(store: AnyStore) -> None:
     assert store.take(generation(), [failure(n) for n in range(2_000, 12_000)]) == 0, "dropped is not new"
 
 
-def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(store: AnyStore) -> None:
+def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(store: Store) -> None:
     keep = Retention()
     lengths = [700, 1_500, 290, 5, 40, 700, 800, 2_000, 650, 300, 1_100]
     for number, length in enumerate(lengths):
@@ -605,18 +469,16 @@ def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(s
     check_counts(store)
 
 
-def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: AnyStore) -> None:
+def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
+    """Starts without runs, as of a server that ends before its first one, take the place of none that has some."""
     for number in range(200):
         store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
-        if number % 10 == 0:
-            store.take(generation(f"empty-{number}", started_at=T + number), [])
-            store.thin(T + number)
-    store.take(generation("last", started_at=T + 200), [])
-    store.thin(T + 300)
+        store.take(generation(f"empty-{number}", started_at=T + number), [])
+    store.thin(T)
     boots = [g.boot_id for g in store.starts(SEARCH)]
-    assert len(boots) == Retention().starts - 1, "and one that left nothing"
-    assert boots[:8] == [f"boot-{number}" for number in range(8)]
-    assert boots[-3:] == ["boot-198", "boot-199", "last"], "the last one may still get its runs"
+    kept = [*range(8), *range(144, 200)]
+    assert boots == [f"{kind}-{number}" for number in kept for kind in ("boot", "empty")]
+    assert len(store.generations(SEARCH, "resnet18")) == Retention().starts == len(kept)
     check_counts(store)
 
 
@@ -631,20 +493,20 @@ STARTS = (
 @example([(2, 2), (2, 1), (2, 1)], 1.0, [0.0] * 10)
 @given(*STARTS)
 def test_whatever_a_container_goes_through(
-    starts: list[tuple[int, int]], seconds: float, steps: list[float]
+    in_memory: Opens, starts: list[tuple[int, int]], seconds: float, steps: list[float]
 ) -> None:
-    go_through(SqliteStore.open(None, SMALL), starts, seconds, steps)
+    go_through(in_memory(SMALL), starts, seconds, steps)
 
 
 @settings(max_examples=6, deadline=None)
 @given(*STARTS)
 def test_whatever_a_container_goes_through_in_postgresql(
-    in_a_database: Opened, starts: list[tuple[int, int]], seconds: float, steps: list[float]
+    in_postgres: Opens, starts: list[tuple[int, int]], seconds: float, steps: list[float]
 ) -> None:
-    go_through(in_a_database(SMALL), starts, seconds, steps)
+    go_through(in_postgres(SMALL), starts, seconds, steps)
 
 
-def go_through(store: AnyStore, starts: list[tuple[int, int]], seconds: float, steps: list[float]) -> None:
+def go_through(store: Store, starts: list[tuple[int, int]], seconds: float, steps: list[float]) -> None:
     """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
     clock = T
     history: list[tuple[str, list[Sample]]] = []
@@ -676,17 +538,16 @@ def go_through(store: AnyStore, starts: list[tuple[int, int]], seconds: float, s
         with_runs = [number for number, runs in own if runs]
         for number in with_runs[-SMALL.opening_starts :]:
             assert found[f"boot-{number}"][: SMALL.opening] == history[number][1][: SMALL.opening]
-    assert count(store) <= 3 * (
-        SMALL.raw + SMALL.slack + SMALL.first_most // BLOCK + 2 * SMALL.opening + 90
-    ) + (SMALL.blocks + SMALL.hours + 2 * HOUR + 2 * len(starts))
-    store.close()
+    assert count(store) <= 3 * (SMALL.raw + SMALL.slack + SMALL.first // BLOCK + 2 * SMALL.opening + 90) + (
+        SMALL.blocks + SMALL.hours + 2 * HOUR + 2 * len(starts)
+    )
 
 
 # Clocks ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", [0.0, T - 20 * DAY, T + 10 * 365 * DAY, 8e9, 5.0])
-def test_a_clock_that_jumps_costs_nothing(wrong: float, store: AnyStore) -> None:
+def test_a_clock_that_jumps_costs_nothing(wrong: float, store: Store) -> None:
     for image in range(4):
         simulate(store, range(1, 1_000), f"boot-{image}", image_id=f"sha256:{image}", started_at=T + image)
     before = [(g, several) for g, several in store.generations(SEARCH, "resnet18")]
@@ -704,7 +565,7 @@ def test_a_clock_that_jumps_costs_nothing(wrong: float, store: AnyStore) -> None
     assert sum(s.runs for s in after[3][1] if s.runs <= BLOCK) == 2_999, "still of the first 8,640 runs"
 
 
-def test_a_host_that_boots_in_1970_keeps_its_order(store: AnyStore) -> None:
+def test_a_host_that_boots_in_1970_keeps_its_order(store: Store) -> None:
     times = [T, 30.0, T + 500, 40.0, T + 400]
     for number, started_at in enumerate(times):
         given = generation(f"boot-{number}", started_at=started_at, image_id=f"sha256:{number}")
@@ -713,7 +574,7 @@ def test_a_host_that_boots_in_1970_keeps_its_order(store: AnyStore) -> None:
     assert [g.started_at for g, _ in store.generations(SEARCH, "resnet18")] == times
 
 
-def test_a_clock_that_is_set_back_leaves_a_start_after_what_ran_before_it(store: AnyStore) -> None:
+def test_a_clock_that_is_set_back_leaves_a_start_after_what_ran_before_it(store: Store) -> None:
     store.take(generation("old", container="a", started_at=T), samples(1, 50))
     store.take(generation("old", container="b", started_at=T + 60), samples(1, 50))
     store.take(generation("new", container="a", started_at=T - DAY), samples(1, 5))
@@ -724,7 +585,7 @@ def test_a_clock_that_is_set_back_leaves_a_start_after_what_ran_before_it(store:
     ]
 
 
-def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: AnyStore) -> None:
+def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: Store) -> None:
     for name, started_at in (("b", T + 50), ("a", T), ("c", T + 20)):
         store.take(generation(container=name, started_at=started_at), [])
     assert [g.container for g in store.starts(SEARCH)] == ["a", "c", "b"]
@@ -733,14 +594,14 @@ def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found
 def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     now = T
-    store = SqliteStore.open(path)
+    store = open_store(path)
     for number in range(4):
         store.take(generation(f"boot-{number}", image_id=f"sha256:{number}"), samples(1, 5))
     for _ in range(80):
         now += DAY
         store.thin(now)
         store.close()
-        store = SqliteStore.open(path)
+        store = open_store(path)
     assert len(store.starts(SEARCH)) == 4
     for _ in range(20):
         store.take(generation("boot-1", image_id="sha256:1"), [])  # runs again, or still
@@ -755,7 +616,7 @@ def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
 
 def starts(*several: tuple[str, str, float]) -> list[StartRecord]:
     """Container, image and when it was seen, oldest first."""
-    return [StartRecord(ServiceKey("", "s"), number, *one) for number, one in enumerate(several)]
+    return [StartRecord(ServiceKey("", "s"), number, *one, rows=1) for number, one in enumerate(several)]
 
 
 def remaining(several: list[StartRecord], age: float, keep: Retention = SMALL) -> list[str]:
@@ -787,12 +648,12 @@ def test_a_rollback_makes_the_old_image_the_current_one() -> None:
 def test_containers_that_were_not_seen_for_longest_are_forgotten() -> None:
     several = starts(*((f"c-{n}", "image", n * DAY) for n in range(6)))
     gone = expired(several, 50 * DAY, SMALL)
-    assert gone == [0, 1, 2]
+    assert sorted(gone) == [0, 1, 2]
     assert expired(starts(*((f"c-{n}", "image", 50 * DAY) for n in range(6))), 50 * DAY, SMALL) == []
 
 
-def test_a_container_is_dropped_with_all_that_is_its_own() -> None:
-    store = SqliteStore.open(None, SMALL)
+def test_a_container_is_dropped_with_all_that_is_its_own(in_memory: Opens) -> None:
+    store = in_memory(SMALL)
     now = T
     for number in range(8):
         name = f"c-{number}"
@@ -804,35 +665,32 @@ def test_a_container_is_dropped_with_all_that_is_its_own() -> None:
     assert [service.name for service, _ in store.canaries()] == names
     kept = [f"c-{n}" for n in range(8) if store.history(ServiceKey("", f"c-{n}"), "resnet18", "state")]
     assert kept == names
-    with store.session.work() as db:
-        assert db.execute("SELECT count(*) FROM environment").fetchone() == (3,)
     check_counts(store)
     assert (
         store.take(generation(service="c-7", container="c-7", environment={"n": "c-7"}), samples(1, 50)) == 0
     )
-    store.close()
 
 
 # Documents -------------------------------------------------------------------------------------------------------
 
 
-def test_documents(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    store = SqliteStore.open(path)
-    assert store.history(ServiceKey("", "s"), "c", "verdict") == []
-    for number in range(250):
-        at = T - number  # the order is that of saving, whatever the clock says
-        store.save(ServiceKey("", "s"), "c", "verdict", at, b"%d" % number)
-    store.save(ServiceKey("", "s"), "other", "state", T, b"x")
-    store.close()
-    store = SqliteStore.open(path)
-    history = store.history(ServiceKey("", "s"), "c", "verdict")
-    assert len(history) == 100 and history[-1] == Document(T - 249, b"249") and history[0].body == b"150"
-    assert store.history(ServiceKey("", "s"), "other", "state") == [Document(T, b"x")]
-    store.close()
+def test_documents(location: str) -> None:
+    service = ServiceKey("", "s")
+    with closing(open_store(location)) as store:
+        assert store.history(service, "c", "verdict") == []
+        if store.fleet is not None:
+            store.fleet.hold({service})
+        for number in range(250):
+            at = T - number  # the order is that of saving, whatever the clock says
+            store.save(service, "c", "verdict", at, b"%d" % number)
+        store.save(service, "other", "state", T, b"x")
+    with closing(open_store(location)) as store:
+        history = store.history(service, "c", "verdict")
+        assert len(history) == 100 and history[-1] == Document(T - 249, b"249") and history[0].body == b"150"
+        assert store.history(service, "other", "state") == [Document(T, b"x")]
 
 
-def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opened) -> None:
+def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opens) -> None:
     """A probe may invent names for months: its service stays, and the store must not grow for them."""
     store, now = opened(SMALL), T
     for number in range(12):
@@ -841,9 +699,8 @@ def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opened) -> None:
         store.take(start, [msgspec.structs.replace(one, canary=canary) for one in samples(1, 5)])
         store.save(SEARCH, canary, "state", now, b"{}")
         for _ in range(3):
+            store._swept_at = -math.inf  # PostgreSQL's clock does not jump
             store.thin(now := now + DAY)
-    if isinstance(store, PostgresStore):
-        store._sweep(service_id(SEARCH), 0.0)
     left = {canary for _, canary in store.canaries()}
     assert 1 < len(left) <= SMALL.starts
     documents = {f"invented-{n}" for n in range(12) if store.history(SEARCH, f"invented-{n}", "state")}
@@ -853,7 +710,7 @@ def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opened) -> None:
 # Transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: AnyStore) -> None:
+def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
     with store.transaction():
         for number in range(5):
             assert store.take(generation(container=f"c-{number}"), samples(1, 4)) == 3
@@ -870,7 +727,7 @@ def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: AnyStore) -> None
     check_counts(store)
 
 
-def test_a_part_that_fails_costs_only_itself(store: AnyStore) -> None:
+def test_a_part_that_fails_costs_only_itself(store: Store) -> None:
     with store.transaction():
         store.take(generation(), samples(1, 4))
         with suppress(Interrupted), store.transaction():
@@ -883,15 +740,15 @@ def test_a_part_that_fails_costs_only_itself(store: AnyStore) -> None:
     check_counts(store)
 
 
-def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(file: SqliteStore) -> None:
-    store = file
+def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(in_memory: Opens) -> None:
+    store = in_memory(None)
 
     def take() -> None:
         with store.transaction():
             store.take(generation(), samples(1, 4))
             with store.session.work() as db:
-                db.execute("ROLLBACK")  # as SQLite does by itself when the disk is full
-            with pytest.raises(StoreError, match="part before"):
+                db.exec_driver_sql("ROLLBACK")  # as SQLite does by itself when the disk is full
+            with pytest.raises(StoreError, match="a part of it failed"):
                 store.take(generation(), samples(1, 4))
 
     with pytest.raises(StoreError, match="part of it"):
@@ -900,157 +757,56 @@ def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(file: SqliteStore) -
     assert store.take(generation(), samples(1, 4)) == 3
 
 
-def test_closed(store: AnyStore) -> None:
+def test_closed(store: Store) -> None:
     store.close()
     store.close()
     with pytest.raises(StoreError, match="closed"):
         store.take(generation(), [])
 
 
-# Schemas ---------------------------------------------------------------------------------------------------------
-
-
-def version(path: Path) -> int:
-    db = sqlite3.connect(path)
-    try:
-        return int(db.execute("PRAGMA user_version").fetchone()[0])
-    finally:
-        db.close()
-
-
-def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    SqliteStore.open(path).close()
-    assert version(path) == len(database._STEPS)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db"]
-    assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can show"
-
-
-def test_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    SqliteStore.open(path).close()
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 7")
-    db.close()
-    before = path.read_bytes()
-    with pytest.raises(
-        StoreError, match=r"store\.db: written by a newer InferCanary \(schema 7, this one knows 3\)"
-    ):
-        SqliteStore.open(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
-
-
-def test_another_programs_database_is_refused_and_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
-    db = sqlite3.connect(path)
-    db.execute("CREATE TABLE visits (url TEXT)")
-    db.close()
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="another program"):
-        SqliteStore.open(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["history.sqlite"]
-
-
-def test_a_file_is_brought_up_to_date_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "store.db"
-    store = SqliteStore.open(path)
-    store.take(generation(), samples(1, 50))
-    store.close()
-    add = ("ALTER TABLE clock ADD COLUMN zone TEXT", "UPDATE clock SET zone = 'UTC'")
-    wrong = ("CREATE TABLE half (done TEXT)", "INSERT INTO nowhere VALUES (1)")
-    today = database._STEPS
-    monkeypatch.setattr(database, "_STEPS", (*today, add, wrong))
-    with pytest.raises(StoreError, match="nowhere"):
-        SqliteStore.open(path)
-    assert version(path) == len(today) + 1, "the step that failed is taken back, the one before is not"
-    monkeypatch.setattr(database, "_STEPS", (*today, add, wrong[:1]))
-    store = SqliteStore.open(path)
-    with store.session.work() as db:
-        assert db.execute("SELECT zone FROM clock").fetchone() == ("UTC",)
-    assert len(kept(store)) == 49
-    store.close()
-    assert version(path) == len(today) + 2
-
-
-def test_a_file_without_namespaces_keeps_its_history(tmp_path: Path) -> None:
-    """It is of schema 1: two services with two starts of 200 runs each, and documents."""
-    path = tmp_path / "store.db"
-    path.write_bytes(gzip.decompress((GOLDEN / "store_schema_1.sqlite.gz").read_bytes()))
-    assert version(path) == 1
-    with closing(SqliteStore.open(path)) as store:
-        rank = ServiceKey("", "rank")
-        assert store.canaries() == [(rank, "resnet18"), (SEARCH, "resnet18")]
-        for service in (rank, SEARCH):
-            assert [
-                (g.boot_id, g.key, len(found)) for g, found in store.generations(service, "resnet18")
-            ] == [
-                ("boot-0", service, 200),
-                ("boot-1", service, 200),
-            ]
-            assert store.history(service, "resnet18", "verdict") == [
-                Document(T, b'{"of":"%s"}' % service.name.encode())
-            ]
-        first = store.start_of(SEARCH, "search-1", "boot-0")
-        assert first is not None and first.memory_kills == (T,) and first.environment == {"torch": "2.0"}
-        assert store.history(ServiceKey("", ""), "", "restart_prior") == [Document(T, b"{}")]
-        assert store.take(first, samples(150, 250)) == 50, "what it has is not taken again"
-        check_counts(store)
-        with store.session.work() as db:
-            assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-            db.execute("DELETE FROM generation WHERE service = 'rank'")
-            assert db.execute("SELECT count(*) FROM series").fetchone() == (2,), "rows go with their start"
-    assert version(path) == len(database._STEPS)
-
-
 # One name in two namespaces --------------------------------------------------------------------------------------
 
 
-def test_two_namespaces_share_nothing(tmp_path: Path) -> None:
+def test_two_namespaces_share_nothing(opened: Opens) -> None:
     prod, test = ServiceKey("prod", "search"), ServiceKey("test", "search")
-    with closing(SqliteStore.open(tmp_path / "store.db", SMALL)) as store:
-        for seconds, service in enumerate((SEARCH, prod, test)):
-            # A probe may claim another's boot id.
-            start = generation(
-                namespace=service.namespace, image=f"search:{seconds}", image_digest="sha256:d"
-            )
-            assert store.take(start, samples(1, 4 + seconds)) == 3 + seconds
-            store.save(service, "resnet18", "verdict", T, service.namespace.encode())
-        assert store.canaries() == [(service, "resnet18") for service in (SEARCH, prod, test)]
-        assert {run.service for run in store.last_runs("")} == {SEARCH, prod, test}
-        for runs, service in enumerate((SEARCH, prod, test), 3):
-            [(start, found)] = store.generations(service, "resnet18")
-            assert (start.key, len(found), start.image) == (service, runs, f"search:{runs - 3}")
-            assert store.taken(service, "resnet18") == {("search-1", "boot"): runs}
-            assert store.starts(service) == [start] == [store.start_of(service, "search-1", "boot")]
-            assert [d.body.decode() for d in store.history(service, "resnet18", "verdict")] == [
-                service.namespace
-            ]
-        store.take(generation(namespace="prod"), samples(4, 400))
-        store.thin(T)
-        assert store.taken(test, "resnet18") == {("search-1", "boot"): 5}
-        check_counts(store)
+    store = opened(SMALL)
+    if store.fleet is not None:
+        store.fleet.hold({SEARCH, prod, test})
+    for seconds, service in enumerate((SEARCH, prod, test)):
+        # A probe may claim another's boot id.
+        start = generation(namespace=service.namespace, image=f"search:{seconds}", image_digest="sha256:d")
+        assert store.take(start, samples(1, 4 + seconds)) == 3 + seconds
+        store.save(service, "resnet18", "verdict", T, service.namespace.encode())
+    assert store.canaries() == [(service, "resnet18") for service in (SEARCH, prod, test)]
+    assert store.canaries([prod]) == [(prod, "resnet18")]
+    assert {run.service for run in store.last_runs("")} == {SEARCH, prod, test}
+    for runs, service in enumerate((SEARCH, prod, test), 3):
+        [(start, found)] = store.generations(service, "resnet18")
+        assert (start.key, len(found), start.image) == (service, runs, f"search:{runs - 3}")
+        assert store.taken(service, "resnet18") == {("search-1", "boot"): runs}
+        assert store.starts(service) == [start] == [store.start_of(service, "search-1", "boot")]
+        [document] = store.history(service, "resnet18", "verdict")
+        assert document.body.decode() == service.namespace
+    store.take(generation(namespace="prod"), samples(4, 400))
+    store.thin(T)
+    assert store.taken(test, "resnet18") == {("search-1", "boot"): 5}
+    check_counts(store)
 
 
 # Rows that a failing disk made unreadable ------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_is_left_out_and_said(
-    store: AnyStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_is_left_out_and_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.take(generation(), samples(1, 3_000))
     store.take(generation("other", started_at=T + 1), samples(1, 5))
-    rng = random.Random(5)
-    body, details = ("x'93ff'", "x'c1'") if isinstance(store, SqliteStore) else (r"'\x93ff'", r"'\xc1'")
-    spoilt = ", ".join(map(str, rng.sample(range(1, 3_000), 500)))
+    spoilt = ", ".join(map(str, random.Random(5).sample(range(1, 3_000), 500)))
     longest = "SELECT series FROM sample GROUP BY series ORDER BY count(*) DESC LIMIT 1"
-    for statement in (
-        f"UPDATE sample SET body = {body} WHERE sequence IN ({spoilt}) AND series = ({longest})",
-        f"UPDATE generation SET details = {details}, {{}} WHERE boot_id = 'other'",
-    ):
-        change = "seen = 0" if isinstance(store, SqliteStore) else "revision = revision + 1"
-        query(store, statement.format(change))
+    query(
+        store,
+        f"UPDATE sample SET body = :body WHERE sequence IN ({spoilt}) AND series = ({longest})",
+        body=b"\x93\xff",
+    )
+    query(store, "UPDATE start SET body = :body WHERE boot_id = 'other'", body=b"\xc1")
     assert len(kept(store)) == 2_499
     assert [g.boot_id for g in store.starts(SEARCH)] == ["boot"]
     said = capsys.readouterr().out
@@ -1059,11 +815,9 @@ def test_what_cannot_be_read_is_left_out_and_said(
     assert sum(s.runs for s in kept(store)) == 2_499
     check_counts(store)
     store.take(generation("other", started_at=T + 1), samples(1, 5))
-    store.close()
-    assert retention.BLOCK == 12
 
 
-def test_what_ran_on_a_host_and_when(store: AnyStore) -> None:
+def test_what_ran_on_a_host_and_when(store: Store) -> None:
     """Not what neither Docker nor Kubernetes found, nor what ran on another host."""
     for name, host, image in (("a", "one", "sha256:1"), ("b", "two", "sha256:1"), ("static", "one", "")):
         start = generation(service=name, container=name, host=host, image_id=image)
@@ -1071,17 +825,3 @@ def test_what_ran_on_a_host_and_when(store: AnyStore) -> None:
         store.take(start, samples(2, 3))
     assert store.last_runs("one") == [LastRun(ServiceKey("", "a"), "a", "resnet18", T + 30)]
     assert store.last_runs("") == []
-
-
-def test_where_an_image_came_from_is_kept_and_an_older_row_has_none(tmp_path: Path) -> None:
-    origin = Origin("9f8e7d6c5b4a", "https://github.com/acme/search", "1.5")
-    with closing(SqliteStore.open(tmp_path / "s.sqlite")) as store:
-        store.take(generation(origin=origin), [])
-        store.take(generation("older"), [])
-    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as db, db:
-        db.execute(
-            "UPDATE generation SET details = ? WHERE boot_id = 'older'", (msgspec.msgpack.encode(({}, {})),)
-        )
-    with closing(SqliteStore.open(tmp_path / "s.sqlite")) as store:
-        found = [store.start_of(SEARCH, "search-1", boot) for boot in ("boot", "older")]
-    assert [start and start.origin for start in found] == [origin, Origin()]

@@ -12,8 +12,8 @@ from infercanary.judge.model import ServiceKey, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.result import Result
 from infercanary.judge.upgrade import live_starts
-from infercanary.store.base import Store
 from infercanary.store.reading import StartSummary, to_judge
+from infercanary.store.store import Store
 
 Boot = tuple[str, str]  # container, boot id
 

@@ -13,7 +13,7 @@ from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import measure_words
-from infercanary.store.base import Store
+from infercanary.store.store import Store
 
 log = structlog.get_logger(__name__)
 

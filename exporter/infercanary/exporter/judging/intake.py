@@ -11,7 +11,8 @@ import structlog
 from infercanary.exporter.judging.queue import StartReport
 from infercanary.exporter.judging.silence import Canary
 from infercanary.judge.model import ServiceKey, kept
-from infercanary.store.base import Store, StoreAway, StoreError
+from infercanary.store.base import StoreAway, StoreError
+from infercanary.store.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from infercanary.exporter.judging.silence import Canary
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import Prior, learned
 from infercanary.judge.shift import Restarts
-from infercanary.store.base import Store
+from infercanary.store.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -19,7 +19,10 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.result import Result
 from infercanary.judge.verdict import Trials
-from infercanary.store.base import Fleet, StoreError
+from infercanary.store.base import StoreError
+
+if TYPE_CHECKING:
+    from infercanary.store.fleet import Fleet
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,8 @@ import msgspec
 from infercanary.contract.vocabulary import BY_ITSELF, NOT_JUDGED
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Sample, ServiceKey, Start
-from infercanary.store.base import LastRun, Store
+from infercanary.store.base import LastRun
+from infercanary.store.store import Store
 
 _MOST = 8
 """Siblings on a host."""

@@ -24,6 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -49,8 +50,11 @@ from infercanary.judge.restarts import taught_by
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import select
 from infercanary.pages.sentence import measure_words
-from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
-from infercanary.store.kinds import open_store
+from infercanary.store.base import LeaseLost, StoreError
+from infercanary.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from infercanary.store.fleet import Fleet
 
 log = structlog.get_logger(__name__)
 

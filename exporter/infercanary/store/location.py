@@ -1,4 +1,4 @@
-"""Where a database is: the URL of `store:`, and the password beside it."""
+"""Where a PostgreSQL database is: the URL of `store:`, and the password beside it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
 from infercanary.contract.text import masked
 from infercanary.store.base import StoreError
 
-LEASE_SECONDS = 20.0
-_SETTINGS = "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
 _HOSTS = re.compile(r"((\[[^]]*]|[^:,]*)(:\d*)?(,|\Z))+")
 _DEFAULTS: Mapping[str, str] = {
     "connect_timeout": "5",
@@ -24,7 +22,7 @@ _DEFAULTS: Mapping[str, str] = {
     "keepalives_interval": "5",
     "keepalives_count": "2",
     "tcp_user_timeout": "15000",
-    "options": _SETTINGS,
+    "options": "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s",
 }
 
 
@@ -34,33 +32,27 @@ class Location(msgspec.Struct, frozen=True):
     conninfo: str
     shown: str
     """For people: without any parameter."""
-    password_file: Path | None = None
-    lease_seconds: float = LEASE_SECONDS
+    password_file: str | None
+    lease_seconds: float
 
     @classmethod
     def of(cls, url: str) -> Location:
         """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``.
 
-        Parameters are libpq's, ``password_file``, and ``lease_seconds``: how long a judge is waited for that is silent.
-
-        Args:
-            url: As ``store:`` has it.
-
-        Returns:
-            The location.
+        Parameters are libpq's, ``password_file``, and ``lease_seconds``: how long a silent judge is waited for.
 
         Raises:
-            StoreError: It has a password in it, or is no such URL.
+            StoreError: The URL has a password in it, or cannot be read.
         """
         try:
             parts = urlsplit(url)
         except ValueError as error:
             raise StoreError(
-                f"a postgresql:// URL that cannot be read ({error}); percent-encode what is special"
+                f"a postgresql:// URL that cannot be read ({error}); percent-encode special characters"
             ) from None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         role, _, hosts = parts.netloc.rpartition("@")
-        shown = urlunsplit(("postgresql", hosts, parts.path, "", ""))
+        shown = f"postgresql://{hosts}{parts.path}"
         # A character that is not percent-encoded ends its part of the URL.
         is_bare = ":" not in role and _HOSTS.fullmatch(hosts)
         if "password" in query or (masked(url) != url and not is_bare):
@@ -70,17 +62,14 @@ class Location(msgspec.Struct, frozen=True):
                 f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
                 "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
             )
-        file = query.pop("password_file", None)
-        lease = query.pop("lease_seconds", str(LEASE_SECONDS))
-        try:
+        file, lease = query.pop("password_file", None), query.pop("lease_seconds", "20")
+        seconds = 0.0
+        with suppress(ValueError):
             seconds = float(lease)
-        except ValueError:
-            seconds = 0.0
         if not 1 <= seconds <= 600:
             raise StoreError(f"{shown}: lease_seconds: {lease!r} is not a number from 1 to 600")
-        for name, value in _DEFAULTS.items():
-            query.setdefault(name, value)
-        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
+        parameters = urlencode({**_DEFAULTS, **query}, quote_via=quote)
+        conninfo = f"postgresql://{parts.netloc}{parts.path}?{parameters}"
         with suppress(ImportError):
             import psycopg.conninfo
 
@@ -88,13 +77,13 @@ class Location(msgspec.Struct, frozen=True):
                 psycopg.conninfo.conninfo_to_dict(conninfo)
             except psycopg.Error as error:
                 raise StoreError(f"{shown}: {error}") from None
-        return cls(conninfo, shown, None if file is None else Path(file), seconds)
+        return cls(conninfo, shown, file, seconds)
 
     def password(self) -> dict[str, str]:
-        """The password as it stands in its file now, for a connection.
+        """Read the password's file, for one connection.
 
         Returns:
-            Nothing where there is no such file: then libpq finds one by itself, or none is needed.
+            Nothing where no file is named: libpq finds a password by itself, or needs none.
 
         Raises:
             StoreError: The file cannot be read.
@@ -102,7 +91,7 @@ class Location(msgspec.Struct, frozen=True):
         if self.password_file is None:
             return {}
         try:
-            return {"password": self.password_file.read_text().rstrip("\r\n")}
+            return {"password": Path(self.password_file).read_text().rstrip("\r\n")}
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not text"
             raise StoreError(f"password_file {self.password_file}: {reason}") from None

@@ -1,0 +1,165 @@
+"""Leases and findings: which of the exporters that share a database judges a service, and what it found."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Executable
+
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.store import queries
+from infercanary.store.base import LeaseLost, StoredFinding
+from infercanary.store.records import decode_start
+from infercanary.store.session import Session
+
+_GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
+_BODIES = 100  # findings in a statement, each of some kilobytes
+
+_Services: TypeAlias = Collection[ServiceKey]
+_Canary: TypeAlias = tuple[ServiceKey, str]
+
+
+class Fleet:
+    """This process among those that share the database. Every method may raise :class:`.StoreError`.
+
+    One thread at a time, but for :meth:`renew`. A service's lease has one holder. It ends after ``lease_seconds``, by
+    the database's clock, unless it is renewed.
+
+    Args:
+        session: The store's.
+        renewing: Another connection, for renewals alone.
+        lease_seconds: Until a lease ends that is not renewed.
+        holder: Identifies this process; None for a random name.
+    """
+
+    def __init__(
+        self, session: Session, renewing: Session, lease_seconds: float, holder: str | None = None
+    ) -> None:
+        self.lease_seconds = lease_seconds
+        self.holder = holder or uuid.uuid4().hex
+        self.held: dict[ServiceKey, int] = {}
+        """Service → the fencing number of its lease, as far as this process knows."""
+        self._session = session
+        self._renewing = renewing
+        self._counts: dict[_Canary, Any] = {}
+        self._numbers: dict[_Canary, Any] = {}
+
+    def hold(self, wanted: _Services) -> set[ServiceKey]:
+        """Renew the leases of these services, and take those that nobody has; leases of others are left to end.
+
+        Returns:
+            The services whose lease this process has now.
+        """
+        self.held = self._lease(self._session, wanted, self.lease_seconds, takes=True)
+        return {*self.held}
+
+    def renew(self, services: _Services) -> set[ServiceKey]:
+        """Renew leases that this process holds; by a connection of its own, from another thread than all other methods.
+
+        Returns:
+            The services whose lease goes on.
+        """
+        return {*self._lease(self._renewing, services, self.lease_seconds)}
+
+    def give_back(self, services: _Services) -> None:
+        """End those of these leases that this process holds, so that another process may take them at once."""
+        if ended := self.held.keys() & services:
+            self.held = {service: fence for service, fence in self.held.items() if service not in ended}
+            self._lease(self._session, ended, 0.0)
+
+    def claim(self, connection: Connection, service: ServiceKey) -> None:
+        """Lock a service's lease until the transaction ends, for a write about the service.
+
+        Raises:
+            LeaseLost: Another process has the lease by now.
+        """
+        if connection.execute(queries.CLAIM, self._mine(service)).first() is None:
+            raise self._lost(service)
+
+    def refresh(self, services: _Services) -> set[_Canary]:
+        """Compare the counts of these services with those of the call before; all other services are forgotten.
+
+        Returns:
+            Service and canary of each canary of which a start, or its runs, changed since.
+        """
+        before, self._counts = self._counts, self._by_canary(queries.counts(services))
+        both = self._counts.keys() | before.keys()
+        return {key for key in both if key[0] in services and self._counts.get(key) != before.get(key)}
+
+    def put_finding(self, service: ServiceKey, canary: str, at: float, body: bytes, taught: bytes) -> None:
+        """Keep the finding about a canary.
+
+        Args:
+            service: A service whose lease this process has.
+            canary: Its name.
+            at: A Unix time.
+            body: The finding.
+            taught: What its restarts teach about other services; empty for nothing.
+
+        Raises:
+            LeaseLost: Another process has the lease by now.
+        """
+        mine = self._mine(service)
+        rows = self._rows(queries.PUT_FINDING, **mine, canary=canary, at=at, body=body, taught=taught)
+        if not rows:
+            raise self._lost(service)
+        self._numbers[service, canary] = [*rows[0][1:]]
+
+    def findings(self, services: _Services) -> list[StoredFinding]:
+        """Read the findings about these services that changed since the call before; forget all other services."""
+        numbers = self._by_canary(queries.finding_numbers(services))
+        changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
+        parts = (changed[begin : begin + _BODIES] for begin in range(0, len(changed), _BODIES))
+        found = [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
+        self._numbers = numbers
+        return found
+
+    def running(self, service: ServiceKey) -> list[Generation]:
+        """Read the newest start of each container that still runs, as far as runs and their ends show.
+
+        Returns:
+            Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
+            sees what runs.
+        """
+        rows = self._session.rows(queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS})
+        newest = {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
+        return [start for _, start in sorted(newest.items()) if not start.ended_at]
+
+    def services(self) -> set[ServiceKey]:
+        """Read which services are judged: somebody holds their lease."""
+        return {service for (service,) in self._rows(queries.SERVICES)}
+
+    def taught(self) -> list[StoredFinding]:
+        """Read what each canary of all services teaches, where that is anything."""
+        return [StoredFinding(*row) for row in self._rows(queries.TAUGHT)]
+
+    def close(self) -> None:
+        """Let go of the connection for renewals. Never raises."""
+        self._renewing.close()
+
+    def _mine(self, service: ServiceKey) -> dict[str, Any]:
+        return {**queries.named(service), "holder": self.holder, "fence": self.held.get(service, 0)}
+
+    def _lost(self, service: ServiceKey) -> LeaseLost:
+        self.held.pop(service, None)
+        return LeaseLost(f"{service}: another exporter judges it by now")
+
+    def _lease(
+        self, session: Session, services: _Services, seconds: float, takes: bool = False
+    ) -> dict[ServiceKey, int]:
+        names = {
+            "namespaces": [key.namespace for key in services],
+            "services": [key.name for key in services],
+        }
+        given = {"holder": self.holder, "seconds": seconds, "takes": takes}
+        return dict(self._rows(queries.LEASE, session, **names, **given))
+
+    def _by_canary(self, statement: Executable) -> dict[_Canary, Any]:
+        return {(service, canary): rest for service, canary, *rest in self._rows(statement)}
+
+    def _rows(self, statement: Executable, session: Session | None = None, **given: Any) -> list[Any]:
+        """Rows, of which the first two columns are a service's key."""
+        rows = (session or self._session).rows(statement, given)
+        return [(ServiceKey(*row[:2]), *row[2:]) for row in rows]

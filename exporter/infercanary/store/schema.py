@@ -1,0 +1,134 @@
+"""The tables of the store, once for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeEngine
+
+from infercanary.store.retention import TIERS
+
+SCHEMA = "0001"
+"""The newest of the Alembic revisions beside this file: what the tables below are."""
+
+
+class Bytes(LargeBinary):
+    """Bytes as the driver gives them: a failing disk may have made them anything, which SQLAlchemy would convert."""
+
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> None:
+        """Nothing to convert."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        """Nothing to convert."""
+
+
+_ID = BigInteger().with_variant(
+    Integer, "sqlite"
+)  # SQLite numbers rows by itself only in an INTEGER PRIMARY KEY
+
+metadata = MetaData()
+
+
+def _columns(kind: type[TypeEngine[Any]], *names: str, **more: Any) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False, **more) for name in names]
+
+
+def _id_of(table: str, **more: Any) -> Column[int]:
+    return Column(table, _ID, ForeignKey(f"{table}.id", ondelete="CASCADE"), nullable=False, **more)
+
+
+# Which revision the tables are in; by Alembic's name, for it reads and writes it.
+schema = Table("infercanary_schema", metadata, Column("version_num", Text, primary_key=True))
+
+# One row, which SQLite alone uses: the last time that was given, and how long exporters have watched by then.
+clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
+
+# began: when it started, or later than all that is known of the container's start before. seen: an age of the store, in
+# seconds; in PostgreSQL a Unix time by its clock. revision is counted up at each change.
+start = Table(
+    "start",
+    metadata,
+    Column("id", _ID, Identity(), primary_key=True),
+    *_columns(Text, "namespace", "service", "container", "boot_id"),
+    *_columns(Double, "began", "seen"),
+    *_columns(BigInteger, "revision", server_default="0"),
+    *_columns(Text, "host", "image_id", "image_digest", "image_key"),
+    *_columns(Bytes, "body"),
+    UniqueConstraint("namespace", "service", "container", "boot_id"),
+    Index("start_host", "host"),
+)
+
+# A canary of a start. Counts of rows by tier; last: the highest sequence that was taken; through: the highest one that
+# was merged or dropped; taken: how many runs there ever were that had not failed; thinned: how often rows were
+# replaced.
+series = Table(
+    "series",
+    metadata,
+    Column("id", _ID, Identity(), primary_key=True),
+    _id_of("start"),
+    *_columns(Text, "canary"),
+    *_columns(Double, "first_at"),
+    *_columns(Double, "last_at", server_default="0"),
+    *_columns(BigInteger, "last", "through", server_default="-1"),
+    *_columns(BigInteger, *TIERS, "taken", "thinned", server_default="0"),
+    UniqueConstraint("start", "canary"),
+)
+
+# One tree in SQLite: the rows of a series lie side by side, and what is read together is stored together.
+sample = Table(
+    "sample",
+    metadata,
+    _id_of("series", primary_key=True),
+    *_columns(BigInteger, "sequence", primary_key=True, autoincrement=False),
+    *_columns(SmallInteger, "tier"),
+    *_columns(Bytes, "body"),
+    sqlite_with_rowid=False,
+)
+
+document = Table(
+    "document",
+    metadata,
+    *_columns(Text, "namespace", "service", "canary", "kind", primary_key=True),
+    *_columns(BigInteger, "number", primary_key=True, autoincrement=False),
+    *_columns(Double, "at"),
+    *_columns(Bytes, "body"),
+    sqlite_with_rowid=False,
+)
+
+# The next two are for exporters that share a database. taught: what a canary's restarts teach about others.
+finding = Table(
+    "finding",
+    metadata,
+    *_columns(Text, "namespace", "service", "canary", primary_key=True),
+    *_columns(BigInteger, "number"),
+    *_columns(Double, "at"),
+    *_columns(Bytes, "body", "taught"),
+)
+
+# fence is counted up at each change of holder; expires is a Unix time by the database's clock.
+lease = Table(
+    "lease",
+    metadata,
+    *_columns(Text, "namespace", "service", primary_key=True),
+    *_columns(Text, "holder"),
+    *_columns(BigInteger, "fence"),
+    *_columns(Double, "expires"),
+)

@@ -1,0 +1,397 @@
+"""The store: each run once, thinned as :mod:`.retention` says, and the judge's documents; in SQLite or PostgreSQL.
+
+Its size is bounded, whatever comes and whatever the clocks say: :class:`.retention.Retention` has the windows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate, groupby
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.judge.policy import Policy
+from infercanary.store import queries, retention, thinning
+from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
+from infercanary.store.queries import named
+from infercanary.store.reading import StartSummary, ends, fair, newest_that_fit, to_judge
+from infercanary.store.records import (
+    MAX_BYTES,
+    MAX_CANARIES,
+    ContainerKey,
+    began,
+    by_canary,
+    decode,
+    decode_start,
+    encode,
+    encode_start,
+    key_of,
+    refuse,
+    tier_of,
+    with_known,
+)
+from infercanary.store.retention import OPENING, Retention, StartRecord
+from infercanary.store.schema import document, finding
+from infercanary.store.session import Session
+from infercanary.store.sqlite import SqliteDatabase
+
+_SWEEP_SECONDS = 3600.0
+_SEEN_SECONDS = 3600.0  # `seen` is written so often at most
+_READ = 8_192  # rows in a statement, which has seconds; they have 32 MiB at most
+_DROPPED = 20  # starts in a transaction: each may have thousands of rows
+# libpq's other form, and URLs without slashes.
+_NO_FILE = re.compile(
+    r"\s*((dbname|host|hostaddr|passfile|password|port|service|user)\s*=|(?i:postgres(ql)?|sqlite|mysql|mariadb):)"
+)
+
+
+class _Written(NamedTuple):
+    """The last start of a container, as this process wrote it; ``seen`` is an age of the store."""
+
+    id: int
+    generation: Generation
+    seen: float
+
+
+class Store:
+    """Keeps each run once, thinner with age. Every method but :meth:`close` may raise :class:`StoreError`.
+
+    Synchronous, and for one thread at a time: a worker's, never the event loop's. The properties may be read from any
+    thread. A caller of :meth:`take` moves its cursor only after the transaction; what it then offers again after an
+    error, or after a restart, is not taken twice.
+
+    Args:
+        database: Where; it is opened at first use.
+        keep: How much is kept; None for the database's default.
+        holder: Identifies this process among those that share the database; None for a random name.
+    """
+
+    def __init__(
+        self, database: Database, keep: Retention | None = None, *, holder: str | None = None
+    ) -> None:
+        self.session = Session(database, opened=self._load, rolled_back=self._rolled_back)
+        self.fleet = database.fleet(self.session, holder)
+        """Leases and findings of exporters that share the store; None for one that has one owner."""
+        self._database = database
+        self._keep = keep or database.retention
+        self._written: dict[ContainerKey, _Written] = {}
+        self._touched: set[ContainerKey] = set()
+        self._age = 0.0
+        self._swept_at = -math.inf
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of what is kept; None where the store cannot tell."""
+        return self.session.size_bytes
+
+    @property
+    def set_aside_at(self) -> float | None:
+        """When the last corrupt file that still lies beside the store's was set aside, if any: a Unix time."""
+        return self._database.set_aside_at
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Keep what is done within it as a whole or, after an exception, not at all.
+
+        Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
+
+        Raises:
+            StoreError: On entry, if the store cannot be opened or written; at the end, if it could not be kept.
+        """
+        return self.session.transaction()
+
+    def close(self) -> None:
+        """Let go of the store. Never raises."""
+        self.session.close()
+        if self.fleet is not None:
+            self.fleet.close()
+
+    def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
+        """Keep ``samples``, in any order, of ``generation``, and return how many of them are new.
+
+        Each is taken once, by namespace, service, container, boot id and sequence; one that comes after later runs were
+        merged is left out. Of ``generation`` the last values are kept, but for ``started_at``. A container's earlier
+        start is to be taken before its later one: where the clock was set back, only this order tells which came first.
+        """
+        several = by_canary(sorted(samples, key=attrgetter("sequence")))
+        with self.session.transaction() as connection:
+            start = self._write_start(connection, generation)
+            new = self._insert(connection, start, generation, several) if several else 0
+        self._touched.add(key_of(generation))
+        return new
+
+    def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
+        """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
+        rows = self.session.rows(queries.canaries(services))
+        return sorted((ServiceKey(namespace, service), canary) for namespace, service, canary in rows)
+
+    def last_runs(self, host: str) -> list[LastRun]:
+        """Return the last run of each canary in each container on a host that Docker or Kubernetes found."""
+        rows = self.session.rows(queries.LAST_RUNS, {"host": host})
+        return [LastRun(ServiceKey(namespace, service), *rest) for namespace, service, *rest in rows]
+
+    def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
+        """Return container and boot id → runs that were taken and had not failed, also those merged since."""
+        rows = self.session.rows(queries.TAKEN, {**named(service), "canary": canary})
+        return {(container, boot_id): runs for container, boot_id, runs in rows}
+
+    def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
+        """Return what is known of a start; None where it was never seen, or its row cannot be read."""
+        key = {**named(service), "container": container, "boot_id": boot_id}
+        rows = self.session.rows(queries.START, key)
+        return decode_start(rows[0].body) if rows else None
+
+    def starts(self, service: ServiceKey) -> list[Generation]:
+        """Return each start of the service's containers, also without runs, in order of time."""
+        rows = self.session.rows(queries.STARTS, named(service))
+        return [start for (body,) in rows if (start := decode_start(body)) is not None]
+
+    def generations(
+        self,
+        service: ServiceKey,
+        canary: str,
+        *,
+        container: str | None = None,
+        since: float = -math.inf,
+        most_bytes: int | None = None,
+    ) -> list[tuple[Generation, list[Sample]]]:
+        """Return each start in which the canary ran, with its runs (failed ones too) and the medians of earlier ones.
+
+        Args:
+            service: Its key.
+            canary: Its name.
+            container: Starts of this container alone.
+            since: Starts of that Unix time and later.
+            most_bytes: For a judgement: the starts that it needs (:func:`.reading.to_judge`), so many bytes of them,
+                and of their runs. Beyond it the oldest starts are left out, and of those that have most runs the ones
+                between their first and last. None for all.
+
+        Returns:
+            Starts, and samples of each, in order of time; of starts that began at the same time, by container.
+        """
+        key = {**named(service), "canary": canary, "container": container, "since": since}
+        rows = self.session.rows(queries.SERIES_OF_CANARY, key)
+        if most_bytes is not None:
+            now = max((row.last_at for row in rows), default=0.0)
+            rows = [rows[place] for place in to_judge([StartSummary.of(*row[:5]) for row in rows], now)]
+            rows = rows[-newest_that_fit([row.bytes for row in rows], most_bytes) :]
+        starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
+        start_by_id = {start: decode_start(body) for start, body in starts}
+        bodies = self._bodies(rows, sys.maxsize if most_bytes is None else most_bytes)
+        read = ((start_by_id.get(row.start), decode(bodies.get(row.id, ()))) for row in rows)
+        return [(start, samples) for start, samples in read if start and samples]
+
+    def keep_for(self, policy: Policy) -> None:
+        """Keep, from now on, the runs at the beginning of each start that this policy's last look needs."""
+        self._keep = self._keep.reaching(policy)
+
+    def thin(self, now: float) -> None:
+        """Merge and drop what is no longer to be kept; to be called every few minutes.
+
+        Of a shared store: the containers whose runs this process took, and the services that it judges.
+
+        Args:
+            now: A Unix time, for a store without a clock of its own. Only its steps matter, as the time that exporters
+                watched: one back, or of more than a day, does not count.
+        """
+        with self.session.transaction() as connection:
+            self._age = self._database.age(connection, now)
+        for key in list(self._touched):
+            with self.session.transaction() as connection:
+                self._written.pop(key, None)
+                thinning.thin(connection, key, self._keep)
+            self._touched.discard(key)
+        if self._age - self._swept_at >= _SWEEP_SECONDS:
+            self._written.clear()
+            self._sweep()
+            self._swept_at = self._age
+
+    def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
+        """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
+
+        ``at`` is a Unix time. The documents go when the store no longer knows the canary.
+
+        Raises:
+            LeaseLost: The store is shared, and this process does not judge the service.
+        """
+        key = {**named(service), "canary": canary, "kind": kind}
+        with self.session.transaction() as connection:
+            if self.fleet is not None:
+                self.fleet.claim(connection, service)
+            number = connection.scalars(queries.LAST_DOCUMENT, key).one() + 1
+            connection.execute(queries.ADD_DOCUMENT, {**key, "number": number, "at": at, "body": body})
+            connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
+
+    def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
+        """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
+        key = {**named(service), "canary": canary, "kind": kind}
+        return [Document(*row) for row in self.session.rows(queries.HISTORY, key)]
+
+    def _write_start(self, connection: Connection, generation: Generation) -> int:
+        """Add the start or bring it up to date, and return its id."""
+        container = key_of(generation)
+        written = self._written.get(container)
+        if written and written.generation == generation and self._age - written.seen < _SEEN_SECONDS:
+            return written.id
+        key = {**named(generation.key), "container": generation.container, "boot_id": generation.boot_id}
+        body = connection.scalar(queries.START, key)
+        kept = generation if body is None else with_known(generation, body)
+        values = {
+            "began": began(kept.started_at, connection.scalar(queries.LATEST, key)),
+            "seen": self._age,
+            "host": kept.host,
+            "image_id": kept.image_id,
+            "image_digest": kept.image_digest,
+            "image_key": kept.work_key,
+            "body": encode_start(kept),
+        }
+        start = int(connection.execute(queries.PUT_START, {**key, **values}).scalar_one())
+        self._written[container] = _Written(start, generation, self._age)
+        return start
+
+    def _insert(
+        self,
+        connection: Connection,
+        start: int,
+        generation: Generation,
+        several: Mapping[str, Sequence[Sample]],
+    ) -> int:
+        """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
+        known = self._locked(start)
+        unknown = sorted(several.keys() - known.keys())
+        for number, canary in enumerate(unknown, len(known)):
+            if number < MAX_CANARIES:
+                first_at = several[canary][0].started_at
+                connection.execute(
+                    queries.ADD_SERIES, {"start": start, "canary": canary, "first_at": first_at}
+                )
+            else:
+                refuse(generation, canary)
+        if unknown:
+            known = self._locked(start)
+        added: list[dict[str, Any]] = []
+        counts: list[dict[str, Any]] = []
+        for canary, samples in several.items():
+            if canary not in known:
+                continue
+            _, series, taken, last, through = known[canary]
+            stored = set()
+            if samples[0].sequence <= last:
+                between = {"series": series, "first": samples[0].sequence, "last": samples[-1].sequence}
+                stored = {*connection.scalars(queries.KNOWN_SEQUENCES, between)}
+            tiers = [0, 0, 0]
+            newest, newest_at = -1, 0.0
+            for sample in samples:
+                if sample.sequence > through and sample.sequence not in stored:
+                    newest, newest_at = sample.sequence, max(newest_at, sample.started_at)
+                    stored.add(newest)
+                    tier = tier_of(sample, taken + tiers[OPENING], self._keep.opening)
+                    tiers[tier] += 1
+                    added.append({"series": series, "sequence": newest, "tier": tier, "body": encode(sample)})
+            if newest >= 0:
+                count = dict(zip(("opening", "raw", "failed"), tiers, strict=True))
+                counts.append({**count, "row": series, "last": newest, "last_at": newest_at})
+        if added:
+            self.session.fast(queries.ADD_SAMPLES, *added)
+            self.session.fast(queries.COUNT_SAMPLES, *counts)
+        return len(added)
+
+    def _locked(self, start: int) -> dict[str, Any]:
+        """Return the series of a start by canary, locked until the transaction ends."""
+        return {row[0]: row for row in self.session.fast(queries.LOCK_SERIES, {"start": start})}
+
+    def _sweep(self) -> None:
+        """Drop images and containers whose time is over, and what belongs to nothing any more."""
+        services = None if self.fleet is None else [*self.fleet.held]
+        rows = self.session.rows(queries.records(services))
+        records = [StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows]
+        expired = retention.expired(records, self._age, self._keep)
+        for begin in range(0, len(expired), _DROPPED):
+            with self.session.transaction() as connection:
+                thinning.drop(connection, expired[begin : begin + _DROPPED])
+        with self.session.transaction() as connection:
+            for table in (document, finding):
+                connection.execute(queries.drop_orphans(table, services))
+
+    def _bodies(self, rows: Sequence[Any], most_bytes: int) -> dict[int, list[bytes]]:
+        """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
+        share = most_bytes
+        if sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
+            sizes = self.session.rows(queries.SIZES, {"series": [row.id for row in rows]})
+            share = fair((size for (size,) in sizes), most_bytes)
+        kept: dict[int, list[bytes]] = {}
+        numbered = zip(accumulate(row.rows for row in rows), rows, strict=True)
+        for _, part in groupby(numbered, lambda pair: pair[0] // _READ):
+            given = {"series": [row.id for _, row in part]}
+            with self.session.work() as connection:
+                read = connection.execute(queries.BODIES, given).cursor.fetchall()
+            for series, group in groupby(read, itemgetter(0)):
+                bodies = [body for _, body in group]
+                first, last = ends(len(bodies), sum(map(len, bodies)), share)
+                kept[series] = bodies[:first] + bodies[len(bodies) - last :]
+        return kept
+
+    def _load(self, connection: Connection) -> None:
+        self._age = self._database.age(connection, None)
+        self._written.clear()
+        self._swept_at = -math.inf
+        if self.fleet is None:
+            self._touched = {(row[0], row[1], row[2]) for row in connection.execute(queries.CONTAINERS)}
+
+    def _rolled_back(self) -> None:
+        self._written.clear()
+
+
+def check(location: str | os.PathLike[str] | None) -> Database:
+    """Return the database at ``location``, which is not opened.
+
+    Args:
+        location: ``postgresql://ROLE@HOST/DATABASE``, a file's path, also after ``sqlite://``, or None for memory.
+
+    Raises:
+        StoreError: There is no such kind, or the location cannot be right.
+    """
+    if location is None:
+        return SqliteDatabase(None)
+    text = str(location)
+    scheme, path = text.split("://", 1) if "://" in text else ("sqlite", text)
+    if scheme == "postgresql":
+        from infercanary.store.postgres import PostgresDatabase
+
+        return PostgresDatabase.at(text)
+    if scheme != "sqlite":
+        raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
+    if mistake := _NO_FILE.match(path):
+        raise StoreError(f"{mistake[0]}…: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
+    if not path or "\0" in path:
+        raise StoreError(f"{text!r} is no name of a file")
+    return SqliteDatabase(Path(path))
+
+
+def open_store(
+    location: str | os.PathLike[str] | None, keep: Retention | None = None, *, holder: str | None = None
+) -> Store:
+    """Return the store at ``location``, which the caller closes; a file is open and readable.
+
+    Raises:
+        StoreError: There is no such kind, or the file cannot be opened: another exporter holds it, a newer version
+            wrote it, or it is something else. It is not touched then.
+    """
+    store = Store(check(location), keep, holder=holder)
+    if store.fleet is None:
+        with store.session.work():
+            pass
+    return store
+
+
+def is_shared(location: str | None) -> bool:
+    """Return whether the store is one that several exporters can share."""
+    return (location or "").startswith("postgresql://")

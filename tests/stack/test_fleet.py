@@ -1,0 +1,86 @@
+"""Compose's profile `fleet`: two exporters of pretended hosts share a PostgreSQL, and each service has one judge."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterator
+
+import pytest
+from harness import ROOT, Stack, compose, eventually, run
+
+HOSTS = {"fleet-host-1": 9801, "fleet-host-2": 9802}
+# Of each start: the first and the last of its runs, and how many are stored.
+RUNS = "SELECT min(sequence), max(sequence), count(*) FROM sample GROUP BY series ORDER BY series"
+# How many exporters published the verdict of a service at once.
+JUDGES = 'count by (service) (max by (service, instance) (infercanary_verdict{instance=~"fleet-.*"}))'
+
+
+class Fleet:
+    """The profile's exporters and their database."""
+
+    def publishers(self, service: str) -> list[str]:
+        """Hosts whose exporter publishes the service's verdict."""
+        found = []
+        for host, port in HOSTS.items():
+            try:
+                if Stack(f"http://127.0.0.1:{port}").samples("infercanary_verdict", service=service):
+                    found.append(host)
+            except OSError:  # it was killed
+                continue
+        return found
+
+    def runs(self) -> list[list[int]]:
+        """Answers to :data:`RUNS`."""
+        printed = compose("exec", "-T", "fleet-database", "psql", "-U", "infercanary", "-Atc", RUNS)
+        return [[*map(int, line.split("|"))] for line in printed.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def fleet(stack: Stack) -> Iterator[Fleet]:
+    """`docker compose --profile fleet up`, beside the stack; gone afterwards."""
+    every = json.loads(compose("--profile", "fleet", "config", "--format", "json"))["services"]
+    names = [name for name, service in every.items() if service.get("profiles") == ["fleet"]]
+    try:
+        compose("--profile", "fleet", "up", "--detach", "--no-build", "--wait", *names, seconds=240)
+        yield Fleet()
+    except BaseException:
+        print(compose("logs", "--tail", "40", *names))
+        raise
+    finally:
+        compose("--profile", "fleet", "rm", "--force", "--stop", *names)
+
+
+def test_each_service_has_one_judge_whom_prometheus_scrapes(stack: Stack, fleet: Fleet) -> None:
+    eventually("one on the first host's service", 180, lambda: fleet.publishers("rank") == ["fleet-host-1"])
+    eventually("one on the second host's", 180, lambda: fleet.publishers("tag") == ["fleet-host-2"])
+    eventually("one on the service of both hosts", 120, lambda: len(fleet.publishers("embed")) == 1)
+    up = 'up{job="infercanary", instance=~"fleet-.*"} == 1'
+    eventually("both are scraped", 90, lambda: {ls["instance"] for ls, _ in stack.query(up)} == {*HOSTS})
+    eventually("so are their verdicts", 60, lambda: len(stack.query(JUDGES)) == 3)
+
+
+def test_no_secret_is_shown(fleet: Fleet) -> None:
+    secret = (ROOT / "examples/fleet/password").read_text().strip()
+    names = [*HOSTS, "fleet-database"]
+    shown = run("docker", "inspect", *compose("ps", "--quiet", *names).split()) + compose("logs", *names)
+    assert "fleet-database" in shown and secret not in shown
+
+
+def test_another_exporter_takes_over_from_a_judge_that_is_killed(stack: Stack, fleet: Fleet) -> None:
+    [judge] = fleet.publishers("embed")
+    [other] = HOSTS.keys() - {judge}
+    compose("kill", judge)
+    # 20 s of the lease, and a turn of 5 s; the rest is this machine's.
+    eventually("the other one judges", 60, lambda: fleet.publishers("embed") == [other])
+    series = f'infercanary_verdict{{service="embed", instance="{other}"}}'
+    eventually("the verdict goes on in Prometheus", 30, lambda: stack.query(series))
+
+    compose("--profile", "fleet", "up", "--detach", "--no-build", "--no-deps", "--wait", judge)
+    before = fleet.runs()
+    eventually("more of each start is stored", 90, lambda: all(map(operator.lt, before, fleet.runs())))
+    runs = fleet.runs()
+    assert len(runs) == 4, "a start of each container, though two exporters stored"
+    assert all(stored == last - first + 1 for first, last, stored in runs), f"one is missing: {runs}"
+    at_once = stack.query(f"max_over_time({JUDGES}[5m:1s])")
+    assert {labels["service"]: most for labels, most in at_once} == {"embed": 1, "rank": 1, "tag": 1}

@@ -1,0 +1,119 @@
+"""Starts and runs to keep in a store, stores of both databases to keep them in, and what lies in their tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import text
+
+from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.store.retention import TIERS, Retention
+from infercanary.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from postgres import Postgres
+
+SEARCH = ServiceKey("", "search")
+CANARY = "resnet18"
+DAY = 86_400.0
+T = 1_790_000_000.0
+"""A Unix time."""
+
+Opens = Callable[[Retention | None], Store]
+"""Opens an empty store, and closes the one that it opened before."""
+
+
+def generation(boot_id: str = "boot", **given: object) -> Generation:
+    """Return a start of search-1, but for the fields that are given."""
+    identity: dict[str, object] = {
+        "service": SEARCH.name,
+        "container": "search-1",
+        "started_at": T,
+        "image": "search:1",
+        "image_id": "sha256:1",
+        "environment": {"torch": "2.13.0"},
+    }
+    return msgspec.convert({**identity, **given, "boot_id": boot_id}, Generation)
+
+
+def sample(sequence: int, **given: object) -> Sample:
+    """Return a run, 10 s after the one before, but for the fields that are given."""
+    fields: dict[str, object] = {
+        "sequence": sequence,
+        "canary": CANARY,
+        "started_at": T + 10 * sequence,
+        "outcome": "ok",
+        "median": 0.01 + sequence * 1e-6,
+        "phases": {"compute": 0.009},
+        "runs": 1,
+    }
+    return Sample(**{**fields, **given})  # type: ignore[arg-type]
+
+
+def samples(*bounds: int, **given: object) -> list[Sample]:
+    """Return a run for each sequence of a ``range()``."""
+    return [sample(sequence, **given) for sequence in range(*bounds)]
+
+
+def failure(sequence: int) -> Sample:
+    """Return a run that failed."""
+    return sample(sequence, outcome="raised", median=None, phases={})
+
+
+def in_memory() -> Iterator[Opens]:
+    """Yield what opens stores in memory."""
+    with ExitStack() as stores:
+
+        def opens(keep: Retention | None = None) -> Store:
+            stores.close()
+            return stores.enter_context(closing(open_store(None, keep or Retention())))
+
+        yield opens
+
+
+def in_postgres(postgres: Postgres) -> Iterator[Opens]:
+    """Yield what opens stores in databases of their own, which have the lease on :data:`SEARCH`."""
+    with ExitStack() as stores:
+
+        def opens(keep: Retention | None = None) -> Store:
+            stores.close()
+            store = stores.enter_context(closing(open_store(postgres.database(), keep or Retention())))
+            assert store.fleet is not None
+            store.fleet.hold({SEARCH})
+            return store
+
+        yield opens
+
+
+def query(store: Store, statement: str, **given: object) -> list[tuple[Any, ...]]:
+    """Return the rows of any statement of SQL; none where it gives none."""
+    with store.session.transaction(), store.session.work() as connection:
+        result = connection.execute(text(statement), given)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def count(store: Store, table: str = "sample") -> int:
+    """Return how many rows a table has."""
+    [(rows,)] = query(store, f"SELECT count(*) FROM {table}")
+    return int(rows)
+
+
+def kept(store: Store, boot_id: str = "boot", canary: str = CANARY) -> list[Sample]:
+    """Return what is left of the runs of a start."""
+    return next((runs for start, runs in store.generations(SEARCH, canary) if start.boot_id == boot_id), [])
+
+
+def check_counts(store: Store) -> None:
+    """Assert that the counts of each series are those of its rows, and that no row is left without its series."""
+    tiers = Counter({
+        (series, tier): rows
+        for series, tier, rows in query(store, "SELECT series, tier, count(*) FROM sample GROUP BY series, tier")
+    })  # fmt: skip
+    for series, *counts in query(store, f"SELECT id, {', '.join(TIERS)} FROM series"):
+        assert counts == [tiers.pop((series, tier), 0) for tier in range(len(TIERS))]
+    assert not tiers, "rows of no series"
+    assert query(store, 'SELECT 1 FROM series WHERE start NOT IN (SELECT id FROM "start")') == []

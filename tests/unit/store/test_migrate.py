@@ -1,0 +1,215 @@
+"""The tables of a store: made once, upgraded as a whole or not at all, and refused where they are of another kind."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from postgres import PASSWORD, Postgres
+
+from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.store import migrate, schema
+from infercanary.store.base import StoreError
+from infercanary.store.store import Store, open_store
+
+SEARCH = ServiceKey("", "search")
+T = 1_790_000_000.0
+START = Generation(service="search", container="a", boot_id="b", started_at=T)
+RUNS = [Sample(n, "c", T + 10 * n, "ok", 0.01) for n in range(20)]
+REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "{}", "{}"
+
+def upgrade():
+    op.add_column("start", sa.Column("{}", sa.Text, nullable=False, server_default="?"))
+"""
+
+
+@pytest.fixture
+def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this process a newer InferCanary, with a column more in each of its two newer schemas."""
+
+    def upgraded(*columns: str) -> None:
+        folder = tmp_path / "migrations"
+        shutil.copytree(migrate.MIGRATIONS, folder)
+        for number, column in enumerate(columns, 2):
+            revision = f"{number:04}"
+            (folder / "versions" / f"{revision}_more.py").write_text(
+                REVISION.format(revision, f"{number - 1:04}", column)
+            )
+            monkeypatch.setattr(schema, "SCHEMA", revision)
+        monkeypatch.setattr(migrate, "MIGRATIONS", folder)
+
+    return upgraded
+
+
+def version_and_columns(store: Store) -> tuple[str, set[str]]:
+    with store.session.work() as connection:
+        row = connection.exec_driver_sql("SELECT * FROM start").mappings().one()
+        return connection.exec_driver_sql("SELECT version_num FROM infercanary_schema").scalar_one(), {*row}
+
+
+def filled(location: str) -> str:
+    with closing(open_store(location)) as store:
+        assert store.take(START, RUNS) == len(RUNS)
+    return location
+
+
+def refusal(location: str) -> str:
+    with pytest.raises(StoreError) as caught, closing(open_store(location)) as store:
+        store.canaries()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them(
+    location: str, newer: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(location)
+    newer("zone", "rack")
+    if location.startswith("postgresql"):
+        assert "older InferCanary (schema 0001); as their owner run `python -m infercanary.store.migrate" in (
+            refusal(location)
+        )
+    assert migrate.main([location]) == 0
+    assert "up to date" in capsys.readouterr().out
+    with closing(open_store(location)) as store:
+        version, columns = version_and_columns(store)
+        assert version == "0003" and {"zone", "rack"} <= columns
+        assert store.take(START, [*RUNS, Sample(20, "c", T + 200, "ok", 0.01)]) == 1
+
+
+def test_an_upgrade_that_fails_changes_nothing(
+    location: str, newer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(location)
+    newer("zone", "host")  # there is a column of this name
+    assert migrate.main([location]) == 2
+    monkeypatch.setattr(schema, "SCHEMA", "0001")
+    with closing(open_store(location)) as store:
+        version, columns = version_and_columns(store)
+        assert version == "0001" and "zone" not in columns
+        assert [len(samples) for _, samples in store.generations(SEARCH, "c")] == [len(RUNS)]
+
+
+def test_newer_tables_are_refused(
+    location: str, newer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(location)
+    newer("zone")
+    assert migrate.main([location]) == 0
+    monkeypatch.setattr(schema, "SCHEMA", "0001")
+    assert "written by a newer InferCanary (schema 0002, this one knows 0001); upgrade this one" in refusal(
+        location
+    )
+
+
+def test_tables_of_0_1_0_are_not_read(
+    location: str, postgres: Postgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if location.startswith("postgresql"):
+        postgres.sql(
+            "CREATE TABLE schema_version (id smallint PRIMARY KEY, version integer NOT NULL)", location
+        )
+        assert migrate.main([location]) == 2
+        said = capsys.readouterr().err
+        assert (
+            "has tables of 0.1.0, which cannot be read; name an empty database" in said
+            and said.count("\n") == 1
+        )
+        assert said.strip() == refusal(location)
+
+
+def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(postgres: Postgres) -> None:
+    url = postgres.database()
+    failed: list[BaseException] = []
+    barrier = threading.Barrier(10)
+
+    def begin() -> None:
+        try:
+            with closing(open_store(url)) as store:
+                barrier.wait()
+                store.canaries()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert postgres.sql("SELECT version_num FROM infercanary_schema", url) == schema.SCHEMA
+
+
+_LOADED = """
+import sys
+import infercanary.exporter.app
+from infercanary.store.store import open_store
+open_store(sys.argv[1]).canaries()
+print([name for name in ("alembic", "psycopg", "sqlalchemy") if name in sys.modules])
+"""
+
+
+def test_an_exporter_loads_no_library_that_its_store_does_not_need(location: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, location], capture_output=True, text=True, check=True, timeout=60
+    )
+    psycopg = ["psycopg"] if location.startswith("postgresql") else []
+    assert done.stdout == f"{[*psycopg, 'sqlalchemy']}\n"
+
+
+def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    url = postgres.database()
+    assert migrate.main([url]) == 0
+    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
+    grants = page.partition("```sql\n")[2].partition("```")[0]
+    name = url.partition("@/")[2].partition("?")[0]
+    postgres.sql("DROP ROLE IF EXISTS infercanary")
+    postgres.sql(
+        grants.replace("DATABASE infercanary", f"DATABASE {name}").replace("'…'", f"'{PASSWORD}'"), url
+    )
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    by_role = f"postgresql://infercanary@127.0.0.1:{postgres.port}/{name}?password_file={password}"
+    with closing(open_store(by_role)) as store:
+        assert store.fleet is not None
+        assert store.fleet.hold({SEARCH}) == {SEARCH}
+        assert store.take(START, RUNS) == len(RUNS)
+        store.thin(T)
+        store.save(SEARCH, "c", "verdict", T, b"{}")
+        store.fleet.put_finding(SEARCH, "c", T, b"f", b"")
+        for statement in ("DROP TABLE sample", "CREATE TABLE mine ()"):
+            with (
+                pytest.raises(StoreError, match=r"lacks a right; docs/fleet\.md has the grants"),
+                store.session.work() as connection,
+            ):
+                connection.exec_driver_sql(statement)
+    assert "permission denied" in refusal(by_role.replace(name, "postgres"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "usage: "),
+        (("a", "b"), "usage: "),
+        (("mysql://db/x",), "no store for mysql://"),
+        (("postgresql://me:pw@db/x",), "in the URL"),
+    ],
+)
+def test_a_location_that_cannot_be_is_one_line(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert migrate.main([*arguments]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1

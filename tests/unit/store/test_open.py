@@ -1,0 +1,121 @@
+"""Where a store is, and which files are taken for one: another program's are not touched, one of 0.1.0 is renamed."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from stores import count, generation, samples
+from structlog.testing import capture_logs
+
+from infercanary.store import schema
+from infercanary.store.base import StoreError
+from infercanary.store.store import check, open_store
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@pytest.mark.parametrize("prefix", ["", "sqlite://"])
+def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
+    with closing(open_store(f"{prefix}{tmp_path / 'judge.sqlite'}")) as store:
+        assert store.fleet is None and store.size_bytes
+    assert [file.name for file in tmp_path.iterdir()] == ["judge.sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
+        ("host=db dbname=x", "name a database by postgresql://"),
+        ("postgresql:db", "name a database by postgresql://"),
+        ("sqlite://", "is no name of a file"),
+        ("with\0nul", "is no name of a file"),
+        ("{folder}", "is no regular file; name a file"),
+        ("/dev/null", "is no regular file"),
+    ],
+)
+def test_a_location_that_cannot_be_right_is_refused_before_it_is_opened(
+    location: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match=says):
+        check(location.replace("{folder}", str(tmp_path)))
+
+
+def version(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as database:
+        [(version,)] = database.execute("SELECT version_num FROM infercanary_schema")
+    return str(version)
+
+
+def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    for _ in range(2):
+        open_store(path).close()
+        assert version(path) == schema.SCHEMA
+        assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can show"
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (
+            "UPDATE infercanary_schema SET version_num = '7000'",
+            r"written by a newer InferCanary \(schema 7000, this one knows",
+        ),
+        ("PRAGMA application_id = 5", "the database of another program; name another file"),
+        ("CREATE VIEW clocks AS SELECT * FROM clock", "holds `clocks`, which no exporter makes"),
+        (
+            "ALTER TABLE clock ADD COLUMN wide GENERATED ALWAYS AS (hex(zeroblob(500000000)))",
+            "holds `clock`, which no exporter makes",
+        ),
+    ],
+)
+def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(
+    made: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(made)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=rf"store\.db: .*{says}"):
+        open_store(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
+
+
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_file_of_0_1_0_is_renamed_with_its_log_and_a_new_one_is_begun(
+    logged: bool, taken: bool, tmp_path: Path
+) -> None:
+    path, name = tmp_path / "store.db", "store.db.0.1.0"
+    path.write_bytes(gzip.decompress((GOLDEN / "store_schema_1.sqlite.gz").read_bytes()))
+    if logged:
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("UPDATE generation SET image = 'logged'")
+            database.commit()
+            left = {end: Path(f"{path}{end}").read_bytes() for end in ("", "-wal")}  # by a crash
+        for end, body in left.items():
+            Path(f"{path}{end}").write_bytes(body)
+    if taken:
+        (tmp_path / name).write_text("an earlier one")
+    with capture_logs() as logs, closing(open_store(path)) as store:
+        assert (store.canaries(), store.set_aside_at) == ([], None)
+        assert store.take(generation(), samples(1, 5)) == 4
+    [line] = logs
+    assert "0.1.0" in line["event"]
+    renamed = Path(line["path"])
+    assert renamed.name.startswith(name) and (
+        not taken or (tmp_path / name).read_bytes() == b"an earlier one"
+    )
+    with closing(sqlite3.connect(renamed)) as database:
+        rows = database.execute("SELECT image FROM generation").fetchall()
+    assert len(rows) == 4 and (("logged",) in rows) is logged
+    with capture_logs() as logs, closing(open_store(path)) as store:
+        assert count(store) == 4
+    assert not logs
