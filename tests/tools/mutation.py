@@ -61,7 +61,9 @@ def copy(package: str) -> Path:
             digest.update(name.encode() + (ROOT / name).read_bytes())
     shutil.rmtree(TREE, ignore_errors=True)
     for name in files:
-        if name.startswith(("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/")):
+        if name.startswith(
+            ("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/", "docs/")
+        ):
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, TREE / name)
     return BUILD / f"{package}-{digest.hexdigest()[:16]}.sqlite"

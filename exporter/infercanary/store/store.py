@@ -224,11 +224,11 @@ class Store:
         """
         key = {**named(service), "canary": canary, "kind": kind}
         with self.session.transaction() as connection:
-            if self.fleet is not None:
-                self.fleet.claim(connection, service)
             number = connection.scalars(queries.LAST_DOCUMENT, key).one() + 1
             connection.execute(queries.ADD_DOCUMENT, {**key, "number": number, "at": at, "body": body})
             connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
+            if self.fleet is not None:  # last: the lease cannot be renewed while it is locked
+                self.fleet.claim(connection, service)
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
