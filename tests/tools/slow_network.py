@@ -59,8 +59,11 @@ class Proxy:
 
     def _pass(self, number: int, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError), one, other:
-            while data := one.recv(1 << 16):
-                if number != self._passes:
-                    self._open.wait()
-                time.sleep(self.delay_seconds)
-                other.sendall(data)
+            try:
+                while data := one.recv(1 << 16):
+                    if number != self._passes:
+                        self._open.wait()
+                    time.sleep(self.delay_seconds)
+                    other.sendall(data)
+            finally:  # closing alone would tell the other end nothing while the other thread waits for it
+                other.shutdown(socket.SHUT_RDWR)
