@@ -76,7 +76,9 @@ class PostgresDatabase(Database):
             driver: Any = connection.connection.driver_connection
             if driver.closed:
                 connection.invalidate()
-        is_refused = isinstance(cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError))
+        is_refused = isinstance(
+            cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError, OverflowError)
+        )
         text = self.explained(str(cause) or type(cause).__name__, getattr(cause, "sqlstate", None) or "")
         return (StoreError if is_refused else StoreAway)(text)
 
