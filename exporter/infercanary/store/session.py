@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Dialect, Executable
 from sqlalchemy.exc import SQLAlchemyError
 
 from infercanary.store.base import Database, StoreError
@@ -37,7 +38,6 @@ class Session:
         self._in_transaction = False
         self._closed = False
         self._driver_error: type[Exception] = SQLAlchemyError
-        self._compiled: dict[Executable, str] = {}
 
     @contextmanager
     def work(self) -> Iterator[Connection]:
@@ -99,13 +99,12 @@ class Session:
             given: Parameters; of several, the statement returns nothing.
         """
         connection: Any = self._connection
-        if statement not in self._compiled:
-            self._compiled[statement] = str(statement.compile(dialect=connection.dialect))  # type: ignore[attr-defined]
+        sql = _compiled(statement, connection.dialect)
         with closing(connection.connection.cursor()) as cursor:  # an open one would keep SQLite's file open
             if len(given) > 1:
-                cursor.executemany(self._compiled[statement], given)
+                cursor.executemany(sql, given)
             else:
-                cursor.execute(self._compiled[statement], *given)
+                cursor.execute(sql, *given)
             return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
@@ -125,3 +124,8 @@ class Session:
             connection.invalidate()
             raise
         return connection
+
+
+@cache
+def _compiled(statement: Any, dialect: Dialect) -> str:
+    return str(statement.compile(dialect=dialect))

@@ -98,7 +98,8 @@ class SqliteDatabase(Database):
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong; a corrupt file is set aside, for the next work to begin anew."""
         cause = (error.orig if isinstance(error, DBAPIError) else None) or error
-        text = self.explained(str(cause))
+        is_writable = self._path is None or os.access(self._path.parent, os.W_OK)
+        text = self.explained(str(cause), "" if is_writable else "readonly")
         if _is_corrupt(cause):
             text = f"{self.shown}: corrupt ({cause}); it is set aside, and begun anew"
             if connection is not None:
