@@ -72,10 +72,6 @@ class PostgresDatabase(Database):
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong; a value that no database takes is refused for good, all else may do better later."""
         cause = getattr(error, "orig", None) or error
-        if connection is not None and not connection.invalidated:
-            driver: Any = connection.connection.driver_connection
-            if driver.closed:
-                connection.invalidate()
         is_refused = isinstance(
             cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError, OverflowError)
         )

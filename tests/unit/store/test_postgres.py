@@ -145,11 +145,15 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
             url,
         )
 
+    def breaks_and_goes_on() -> None:
+        breaks()
+        store.take(start(), runs(5, 7))
+
     with closing(open_store(url)) as store:
         store.take(start(), runs(1, 3))
         if within:
             with pytest.raises(StoreAway), store.transaction():
-                breaks()
+                breaks_and_goes_on()
         else:
             breaks()
             with pytest.raises(StoreAway):
