@@ -86,10 +86,9 @@ class Session:
                 self._in_transaction = False
 
     def rows(self, statement: Executable, given: Any = None) -> Sequence[Any]:
-        """Return all rows of a statement; none if it returns no rows."""
+        """Return all rows of a statement that returns rows."""
         with self.work() as connection:
-            result = connection.execute(statement, given)
-            return result.all() if result.returns_rows else ()
+            return connection.execute(statement, given).all()
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
         """Run a statement by the driver alone, within :meth:`work`: SQLAlchemy takes longer than SQLite itself.

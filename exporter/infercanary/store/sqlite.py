@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 from sqlalchemy import URL, Connection, create_engine
-from sqlalchemy.exc import DatabaseError, DBAPIError
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
 from infercanary.store import migrate, queries, schema
@@ -97,17 +97,16 @@ class SqliteDatabase(Database):
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong; a corrupt file is set aside, for the next work to begin anew."""
-        cause = (error.orig if isinstance(error, DBAPIError) else None) or error
-        is_writable = self._path is None or os.access(self._path.parent, os.W_OK)
-        text = self.explained(str(cause), "" if is_writable else "readonly")
+        cause = getattr(error, "orig", None) or error
         if _is_corrupt(cause):
-            text = f"{self.shown}: corrupt ({cause}); it is set aside, and begun anew"
             if connection is not None:
                 connection.invalidate()
                 with suppress(OSError):
                     self._set_aside(cause)
-        is_away = _is_corrupt(cause) or isinstance(cause, sqlite3.OperationalError)
-        return (StoreAway if is_away else StoreError)(text)
+            return StoreAway(f"{self.shown}: corrupt ({cause}); it is set aside, and begun anew")
+        is_writable = self._path is None or os.access(self._path.parent, os.W_OK)
+        text = self.explained(str(cause), "" if is_writable else "readonly")
+        return (StoreAway if isinstance(cause, sqlite3.OperationalError) else StoreError)(text)
 
     def size(self, connection: Connection) -> int:
         """Return the bytes of the database, without what still is in its log."""
@@ -148,7 +147,7 @@ class SqliteDatabase(Database):
             connection.exec_driver_sql("BEGIN EXCLUSIVE")
             connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
             migrate.update(connection, version)
-            connection.exec_driver_sql("COMMIT")
+            connection.commit()
         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
         _drop_unreadable(connection)
 
