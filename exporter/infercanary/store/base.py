@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -11,7 +12,7 @@ from infercanary.judge.model import ServiceKey
 from infercanary.store.retention import Retention
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
     from infercanary.store.fleet import Fleet
     from infercanary.store.session import Session
@@ -60,34 +61,49 @@ class StoredFinding(NamedTuple):
     body: bytes
 
 
-class Database(Protocol):
+class Database:
     """A kind of database: how a connection to it is opened, and what its errors mean. It holds no connection."""
 
+    engine: Engine
     shown: str
     """Its name for people, without secrets: each error begins with it."""
-    set_aside_at: float | None
+    advice: ClassVar[Mapping[str, str]] = {}
+    """Part of an error's text → what to do."""
+    set_aside_at: float | None = None
     """When the last corrupt file was set aside, a Unix time; None where none was."""
-    retention: Retention
+    retention = Retention()
     """How much is kept unless the caller says so."""
+    upgrades = False
+    """Whether older tables of a shared database are brought up to date: by their owner's command alone."""
 
     def connect(self) -> Connection:
         """Open a connection in the driver's autocommit mode, with the tables of :mod:`.schema`; errors of SQLAlchemy
         and of the system pass."""
+        connection = self.engine.connect()
+        try:
+            self.prepare(connection)
+        except BaseException:
+            connection.invalidate()
+            raise
+        return connection
+
+    def prepare(self, connection: Connection) -> None:
+        """Check a new connection, and see that the tables are those of today."""
+        raise NotImplementedError
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction. A connection that is of no use any more is to be closed, with an error."""
-
-    def in_transaction(self, driver: Any) -> bool:
-        """Return whether a driver's connection has a transaction open that can still be committed."""
+        """Begin a transaction. A connection that is of no use any more is invalidated, with an error."""
+        connection.exec_driver_sql("BEGIN")
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong in one line, with the fix: a :class:`StoreAway` where the same may succeed later.
 
-        A connection that is of no use any more is closed; a corrupt file is set aside.
+        A connection that is of no use any more is invalidated; a corrupt file is set aside.
         """
+        raise NotImplementedError
 
     def size(self, connection: Connection) -> int | None:
-        """Return the bytes of what is kept, or None if they are unknown."""
+        """Return the bytes of what is kept; None where its disk is another administrator's."""
 
     def age(self, connection: Connection, now: float | None) -> float:
         """Return the age of the store in seconds: how long exporters have watched, or the Unix time of its own clock.
@@ -96,6 +112,7 @@ class Database(Protocol):
             connection: Within a transaction if ``now`` is given.
             now: The Unix time by this machine's clock; None to read only.
         """
+        raise NotImplementedError
 
     def fleet(self, session: Session, holder: str | None) -> Fleet | None:
         """Return the leases and findings of exporters that share the database; None if it has one owner.
@@ -104,3 +121,8 @@ class Database(Protocol):
             session: The store's.
             holder: Identifies this process; None for a random name.
         """
+
+    def explained(self, text: str, code: str = "") -> str:
+        """Return an error's text with what to do about it, and where."""
+        found = (f"{fix} ({text})" for part, fix in self.advice.items() if part in text or part == code)
+        return f"{self.shown}: {next(found, text)}"

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
-from infercanary.contract.text import masked
 from infercanary.store.base import StoreError
 
 _HOSTS = re.compile(r"((\[[^]]*]|[^:,]*)(:\d*)?(,|\Z))+")
@@ -44,20 +43,13 @@ class Location(msgspec.Struct, frozen=True):
         Raises:
             StoreError: The URL has a password in it, or cannot be read.
         """
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise StoreError(
-                f"a postgresql:// URL that cannot be read ({error}); percent-encode special characters"
-            ) from None
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        role, _, hosts = parts.netloc.rpartition("@")
-        shown = f"postgresql://{hosts}{parts.path}"
+        base, _, text = url.partition("?")
+        query = dict(parse_qsl(text, keep_blank_values=True))
+        role, _, place = base.partition("//")[2].rpartition("@")
         # A character that is not percent-encoded ends its part of the URL.
-        is_bare = ":" not in role and _HOSTS.fullmatch(hosts)
-        if "password" in query or (masked(url) != url and not is_bare):
-            if not is_bare:
-                shown = f"postgresql://{masked(url).partition('?')[0].rpartition('@')[2]}"
+        is_cut = not _HOSTS.fullmatch(place.partition("/")[0]) and "@" in text
+        shown = f"postgresql://{'…' if is_cut else place}"
+        if "password" in query or ":" in role or is_cut:
             raise StoreError(
                 f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
                 "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
@@ -69,7 +61,7 @@ class Location(msgspec.Struct, frozen=True):
         if not 1 <= seconds <= 600:
             raise StoreError(f"{shown}: lease_seconds: {lease!r} is not a number from 1 to 600")
         parameters = urlencode({**_DEFAULTS, **query}, quote_via=quote)
-        conninfo = f"postgresql://{parts.netloc}{parts.path}?{parameters}"
+        conninfo = f"{base}?{parameters}"
         with suppress(ImportError):
             import psycopg.conninfo
 

@@ -13,47 +13,46 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
-def is_older(version: str, shown: str) -> bool:
-    """Return whether tables are older than those of :mod:`.schema`.
+def read_version(connection: Connection, shown: str) -> str | None:
+    """Return the revision of the tables; None where there are none.
 
     Raises:
-        StoreError: They are newer.
+        StoreError: They are newer than those of :mod:`.schema`.
     """
+    from sqlalchemy import inspect
+
+    from infercanary.store import schema
     from infercanary.store.base import StoreError
-    from infercanary.store.schema import SCHEMA
 
-    if version > SCHEMA:
+    if not inspect(connection).has_table(schema.schema.name):
+        return None
+    version = str(connection.scalar(schema.schema.select()))
+    if version > schema.SCHEMA:
         raise StoreError(
-            f"{shown}: written by a newer InferCanary (schema {version}, this one knows {SCHEMA}); upgrade this one, "
-            "or name another store"
+            f"{shown}: written by a newer InferCanary (schema {version}, this one knows {schema.SCHEMA}); upgrade "
+            "this one, or name another store"
         )
-    return version < SCHEMA
+    return version
 
 
-def make(connection: Connection) -> None:
-    """Make the tables of :mod:`.schema` in an empty database, within the caller's transaction."""
+def update(connection: Connection, version: str | None) -> None:
+    """Make the tables of :mod:`.schema`, or bring those of an older revision up to date, within a transaction."""
     from infercanary.store import schema
 
-    schema.metadata.create_all(connection, checkfirst=False)
-    connection.execute(schema.schema.insert(), {"version_num": schema.SCHEMA})
-    connection.execute(schema.clock.insert(), {"age": 0.0})
-
-
-def upgrade(connection: Connection) -> None:
-    """Bring the tables from the schema that they are in to the newest, within the caller's transaction."""
+    if version is None:
+        schema.metadata.create_all(connection, checkfirst=False)
+        connection.execute(schema.schema.insert(), {"version_num": schema.SCHEMA})
+        connection.execute(schema.clock.insert(), {"age": 0.0})
+        return
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
     from alembic.script import ScriptDirectory
 
-    from infercanary.store.schema import schema
-
-    context = MigrationContext.configure(connection)
     scripts = ScriptDirectory(str(MIGRATIONS))
-    version = connection.scalar(schema.select())
-    with Operations.context(context):
+    with Operations.context(MigrationContext.configure(connection)):
         for script in reversed([*scripts.iterate_revisions("head", version)]):
             script.module.upgrade()
-            connection.execute(schema.update().values(version_num=script.revision))
+            connection.execute(schema.schema.update().values(version_num=script.revision))
 
 
 def main(arguments: list[str]) -> int:
@@ -70,7 +69,6 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         from infercanary.store.base import StoreError
-        from infercanary.store.postgres import PostgresDatabase
         from infercanary.store.store import Store, check
     except ModuleNotFoundError as error:
         fix = "in a checkout: pip install '.[exporter,postgres]'"
@@ -78,8 +76,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         database = check(arguments[0])
-        if isinstance(database, PostgresDatabase):
-            database.upgrades = True
+        database.upgrades = True
         with closing(Store(database)) as store, store.session.work():
             pass
     except StoreError as error:

@@ -71,6 +71,11 @@ ADVANCE_CLOCK = text(
     "UPDATE clock SET now = :now, age = age + CASE WHEN :now - now BETWEEN 0 AND :day THEN :now - now ELSE 0 END"
 )
 """A step back, or of more than a day, does not count."""
+RESET_CLOCK = text(
+    "UPDATE clock SET now = NULL, age = 0.0 "
+    "WHERE typeof(age) <> 'real' OR typeof(now) NOT IN ('real', 'null') OR NOT abs(age) < 1e15"
+)
+"""A failing disk may have made it anything; 1e15 s are more than a store can have been watched."""
 NOW = select(cast(extract("epoch", func.now()), Double))
 """The database's own clock, in PostgreSQL."""
 

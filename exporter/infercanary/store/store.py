@@ -101,7 +101,7 @@ class Store:
     def transaction(self) -> AbstractContextManager[Connection]:
         """Keep what is done within it as a whole or, after an exception, not at all.
 
-        Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
+        Within another one it joins that: an exception must leave the outermost one.
 
         Raises:
             StoreError: On entry, if the store cannot be opened or written; at the end, if it could not be kept.
@@ -366,7 +366,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if scheme == "postgresql":
         from infercanary.store.postgres import PostgresDatabase
 
-        return PostgresDatabase.at(text)
+        return PostgresDatabase(text)
     if scheme != "sqlite":
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
     if mistake := _NO_FILE.match(path):

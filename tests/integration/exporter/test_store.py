@@ -264,7 +264,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(
 
     with structlog.testing.capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
         use()
-    assert [log["event"] for log in logs] == ["store was corrupt; set aside, and begun anew"]
+    assert [log["event"] for log in logs] == ["store set aside, and a new one begun"]
     assert store.canaries() == [] and store.set_aside_at is not None
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
@@ -364,7 +364,7 @@ def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     make_small.close()
     before = path.read_bytes()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    fix = rf"cannot be written; make it and its folder writable for this user \(uid {os.getuid()}\)"
+    fix = rf"cannot be written; .* writable for this user \(uid {os.getuid()}\)"
     for name in ("store.db", "new.db"):
         with pytest.raises(StoreError, match=rf"{name}: {fix}"):
             open_store(small_disk / name)
@@ -376,10 +376,10 @@ def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
 
 
 def test_a_folder_that_is_missing_or_none(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no folder `.*/nowhere`; make it"):
+    with pytest.raises(StoreError, match=r"nowhere/store\.db: cannot be written; make its folder"):
         open_store(tmp_path / "nowhere" / "store.db")
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="no folder"):
+    with pytest.raises(StoreError, match="make its folder"):
         open_store(tmp_path / "file" / "store.db")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreError, match="is no regular file; name a file"):

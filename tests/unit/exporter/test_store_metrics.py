@@ -64,16 +64,16 @@ def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt: Path) -> None:
 def test_it_is_shown_also_where_no_new_file_could_be_begun_at_first(
     corrupt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SqliteDatabase._connect
+    real = SqliteDatabase.prepare
 
-    def connect(database: SqliteDatabase) -> Connection:
-        if not corrupt.exists():
+    def prepare(database: SqliteDatabase, connection: Connection) -> None:
+        if [*corrupt.parent.glob("*.corrupt-*")]:
             raise sqlite3.OperationalError("database or disk is full")
-        return real(database)
+        real(database, connection)
 
     judging = Judging(corrupt)
     with monkeypatch.context() as full:
-        full.setattr(SqliteDatabase, "_connect", connect)
+        full.setattr(SqliteDatabase, "prepare", prepare)
         judging.turn()
         assert value(judging, "infercanary_store_up") == 0
     judging.turn()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stores import (
+    CANARY,
     DAY,
     SEARCH,
     Opens,
@@ -26,13 +27,26 @@ from stores import (
     sample,
     samples,
 )
+from structlog.testing import capture_logs
 
+from infercanary.contract.report import Run
+from infercanary.exporter.judging import intake
+from infercanary.exporter.judging.queue import StartReport
 from infercanary.judge.model import Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
 from infercanary.store.base import Document, LastRun, StoreError
 from infercanary.store.records import decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, StartRecord, expired
 from infercanary.store.store import Store, open_store
+
+
+def of_probe(*sequences: int) -> list[Run]:
+    """Runs as a probe reports them."""
+    return [
+        Run(sequence=n, canary=CANARY, scheduled_at=T, started_at=T + n, outcome="ok", latencies=(0.01,))
+        for n in sequences
+    ]
+
 
 SMALL = Retention(
     opening=24,
@@ -189,16 +203,29 @@ def test_a_probe_that_invents_canaries_and_phases_costs_little(
     assert decode([encode(sample(1, phases=phases))]) == [sample(1, phases={})]
 
 
-def test_names_that_cannot_be_written_cost_only_their_own(store: Store) -> None:
-    with store.transaction():
-        assert store.take(generation("a", container="a"), samples(1, 3)) == 2
-        with pytest.raises(StoreError, match=r"surrogates|cannot keep"):
-            store.take(generation("b", container="b", image="\ud800"), samples(1, 3))
-        with pytest.raises(StoreError):
-            store.take(generation("c", container="c"), [*samples(1, 3), sample(2**70)])
-        assert store.take(generation("d", container="d"), samples(1, 3)) == 2
-    assert [g.container for g, _ in store.generations(SEARCH, "resnet18")] == ["a", "d"]
-    assert count(store) == 4
+def test_a_report_that_cannot_be_kept_costs_only_itself(store: Store) -> None:
+    """PostgreSQL keeps no NUL, no text has half a surrogate pair, and no integer more than 64 bits."""
+    reports = [
+        StartReport(generation(container="a"), of_probe(1, 2)),
+        StartReport(generation(container="zero\0"), of_probe(1, 2)),
+        StartReport(generation(container="image", image="\ud800"), of_probe(1, 2)),
+        StartReport(generation(container="half\ud800"), []),
+        StartReport(generation(container="c"), of_probe(1, 2, 2**70)),
+        StartReport(generation(container="unknown"), of_probe(1), is_found=True),
+        StartReport(generation(container="d"), of_probe(1, 2)),
+    ]
+    with capture_logs() as logs:
+        taken = intake.take(store, reports)
+    kept = {"a", "d"} | ({"zero\0"} if store.fleet is None else set())
+    assert (taken.runs, taken.failures) == (2 * len(kept), 6 - len(kept))
+    assert taken.ran == {(SEARCH, CANARY): kept}
+    assert taken.found == {(SEARCH, "unknown"): (0, 1)}
+    assert {start.container for start in store.starts(SEARCH)} == kept
+    assert count(store) == 2 * len(kept)
+    refused = {log["container"]: log["exc_info"] for log in logs if log["event"] == "runs not stored"}
+    assert len(refused) == taken.failures and not any(refused.values()), "no fault of ours"
+    assert intake.take(store, reports).runs == 0, "each once"
+    check_counts(store)
 
 
 # Once ------------------------------------------------------------------------------------------------------------
@@ -725,36 +752,6 @@ def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
     assert store.take(generation(container="c-0"), samples(1, 8)) == 4
     assert store.take(generation(container="new"), samples(1, 8)) == 7
     check_counts(store)
-
-
-def test_a_part_that_fails_costs_only_itself(store: Store) -> None:
-    with store.transaction():
-        store.take(generation(), samples(1, 4))
-        with suppress(Interrupted), store.transaction():
-            store.take(generation(), samples(4, 9))
-            store.take(generation(container="new"), samples(1, 4))
-            raise Interrupted
-        assert store.take(generation(), samples(4, 6)) == 2
-    assert [s.sequence for s in kept(store)] == [1, 2, 3, 4, 5]
-    assert [g.container for g in store.starts(SEARCH)] == ["search-1"]
-    check_counts(store)
-
-
-def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(in_memory: Opens) -> None:
-    store = in_memory(None)
-
-    def take() -> None:
-        with store.transaction():
-            store.take(generation(), samples(1, 4))
-            with store.session.work() as db:
-                db.exec_driver_sql("ROLLBACK")  # as SQLite does by itself when the disk is full
-            with pytest.raises(StoreError, match="a part of it failed"):
-                store.take(generation(), samples(1, 4))
-
-    with pytest.raises(StoreError, match="part of it"):
-        take()
-    assert (count(store), store.starts(SEARCH)) == (0, [])
-    assert store.take(generation(), samples(1, 4)) == 3
 
 
 def test_closed(store: Store) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
+import msgspec
 import structlog
 
 from infercanary.exporter.judging.queue import StartReport
@@ -17,18 +16,18 @@ from infercanary.store.store import Store
 log = structlog.get_logger(__name__)
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct):
     """What the store took."""
 
-    runs: int
+    runs: int = 0
     """Those that are new."""
-    ran: dict[Canary, set[str]]
+    ran: dict[Canary, set[str]] = {}
     """Canaries → the containers that reported runs of them."""
-    ended: set[ServiceKey]
+    ended: set[ServiceKey] = set()
     """Services of which a start said how it ended."""
-    found: Mapping[tuple[ServiceKey, str], tuple[int, int]]
+    found: dict[tuple[ServiceKey, str], tuple[int, int]] = {}
     """Service and container → runs of earlier starts whose image is known, and those that are left out."""
-    failures: int
+    failures: int = 0
     """Reports that could not be stored."""
 
 
@@ -43,56 +42,54 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
         What it took.
 
     Raises:
-        StoreError: The transaction could not be begun or ended: nothing was stored.
-        StoreAway: The store cannot do it now: nothing was stored.
+        StoreAway: The store cannot do it now: offer all reports again.
     """
-    if not reports:
-        return Taken(0, {}, set(), {}, 0)
-    ran: defaultdict[Canary, set[str]] = defaultdict(set)
-    ended: set[ServiceKey] = set()
-    known: Counter[tuple[ServiceKey, str]] = Counter()
-    unknown: Counter[tuple[ServiceKey, str]] = Counter()
-    stored = failures = 0
-    with store.transaction():
-        for report in reports:
-            key, container = report.generation.key, report.generation.container
-            where = {"service": str(key), "container": container}
-            try:
-                new = _take_one(store, report)
-            except StoreAway:
-                raise
-            except StoreError as error:
-                # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
-                failures += 1
-                log.error("runs not stored", **where, error=str(error))
-                continue
-            except Exception:  # a row that a failing disk made another one of
-                failures += 1
-                log.exception("runs not stored by a fault of the exporter", **where)
-                continue
-            if new is None:
-                unknown[key, container] += len(report.runs)
-                continue
-            if report.is_found:
-                known[key, container] += len(report.runs)
-            stored += new
-            for canary in {run.canary for run in report.runs}:
-                ran[key, canary].add(container)
-            if not report.runs:
-                ended.add(key)
-    for (service, container), runs in unknown.items():
-        log.info("runs of earlier starts are left out: their image is not known", service=str(service),
-                 container=container, runs=runs)  # fmt: skip
-    found = {key: (known[key], unknown[key]) for key in known | unknown}
-    return Taken(stored, dict(ran), ended, found, failures)
+    taken = Taken()
+    try:
+        if reports:
+            with store.transaction():
+                for report in reports:
+                    _take_one(store, report, taken)
+    except StoreAway:
+        raise
+    except Exception:  # one that cannot be stored must not hold up the rest
+        taken = _take_each_alone(store, reports)
+    for (service, container), (_, runs) in taken.found.items():
+        if runs:
+            log.info("runs of earlier starts are left out: their image is not known", service=str(service),
+                     container=container, runs=runs)  # fmt: skip
+    return taken
 
 
-def _take_one(store: Store, report: StartReport) -> int | None:
-    """Store the runs of one report; how many of them are new, or None where their start is not known."""
-    start = report.generation
+def _take_each_alone(store: Store, reports: Sequence[StartReport]) -> Taken:
+    """Store each report in a transaction of its own, and say which cannot be stored."""
+    taken = Taken()
+    for report in reports:
+        try:
+            _take_one(store, report, taken)
+        except StoreAway:
+            raise
+        except Exception as error:
+            taken.failures += 1
+            start, is_ours = report.generation, not isinstance(error, StoreError)
+            log.error("runs not stored", service=str(start.key), container=start.container, error=str(error),
+                      exc_info=is_ours)  # fmt: skip
+    return taken
+
+
+def _take_one(store: Store, report: StartReport, taken: Taken) -> None:
+    """Store the runs of one report, unless their start is not known."""
+    start, runs = report.generation, len(report.runs)
     if report.is_found:
         known = store.start_of(start.key, start.container, start.boot_id)
+        counts = (0, runs) if known is None else (runs, 0)
+        before = taken.found.get((start.key, start.container), (0, 0))
+        taken.found[start.key, start.container] = before[0] + counts[0], before[1] + counts[1]
         if known is None:
-            return None
+            return
         start = known
-    return store.take(start, map(kept, report.runs))
+    taken.runs += store.take(start, map(kept, report.runs))
+    for canary in {run.canary for run in report.runs}:
+        taken.ran.setdefault((start.key, canary), set()).add(start.container)
+    if not runs:
+        taken.ended.add(start.key)
