@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from infercanary.judge.model import merge
+from infercanary.judge.model import ServiceKey, merge
 from infercanary.store import queries
-from infercanary.store.records import ContainerKey, decode, encode
+from infercanary.store.records import decode, encode
 from infercanary.store.retention import (
     BLOCK,
     BLOCKS,
@@ -31,17 +31,10 @@ _MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)
 """Number of rows that are merged into one, and its tier, by tier; rows of other tiers are dropped."""
 
 
-def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
-    """Merge and drop the rows of one container, within a transaction.
-
-    Args:
-        connection: Of the store; the container's series are locked until the transaction ends.
-        key: The container.
-        keep: How much is kept.
-    """
-    namespace, service, container = key
-    given = {"namespace": namespace, "service": service, "container": container}
-    several = connection.execute(queries.SERIES_OF_CONTAINER, given).all()
+def thin(connection: Connection, service: ServiceKey, container: str, keep: Retention) -> None:
+    """Merge and drop the rows of one container, within a transaction; its series are locked until that ends."""
+    key = {**queries.named(service), "container": container}
+    several = connection.execute(queries.SERIES_OF_CONTAINER, key).all()
     for _, group in groupby(several, attrgetter("canary")):
         series = [*group]
         for window in _windows(series, keep.images):
@@ -64,11 +57,6 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
         ):
             for each in _surplus(series, tier, rows, whole):
                 _replace(connection, *each)
-
-
-def drop(connection: Connection, starts: Collection[int]) -> None:
-    """Forget starts, by their ids, with all of their runs."""
-    connection.execute(queries.DROP_STARTS, {"ids": starts})
 
 
 def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
@@ -118,10 +106,9 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
             added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
     if added:
         connection.execute(queries.ADD_SAMPLES, added)
-    rows_of = Counter(row["tier"] for row in added)
-    rows_of[tier] -= len(rows)
-    changes = {f"new_{name}": rows_of[number] for number, name in enumerate(TIERS)}
+    changes = Counter(TIERS[row["tier"]] for row in added)
+    changes[TIERS[tier]] -= len(rows)
     connection.execute(
-        queries.COUNT_REPLACED, {**changes, "row": one.id, "new_through": last, "new_thinned": 1}
+        queries.COUNT_REPLACED, {**dict.fromkeys(TIERS, 0), **changes, "series": one.id, "last": last}
     )
     return len(added)

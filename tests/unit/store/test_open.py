@@ -32,7 +32,7 @@ def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
         ("host=db dbname=x", "name a database by postgresql://"),
         ("postgresql:db", "name a database by postgresql://"),
         ("sqlite://", "is no name of a file"),
-        ("with\0nul", "is no name of a file"),
+        ("with\0nul", "is no name of a file; name a database by postgresql://"),
         ("{folder}", "is no regular file; name a file"),
         ("/dev/null", "is no regular file"),
     ],
