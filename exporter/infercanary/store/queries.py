@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Delete,
     Select,
@@ -53,12 +54,13 @@ NOW = text("SELECT extract(epoch FROM now())")
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
-LATEST = text(
-    "SELECT coalesce(max(CASE WHEN last_at > began THEN last_at ELSE began END), 0) FROM start "
-    "LEFT JOIN series ON series.start = start.id "
+KNOWN = text(
+    "SELECT coalesce(max(CASE WHEN last_at > began THEN last_at ELSE began END), 0), (SELECT body FROM start "
+    "WHERE namespace = :namespace AND service = :service AND container = :container AND boot_id = :boot_id) "
+    "FROM start LEFT JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND container = :container"
 )
-"""When the last start of a container began or, if later, its last run; 0 without a start."""
+"""When the last start of a container began or, if later, its last run, 0 without a start; and what is kept of one."""
 PUT_START = text(
     "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
     "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
@@ -75,7 +77,7 @@ START = text(
 STARTS = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service ORDER BY began, container, id"
 )
-_IDS = bindparam("ids", expanding=True)
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 STARTS_BY_ID = text("SELECT id, body FROM start WHERE id IN :ids").bindparams(_IDS)
 DROP_STARTS = text("DELETE FROM start WHERE id IN :ids").bindparams(_IDS)
 
@@ -117,7 +119,7 @@ SERIES_OF_CANARY = text(
     "AND container = coalesce(:container, container) AND opening + raw + failed + first + blocks + hours > 0 "
     "ORDER BY began, container, start.id"
 )
-_SERIES = bindparam("series", expanding=True)
+_SERIES: BindParameter[int] = bindparam("series", expanding=True)
 SIZES = text("SELECT sum(length(body)) FROM sample WHERE series IN :series GROUP BY series").bindparams(
     _SERIES
 )

@@ -80,10 +80,6 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     containers: int = 4_000
     """In all: those that were seen last, and those that run."""
 
-    def reaching(self, policy: Policy) -> Retention:
-        """Return the same with all runs that a policy's looks need."""
-        return msgspec.structs.replace(self, opening=opening_for(policy))
-
 
 IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)
 """For a store that is lost at exit anyway: 0.4 MB for a canary of a container after a day."""

@@ -17,8 +17,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Executable
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
@@ -44,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 _SWEEP_SECONDS = 3600.0
 _AFTER_SECONDS = 1e-3
+_OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
 _DROPPED = 20  # starts in a transaction: each may have thousands of rows
 _FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # neither libpq's other form nor a URL without slashes
 
@@ -179,7 +181,7 @@ class Store:
 
     def keep_for(self, policy: Policy) -> None:
         """Keep, from now on, the runs at the beginning of each start that this policy's last look needs."""
-        self._keep = self._keep.reaching(policy)
+        self._keep = msgspec.structs.replace(self._keep, opening=retention.opening_for(policy))
 
     def thin(self, now: float) -> None:
         """Merge and drop what is no longer to be kept; to be called every few minutes.
@@ -226,21 +228,13 @@ class Store:
         known, start = self._written.get(container, (None, 0))
         if known == generation:
             return start
-        key = {**named(generation.key), "container": generation.container, "boot_id": generation.boot_id}
-        body = connection.scalar(queries.START, key)
+        values: dict[str, Any] = {name: getattr(generation, name) for name in _OF_START}
+        latest, body = connection.execute(queries.KNOWN, values).one()
         kept = generation if body is None else with_known(generation, body)
         # Where the clock was set back a start comes after all that is known of the container's start before.
-        began = max(kept.started_at, connection.scalar(queries.LATEST, key) + _AFTER_SECONDS)
-        values = {
-            "began": began,
-            "seen": self._age,
-            "host": kept.host,
-            "image_id": kept.image_id,
-            "image_digest": kept.image_digest,
-            "image_key": kept.work_key,
-            "body": encode_start(kept),
-        }
-        start = int(connection.execute(queries.PUT_START, {**key, **values}).scalar_one())
+        began = max(kept.started_at, latest + _AFTER_SECONDS)
+        values |= {"began": began, "seen": self._age, "image_key": kept.work_key, "body": encode_start(kept)}
+        start = int(connection.execute(queries.PUT_START, values).scalar_one())
         self._written[container] = generation, start
         return start
 
@@ -256,19 +250,20 @@ class Store:
         known: dict[str, Any] = {canary: counted for canary, *counted in locked}
         added: list[dict[str, Any]] = []
         counts: list[dict[str, Any]] = []
-        refused = 0
+        refused = []
         for canary, runs in sorted(encoded.items()):
-            if canary not in known and len(known) == MAX_CANARIES:
-                refused += 1
-                continue
+            first, newest = runs[0][0], runs[-1][0]
             if canary not in known:
-                new = {"start": start, "canary": canary, "first_at": runs[0][0].started_at}
+                if len(known) == MAX_CANARIES:
+                    refused.append(canary)
+                    continue
+                new = {"start": start, "canary": canary, "first_at": first.started_at}
                 known[canary] = connection.scalar(queries.ADD_SERIES, new), 0, -1, -1
             series, taken, last, through = known[canary]
-            bounds = {"series": series, "first": runs[0][0].sequence, "last": runs[-1][0].sequence}
             stored = set()
-            if bounds["first"] <= last:
-                stored = {*connection.scalars(queries.KNOWN_SEQUENCES, bounds)}
+            if first.sequence <= last:
+                between = {"series": series, "first": first.sequence, "last": newest.sequence}
+                stored = {*connection.scalars(queries.KNOWN_SEQUENCES, between)}
             tiers = [0, 0, 0]
             for sample, body in runs:
                 sequence = sample.sequence
@@ -281,9 +276,9 @@ class Store:
             if any(tiers):
                 count = dict(zip(("opening", "raw", "failed"), tiers, strict=True))
                 last_at = max(sample.started_at for sample, _ in runs)
-                counts.append({**count, "row": series, "last": bounds["last"], "last_at": last_at})
+                counts.append({**count, "row": series, "last": newest.sequence, "last_at": last_at})
         if refused:
-            log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, refused=refused,
+            log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, refused=len(refused),
                         service=str(generation.key), container=generation.container)  # fmt: skip
         if added:
             connection.execute(queries.ADD_SAMPLES, added)
@@ -304,7 +299,8 @@ class Store:
 
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
         """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
-        statement, given = queries.BODIES, {"series": [row.id for row in rows]}
+        statement: Executable = queries.BODIES
+        given: dict[str, Any] = {"series": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
             sizes = [size for (size,) in self.session.rows(queries.SIZES, given)]
             if sum(sizes) > most_bytes:

@@ -50,13 +50,13 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
             ]
             for one, tier, count in reversed(surplus):  # the oldest first: its runs are the image's first
                 room -= _replace(connection, one, tier, count, room)
-        for tier, rows, whole in (
-            (BLOCKS, keep.blocks, HOUR),
-            (HOURS, keep.hours, 1),
-            (FAILED, keep.failed, 1),
-        ):
-            for each in _surplus(series, tier, rows, whole):
-                _replace(connection, *each)
+        surplus = [
+            *_surplus(series, BLOCKS, keep.blocks, HOUR),
+            *_surplus(series, HOURS, keep.hours),
+            *_surplus(series, FAILED, keep.failed),
+        ]
+        for each in surplus:
+            _replace(connection, *each)
 
 
 def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
@@ -97,10 +97,9 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
         return 0
     last = rows[-1].sequence
     connection.execute(queries.DROP_OLDEST, {**given, "last": last})
-    size, to = _MERGED.get(tier, (0, tier))
+    size, to = _MERGED.get(tier, (0, 0))
     added: list[dict[str, Any]] = []
-    for begin in range(0, len(rows) if size else 0, size or 1):
-        chunk = rows[begin : begin + size]
+    for chunk in (rows[begin : begin + size] for begin in range(0, len(rows), size)) if size else ():
         if samples := decode(row.body for row in chunk):
             merged = {"sequence": chunk[-1].sequence, "body": encode(merge(samples))}
             added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
