@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -10,7 +9,6 @@ import structlog
 
 from infercanary.judge.model import Generation, Sample
 from infercanary.judge.profiles import merged
-from infercanary.store.base import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -20,10 +18,6 @@ MAX_CANARIES = 32
 """Of one start: a probe that invents names must not fill the disk."""
 
 _MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
-
-
-class Unstorable(StoreError):
-    """A report has a name or a number that no database can keep; nothing was done."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -72,26 +66,6 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
 def encode_start(generation: Generation) -> bytes:
     """A start as it is kept."""
     return _encoder.encode(generation)
-
-
-def encode_report(generation: Generation, samples: Iterable[Sample]) -> dict[str, list[tuple[Sample, bytes]]]:
-    """Return the runs of each canary, each with the bytes that are kept of it.
-
-    Raises:
-        Unstorable: No database can keep one of the names or numbers.
-    """
-    encoded: defaultdict[str, list[tuple[Sample, bytes]]] = defaultdict(list)
-    try:
-        encode_start(generation)
-        for sample in samples:
-            encoded[sample.canary].append((sample, encode(sample)))
-    except (UnicodeError, OverflowError) as error:
-        raise Unstorable(str(error)) from None
-    start = generation
-    names = *start.key, start.container, start.boot_id, start.host, start.image_id, start.image_digest
-    if "\0" in "".join((*names, *encoded)):
-        raise Unstorable("a name has a NUL")
-    return encoded
 
 
 def decode_start(body: bytes) -> Generation | None:

@@ -32,7 +32,7 @@ from infercanary.store.records import (
     MAX_CANARIES,
     decode,
     decode_start,
-    encode_report,
+    encode,
     encode_start,
     with_known,
 )
@@ -46,6 +46,7 @@ log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 3600.0
 _AFTER_SECONDS = 1e-3
 _OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
+_COUNTED = "opening", "raw", "failed", "row", "last", "last_at"
 _DROPPED = 20  # starts in a transaction: each may have thousands of rows
 _FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # neither libpq's other form nor a URL without slashes
 
@@ -108,14 +109,13 @@ class Store:
         Each is taken once, by namespace, service, container, boot id and sequence; one that comes after later runs were
         merged is left out. Of ``generation`` the last values are kept, but for ``started_at``. A container's earlier
         start is to be taken before its later one: where the clock was set back, only this order tells which came first.
-
-        Raises:
-            Unstorable: Before anything is written: a transaction around it can go on.
         """
-        encoded = encode_report(generation, sorted(samples, key=attrgetter("sequence")))
+        several: dict[str, list[Sample]] = {}
+        for sample in sorted(samples, key=attrgetter("sequence")):
+            several.setdefault(sample.canary, []).append(sample)
         with self.session.transaction() as connection:
             start = self._write_start(connection, generation)
-            return self._insert(connection, start, generation, encoded) if encoded else 0
+            return self._insert(start, generation, several) if several else 0
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
         """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
@@ -238,51 +238,45 @@ class Store:
         self._written[container] = generation, start
         return start
 
-    def _insert(
-        self,
-        connection: Connection,
-        start: int,
-        generation: Generation,
-        encoded: Mapping[str, Sequence[tuple[Sample, bytes]]],
-    ) -> int:
+    def _insert(self, start: int, generation: Generation, several: Mapping[str, Sequence[Sample]]) -> int:
         """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
-        locked = connection.execute(queries.LOCK_SERIES, {"start": start})
-        known: dict[str, Any] = {canary: counted for canary, *counted in locked}
-        added: list[dict[str, Any]] = []
-        counts: list[dict[str, Any]] = []
-        refused = []
-        for canary, runs in sorted(encoded.items()):
-            first, newest = runs[0][0], runs[-1][0]
+        run = self.session.fast
+        known = {canary: counted for canary, *counted in run(queries.LOCK_SERIES, {"start": start})}
+        added, counts, refused = [], [], []
+        for canary, samples in sorted(several.items()):
+            first, newest = samples[0], samples[-1]
             if canary not in known:
                 if len(known) == MAX_CANARIES:
                     refused.append(canary)
                     continue
                 new = {"start": start, "canary": canary, "first_at": first.started_at}
-                known[canary] = connection.scalar(queries.ADD_SERIES, new), 0, -1, -1
+                known[canary] = [run(queries.ADD_SERIES, new)[0][0], 0, -1, -1]
             series, taken, last, through = known[canary]
             stored = set()
             if first.sequence <= last:
                 between = {"series": series, "first": first.sequence, "last": newest.sequence}
-                stored = {*connection.scalars(queries.KNOWN_SEQUENCES, between)}
-            tiers = [0, 0, 0]
-            for sample, body in runs:
+                stored = {sequence for (sequence,) in run(queries.KNOWN_SEQUENCES, between)}
+            new_of = [0, 0, 0]  # by tier
+            for sample in samples:
                 sequence = sample.sequence
                 if sequence > through and sequence not in stored:
                     stored.add(sequence)
-                    is_opening = taken + tiers[OPENING] < self._keep.opening
+                    is_opening = taken + new_of[OPENING] < self._keep.opening
                     tier = FAILED if sample.failed else OPENING if is_opening else RAW
-                    tiers[tier] += 1
-                    added.append({"series": series, "sequence": sequence, "tier": tier, "body": body})
-            if any(tiers):
-                count = dict(zip(("opening", "raw", "failed"), tiers, strict=True))
-                last_at = max(sample.started_at for sample, _ in runs)
-                counts.append({**count, "row": series, "last": newest.sequence, "last_at": last_at})
+                    new_of[tier] += 1
+                    added.append(
+                        {"series": series, "sequence": sequence, "tier": tier, "body": encode(sample)}
+                    )
+            if any(new_of):
+                last_at = max(sample.started_at for sample in samples)
+                numbers = *new_of, series, newest.sequence, last_at
+                counts.append(dict(zip(_COUNTED, numbers, strict=True)))
         if refused:
             log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, refused=len(refused),
                         service=str(generation.key), container=generation.container)  # fmt: skip
         if added:
-            connection.execute(queries.ADD_SAMPLES, added)
-            connection.execute(queries.COUNT_SAMPLES, counts)
+            run(queries.ADD_SAMPLES, *added)
+            run(queries.COUNT_SAMPLES, *counts)
         return len(added)
 
     def _sweep(self) -> None:
@@ -328,14 +322,15 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if location is None:
         return SqliteDatabase(None)
     text = str(location)
-    scheme, path = text.split("://", 1) if "://" in text else ("sqlite", text)
-    if scheme == "postgresql":
+    if is_shared(text):
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase.at(text)
-    if scheme != "sqlite":
+    path = text.removeprefix("sqlite://")
+    scheme, separator, _ = path.partition("://")
+    if separator:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
-    if not _FILE.fullmatch(path):  # which may be a password's
+    if not _FILE.fullmatch(path):  # not shown: it may have a password
         raise StoreError(
             "the location is no name of a file; name a database by postgresql://ROLE@HOST/DATABASE"
         )

@@ -133,6 +133,24 @@ def test_a_call_that_takes_too_long_is_given_up(url: str, monkeypatch: pytest.Mo
         assert [len(samples) for _, samples in store.generations(SEARCH, "c")] == [2], "the rest was not kept"
 
 
+@pytest.mark.parametrize("name", ["zero\0", "half\ud800"])
+def test_a_name_that_cannot_be_kept_is_refused_for_good_and_alone(url: str, name: str) -> None:
+    with closing(open_store(url)) as store:
+        with store.transaction():
+            store.take(start("before"), runs(1, 3))
+            for refused in (start(name), start(image_id=name), start(host=name)):
+                with pytest.raises(StoreError, match="a character that PostgreSQL cannot keep") as caught:
+                    store.take(refused, runs(1, 3))
+                assert not isinstance(caught.value, StoreAway)
+            with pytest.raises(StoreError, match="a character that PostgreSQL cannot keep"):
+                store.take(start("canary"), runs(1, 3, canary=name))
+            store.take(start("after"), runs(1, 3))
+        assert [generation.container for generation, _ in store.generations(SEARCH, "c")] == [
+            "after",
+            "before",
+        ]
+
+
 @pytest.mark.parametrize("within", [False, True])
 def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
     url: str, postgres: Postgres, within: bool

@@ -11,8 +11,7 @@ import structlog
 from infercanary.exporter.judging.queue import StartReport
 from infercanary.exporter.judging.silence import Canary
 from infercanary.judge.model import ServiceKey, kept
-from infercanary.store.base import StoreError
-from infercanary.store.records import Unstorable
+from infercanary.store.base import StoreAway, StoreError
 from infercanary.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -44,7 +43,8 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
         What it took.
 
     Raises:
-        StoreError: The store cannot do it now: nothing was stored.
+        StoreError: The transaction could not be begun or ended: nothing was stored.
+        StoreAway: The store cannot do it now: nothing was stored.
     """
     if not reports:
         return Taken(0, {}, set(), {}, 0)
@@ -59,12 +59,13 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
             where = {"service": str(key), "container": container}
             try:
                 new = _take_one(store, report)
-            except Unstorable as error:  # must not hold up the rest
+            except StoreAway:
+                raise
+            except StoreError as error:
+                # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
                 failures += 1
                 log.error("runs not stored", **where, error=str(error))
                 continue
-            except StoreError:
-                raise
             except Exception:  # a row that a failing disk made another one of
                 failures += 1
                 log.exception("runs not stored by a fault of the exporter", **where)
