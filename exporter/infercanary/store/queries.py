@@ -119,19 +119,16 @@ SERIES_OF_CANARY = text(
     "AND container = coalesce(:container, container) AND opening + raw + failed + first + blocks + hours > 0 "
     "ORDER BY began, container, start.id"
 )
-_SERIES: BindParameter[int] = bindparam("series", expanding=True)
-SIZES = text("SELECT sum(length(body)) FROM sample WHERE series IN :series GROUP BY series").bindparams(
-    _SERIES
-)
-BODIES = text("SELECT series, body FROM sample WHERE series IN :series ORDER BY series, sequence").bindparams(
-    _SERIES
+SIZES = text("SELECT sum(length(body)) FROM sample WHERE series IN :ids GROUP BY series").bindparams(_IDS)
+BODIES = text("SELECT series, body FROM sample WHERE series IN :ids ORDER BY series, sequence").bindparams(
+    _IDS
 )
 ENDS = text(
     "SELECT series, body FROM sample JOIN (SELECT series, sequence, "
     "sum(length(body)) OVER (PARTITION BY series ORDER BY sequence) AS size, "
-    "sum(length(body)) OVER (PARTITION BY series) AS total FROM sample WHERE series IN :series) AS sizes "
+    "sum(length(body)) OVER (PARTITION BY series) AS total FROM sample WHERE series IN :ids) AS sizes "
     "USING (series, sequence) WHERE size <= :half OR size > total - :half ORDER BY series, sequence"
-).bindparams(_SERIES)
+).bindparams(_IDS)
 """The first and the last rows of each series, so many bytes of either: what a start began with and what it came to."""
 
 

@@ -294,7 +294,7 @@ class Store:
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
         """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
         statement: Executable = queries.BODIES
-        given: dict[str, Any] = {"series": [row.id for row in rows]}
+        given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
             sizes = [size for (size,) in self.session.rows(queries.SIZES, given)]
             if sum(sizes) > most_bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -97,17 +96,18 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
         return 0
     last = rows[-1].sequence
     connection.execute(queries.DROP_OLDEST, {**given, "last": last})
-    size, to = _MERGED.get(tier, (0, 0))
+    changes = dict.fromkeys(TIERS, 0)
+    changes[TIERS[tier]] = -len(rows)
     added: list[dict[str, Any]] = []
-    for chunk in (rows[begin : begin + size] for begin in range(0, len(rows), size)) if size else ():
+    size, into = _MERGED.get(tier, (0, tier))
+    for begin in range(0, len(rows), size) if size else ():
+        chunk = rows[begin : begin + size]
         if samples := decode(row.body for row in chunk):
+            to = FIRST if len(added) < room else into
+            changes[TIERS[to]] += 1
             merged = {"sequence": chunk[-1].sequence, "body": encode(merge(samples))}
-            added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
+            added.append({"series": one.id, "tier": to, **merged})
     if added:
         connection.execute(queries.ADD_SAMPLES, added)
-    changes = Counter(TIERS[row["tier"]] for row in added)
-    changes[TIERS[tier]] -= len(rows)
-    connection.execute(
-        queries.COUNT_REPLACED, {**dict.fromkeys(TIERS, 0), **changes, "series": one.id, "last": last}
-    )
+    connection.execute(queries.COUNT_REPLACED, {**changes, "series": one.id, "last": last})
     return len(added)
