@@ -634,6 +634,12 @@ def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
         now += DAY
         store.thin(now)
     assert [g.boot_id for g in store.starts(SEARCH)] == ["boot-1", "boot-3"], "90 days; the newest two stay"
+    for _ in range(100):
+        for name in "abc":
+            store.take(generation(name, container=name, image_id=name), [])
+        now += DAY
+        store.thin(now)
+    assert [g.boot_id for g in store.starts(SEARCH)] == [*"abc"], "seen again and again"
     store.close()
 
 
