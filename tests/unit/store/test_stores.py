@@ -32,6 +32,7 @@ from stores import (
 
 from infercanary.judge.model import Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 from infercanary.store.base import Document, LastRun, StoreError
 from infercanary.store.records import MAX_BYTES, decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, expired
@@ -402,6 +403,13 @@ def test_weeks_of_one_image(in_memory: Opens) -> None:
         if block.runs == BLOCK:
             last = block.sequence
             assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
+
+
+def test_the_runs_of_all_looks_are_kept_also_where_the_user_has_later_ones(store: Store) -> None:
+    latest = 4 * LIVE.decide.looks[-1]
+    store.keep_for(LIVE.but(looks=(6, latest)))
+    simulate(store, range(10_000))
+    assert kept(store)[:latest] == samples(latest)
 
 
 def test_each_model_of_one_image_keeps_its_newest_runs(opened: Opens) -> None:
