@@ -473,6 +473,17 @@ def test_years_are_bounded(in_memory: Opens) -> None:
     assert count(store) == len(found)
 
 
+def test_what_was_merged_is_not_new_also_where_the_opening_was_merged_last(opened: Opens) -> None:
+    store = opened(SMALL)
+    for boot in ("old", *"abc"):
+        simulate(store, range(1, 100), boot, seconds=1.0)
+    store.take(generation("old"), [])
+    store.thin(T)
+    assert all(run.runs > 1 for run in kept(store, "old")), "its opening, too"
+    assert store.take(generation("old"), samples(1, 100)) == 0
+    check_counts(store)
+
+
 def test_failed_runs_do_not_push_out_good_ones(store: Store) -> None:
     simulate(store, range(2_000))
     good = [s for s in kept(store) if s.runs == 1]
