@@ -1,48 +1,37 @@
 """The statements of the store, once for SQLite and PostgreSQL, and nothing but statements.
 
-Constants, since SQLAlchemy compiles a statement once; parameters are bound by name.
+Constants are SQL that both databases understand. SQLAlchemy builds the statements about a set of services, and
+those that lock rows: SQLite has no FOR UPDATE.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection
-from functools import reduce
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Delete,
-    Double,
     Select,
     Table,
-    and_,
     bindparam,
-    case,
-    cast,
     delete,
-    extract,
     func,
-    insert,
     select,
     text,
+    true,
     tuple_,
-    update,
 )
 
 from infercanary.judge.model import ServiceKey
-from infercanary.store.retention import TIERS
-from infercanary.store.schema import document, finding, lease, sample, series, start
+from infercanary.store.schema import finding, series, start
 
 
-def given(table: Table, *names: str) -> ColumnElement[bool]:
-    """Return the condition that columns have the values that are bound by their names."""
-    return and_(*(table.c[name] == bindparam(name) for name in names))
-
-
-def of_services(table: Table, services: Collection[ServiceKey]) -> ColumnElement[bool]:
-    """Return the condition that a row is of one of these services."""
+def of_services(table: Table, services: Collection[ServiceKey] | None) -> ColumnElement[bool]:
+    """Return the condition that a row is of one of these services; of any, for None."""
+    if services is None:
+        return true()
     return tuple_(table.c.namespace, table.c.service).in_([tuple(service) for service in services])
 
 
@@ -51,18 +40,7 @@ def named(service: ServiceKey) -> dict[str, Any]:
     return {"namespace": service.namespace, "service": service.name}
 
 
-def _larger(column: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[Any]:
-    return case((column > other, column), else_=other)
-
-
-_SERVICE = "namespace", "service"
-_NAMES = start.c[_SERVICE]
-_OF_SERVICE = given(start, *_SERVICE)
-_OF_CONTAINER = given(start, *_SERVICE, "container")
-_OF_ROW: BindParameter[int] = bindparam("row")
-_STARTS_AND_SERIES = start.join(series)
-ROWS: ColumnElement[int] = reduce(operator.add, series.c[TIERS])
-"""The number of a series' rows."""
+_CANARY = *start.c["namespace", "service"], series.c.canary
 
 # Age -------------------------------------------------------------------------------------------------------------
 
@@ -76,17 +54,18 @@ RESET_CLOCK = text(
     "WHERE typeof(age) <> 'real' OR typeof(now) NOT IN ('real', 'null') OR NOT abs(age) < 1e15"
 )
 """A failing disk may have made it anything; 1e15 s are more than a store can have been watched."""
-NOW = select(cast(extract("epoch", func.now()), Double))
+NOW = text("SELECT extract(epoch FROM now())")
 """The database's own clock, in PostgreSQL."""
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
-LATEST = text(
-    "SELECT max(CASE WHEN last_at > began THEN last_at ELSE began END) FROM start "
-    "LEFT JOIN series ON series.start = start.id "
+KNOWN = text(
+    "SELECT coalesce(max(CASE WHEN last_at > began THEN last_at ELSE began END), 0), (SELECT body FROM start "
+    "WHERE namespace = :namespace AND service = :service AND container = :container AND boot_id = :boot_id) "
+    "FROM start LEFT JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND container = :container"
 )
-"""When the last start of a container began or, if later, its last run; None without a start."""
+"""When the last start of a container began or, if later, its last run, 0 without a start; and what is kept of one."""
 PUT_START = text(
     "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
     "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
@@ -96,32 +75,40 @@ PUT_START = text(
     "revision = start.revision + CASE WHEN start.body = excluded.body THEN 0 ELSE 1 END RETURNING id"
 )
 """Adds a start or brings it up to date."""
-CONTAINERS = text("SELECT DISTINCT namespace, service, container FROM start")
-START = select(start.c.body).where(_OF_CONTAINER, given(start, "boot_id"))
-STARTS = select(start.c.body).where(_OF_SERVICE).order_by(start.c.began, start.c.container, start.c.id)
-_BY_ID = start.c.id.in_(bindparam("ids", expanding=True))
-STARTS_BY_ID = select(*start.c["id", "body"]).where(_BY_ID)
-DROP_STARTS = delete(start).where(_BY_ID)
+START = text(
+    "SELECT body FROM start WHERE namespace = :namespace AND service = :service AND container = :container "
+    "AND boot_id = :boot_id"
+)
+STARTS = text(
+    "SELECT body FROM start WHERE namespace = :namespace AND service = :service ORDER BY began, container, id"
+)
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
+STARTS_BY_ID = text("SELECT id, body FROM start WHERE id IN :ids").bindparams(_IDS)
+DROP_STARTS = text("DELETE FROM start WHERE id IN :ids").bindparams(_IDS)
 
 # Runs ------------------------------------------------------------------------------------------------------------
 
 LOCK_SERIES = (
     select(*series.c["canary", "id", "taken", "last", "through"])
-    .where(given(series, "start"))
+    .where(series.c.start == bindparam("start"))
     .with_for_update()
 )
-ADD_SERIES = insert(series)
+ADD_SERIES = text(
+    "INSERT INTO series (start, canary, first_at) VALUES (:start, :canary, :first_at) RETURNING id"
+)
 KNOWN_SEQUENCES = text(
     "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )
 # Under the lock of the series nothing is doubled; a failing disk may have lowered `last` in SQLite's file.
-ADD_SAMPLES = insert(sample).prefix_with("OR IGNORE", dialect="sqlite")
+ADD_SAMPLES = text(
+    "INSERT INTO sample (series, sequence, tier, body) VALUES (:series, :sequence, :tier, :body) "
+    "ON CONFLICT DO NOTHING"
+)
 COUNT_SAMPLES = text(
     "UPDATE series SET opening = opening + :opening, raw = raw + :raw, failed = failed + :failed, "
     "taken = taken + :opening + :raw, last = CASE WHEN last > :last THEN last ELSE :last END, "
     "last_at = CASE WHEN last_at > :last_at THEN last_at ELSE :last_at END WHERE id = :row"
 )
-_CANARIES = select(*_NAMES, series.c.canary).distinct().select_from(_STARTS_AND_SERIES)
 LAST_RUNS = text(
     "SELECT namespace, service, container, canary, max(last_at) FROM start JOIN series ON series.start = start.id "
     "WHERE host = :host AND (image_id <> '' OR image_digest <> '') GROUP BY namespace, service, container, canary"
@@ -130,37 +117,38 @@ TAKEN = text(
     "SELECT container, boot_id, taken FROM start JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND canary = :canary"
 )
-SERIES_OF_CANARY = (
-    select(
-        *start.c["container", "image_key"],
-        *series.c["first_at", "last_at", "taken", "start", "id"],
-        ROWS.label("rows"),
-        func.length(start.c.body).label("bytes"),
-    )
-    .select_from(_STARTS_AND_SERIES)
-    .where(
-        given(start, *_SERVICE) & given(series, "canary") & (ROWS > 0),
-        text("began >= :since AND container = coalesce(:container, container)"),
-    )
-    .order_by(*start.c["began", "container", "id"])
+SERIES_OF_CANARY = text(
+    "SELECT container, image_key, first_at, last_at, taken, start, series.id, length(body) AS bytes, "
+    "opening + raw + failed + first + blocks + hours AS rows FROM start JOIN series ON series.start = start.id "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND began >= :since "
+    "AND container = coalesce(:container, container) AND opening + raw + failed + first + blocks + hours > 0 "
+    "ORDER BY began, container, start.id"
 )
-_OF_SERIES = sample.c.series.in_(bindparam("series", expanding=True))
-BODIES = select(sample.c.series, sample.c.body).where(_OF_SERIES).order_by(sample.c.series, sample.c.sequence)
-SIZES = select(func.sum(func.length(sample.c.body))).where(_OF_SERIES).group_by(sample.c.series)
+SIZES = text("SELECT sum(length(body)) FROM sample WHERE series IN :ids GROUP BY series").bindparams(_IDS)
+BODIES = text("SELECT series, body FROM sample WHERE series IN :ids ORDER BY series, sequence").bindparams(
+    _IDS
+)
+ENDS = text(
+    "SELECT series, body FROM sample JOIN (SELECT series, sequence, "
+    "sum(length(body)) OVER (PARTITION BY series ORDER BY sequence) AS size, "
+    "sum(length(body)) OVER (PARTITION BY series) AS total FROM sample WHERE series IN :ids) AS sizes "
+    "USING (series, sequence) WHERE size <= :half OR size > total - :half ORDER BY series, sequence"
+).bindparams(_IDS)
+"""The first and the last rows of each series, so many bytes of either: what a start began with and what it came to."""
 
 
 def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, str]]:
     """Return namespace, service and canary of each canary that ran; of these services, or of all."""
-    return _CANARIES if services is None else _CANARIES.where(of_services(start, services))
+    return select(*_CANARY).distinct().select_from(start.join(series)).where(of_services(start, services))
 
 
 # Documents -------------------------------------------------------------------------------------------------------
 
-LAST_DOCUMENT = text(
-    "SELECT coalesce(max(number), 0) FROM document "
-    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind"
+ADD_DOCUMENT = text(
+    "INSERT INTO document (namespace, service, canary, kind, number, at, body) "
+    "SELECT :namespace, :service, :canary, :kind, coalesce(max(number), 0) + 1, :at, :body FROM document "
+    "WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind RETURNING number"
 )
-ADD_DOCUMENT = insert(document)
 FORGET_DOCUMENTS = text(
     "DELETE FROM document WHERE namespace = :namespace AND service = :service AND canary = :canary AND kind = :kind "
     "AND number <= :number"
@@ -175,57 +163,47 @@ HISTORY = text(
 
 def records(services: Collection[ServiceKey] | None) -> Select[Any]:
     """Return the starts as :func:`.retention.expired` wants them; of these services, or of all."""
-    rows = (
-        select(*_NAMES, *start.c["id", "container", "image_key", "seen"], func.coalesce(func.sum(ROWS), 0))
+    return (
+        select(
+            *start.c["namespace", "service", "id", "container", "image_key", "seen"],
+            func.count(series.c.id).label("canaries"),
+        )
         .select_from(start.outerjoin(series))
+        .where(of_services(start, services))
         .group_by(start.c.id)
         .order_by(start.c.began, start.c.id)
     )
-    return rows if services is None else rows.where(of_services(start, services))
 
 
 def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delete:
     """Return the deletion of documents, or findings, of canaries that have no start; of these services, or of all."""
-    key = tuple_(*table.c[_SERVICE], table.c.canary)
-    orphans = delete(table).where(
-        table.c.service != "", key.not_in(_CANARIES)
-    )  # without a service: about all of them
-    return orphans if services is None else orphans.where(of_services(table, services))
+    is_known = tuple_(*table.c["namespace", "service", "canary"]).in_(canaries(None))
+    is_of_one = table.c.service != ""  # the others are about all services
+    return delete(table).where(is_of_one, ~is_known, of_services(table, services))
 
 
 # Thinning --------------------------------------------------------------------------------------------------------
 
 SERIES_OF_CONTAINER = (
     select(series, start.c.image_key)
-    .select_from(_STARTS_AND_SERIES)
-    .where(_OF_CONTAINER)
+    .select_from(start.join(series))
+    .where(*(start.c[name] == bindparam(name) for name in ("namespace", "service", "container")))
     .order_by(series.c.canary, start.c.began.desc(), start.c.id.desc())
     .with_for_update(of=series)
 )
-_OF_TIER = given(sample, "series", "tier")
-OLDEST = (
-    select(*sample.c["sequence", "body"])
-    .where(_OF_TIER)
-    .order_by(sample.c.sequence)
-    .limit(bindparam("count"))
+OLDEST = text(
+    "SELECT sequence, body FROM sample WHERE series = :series AND tier = :tier ORDER BY sequence LIMIT :count"
 )
-DROP_OLDEST = delete(sample).where(_OF_TIER, sample.c.sequence <= bindparam("last"))
-COUNT_REPLACED = (
-    update(series)
-    .where(series.c.id == _OF_ROW)
-    .values({name: series.c[name] + bindparam(f"new_{name}") for name in (*TIERS, "thinned")})
-    .values(through=_larger(series.c.through, bindparam("new_through")))
+DROP_OLDEST = text("DELETE FROM sample WHERE series = :series AND tier = :tier AND sequence <= :last")
+COUNT_REPLACED = text(
+    "UPDATE series SET opening = opening + :opening, raw = raw + :raw, failed = failed + :failed, "
+    "first = first + :first, blocks = blocks + :blocks, hours = hours + :hours, thinned = thinned + 1, "
+    "through = CASE WHEN through > :last THEN through ELSE :last END WHERE id = :series"
 )
 
 # Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
 
-_LEASE = lease.c[_SERVICE]
-_FINDING = finding.c["namespace", "service", "canary"]
-_NOW = NOW.scalar_subquery()
-_GOES_ON = lease.c.expires > _NOW
-_OF_LEASE = given(lease, *_SERVICE)
-
-SERVICES = select(*_LEASE).where(_GOES_ON)
+SERVICES = text("SELECT namespace, service FROM lease WHERE expires > extract(epoch FROM now())")
 """The services whose lease anybody holds."""
 LEASE = text(
     "INSERT INTO lease (namespace, service, holder, fence, expires) "
@@ -244,7 +222,10 @@ LEASE = text(
 In one order, since the two connections of a process do it at the same time. A statement by itself: now() is when it
 began, so one that waited for a row's lock finds less expired, not more. Rows of other holders are not even locked.
 """
-CLAIM = select(*_LEASE).where(_OF_LEASE, given(lease, "holder", "fence"), _GOES_ON).with_for_update()
+CLAIM = text(
+    "SELECT fence FROM lease WHERE namespace = :namespace AND service = :service AND holder = :holder "
+    "AND fence = :fence AND expires > extract(epoch FROM now()) FOR UPDATE"
+)
 """Locks a lease: whoever wants to take it waits until the transaction ends."""
 PUT_FINDING = text(
     "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
@@ -255,16 +236,15 @@ PUT_FINDING = text(
     "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
 )
 """Locks the lease too; no row without it. The number changes with the finding."""
-TAUGHT = select(*_FINDING, finding.c.taught).where(func.length(finding.c.taught) > 0)
-_NEWEST = (
-    select(func.max(series.c.last_at)).select_from(_STARTS_AND_SERIES).where(_OF_SERVICE).scalar_subquery()
+TAUGHT = text("SELECT namespace, service, canary, taught FROM finding WHERE length(taught) > 0")
+RUNNING = text(
+    "SELECT body FROM start WHERE namespace = :namespace AND service = :service "
+    "AND EXISTS (SELECT 1 FROM series WHERE series.start = start.id AND last_at >= (SELECT max(last_at) - :gone "
+    "FROM start JOIN series ON series.start = start.id WHERE namespace = :namespace AND service = :service)) "
+    "AND EXISTS (SELECT 1 FROM lease WHERE namespace = :namespace AND service = :service "
+    "AND expires > extract(epoch FROM now())) ORDER BY began, container, id"
 )
-RUNNING = STARTS.where(
-    select(series.c.id)
-    .where(series.c.start == start.c.id, series.c.last_at >= _NEWEST - bindparam("gone"))
-    .exists(),
-    select(lease.c.fence).where(_OF_LEASE, _GOES_ON).exists(),
-)
+_FINDING = finding.c["namespace", "service", "canary"]
 
 
 def finding_numbers(services: Collection[ServiceKey]) -> Select[Any]:
@@ -281,11 +261,13 @@ def finding_bodies(canaries: Collection[tuple[ServiceKey, str]]) -> Select[Any]:
 def counts(services: Collection[ServiceKey]) -> Select[Any]:
     """Return sums for each canary of these services, of which one changes whenever its starts or runs change.
 
-    Of a start or a series each of these numbers only grows (with fewer rows ``thinned`` does), and new ones have larger
-    ids than those that were dropped.
+    Of a start or a series each of these numbers only grows (but ``failed``: then ``thinned`` does), and new ones have
+    larger ids than those that were dropped.
     """
-    numbers = series.c.id, series.c.taken, series.c.thinned, ROWS, start.c.revision
-    sums = select(*_NAMES, series.c.canary, func.count(), *map(func.sum, numbers)).select_from(
-        _STARTS_AND_SERIES
+    numbers = *series.c["id", "taken", "failed", "thinned"], start.c.revision
+    return (
+        select(*_CANARY, func.count(), *map(func.sum, numbers))
+        .select_from(start.join(series))
+        .where(of_services(start, services))
+        .group_by(*_CANARY)
     )
-    return sums.where(of_services(start, services)).group_by(*_NAMES, series.c.canary)

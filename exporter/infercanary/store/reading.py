@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from infercanary.judge.policy import LIVE
 
@@ -23,26 +22,24 @@ class StartSummary(NamedTuple):
     """As :attr:`~infercanary.judge.model.Generation.work_key` makes it."""
     is_short: bool
     """Whether it has too few runs to be compared."""
-    runs_until: float
-    """When it is late with its next run, a Unix time; when it ended, where that is known."""
+    runs: bool
+    """Whether it goes on, if the container had no later start."""
 
     @classmethod
-    def of(cls, container: str, work: str, first_at: float, last_at: float, taken: int) -> StartSummary:
+    def of(cls, series: Any, now: float) -> StartSummary:
         """By the pace of all of its runs, where the judge takes the latest ones to say who is live.
 
         Args:
-            container: The stable name.
-            work: As the field.
-            first_at: When its first run began, a Unix time.
-            last_at: When its last run began.
-            taken: How many runs there were.
+            series: A row of :data:`.queries.SERIES_OF_CANARY`.
+            now: When the last run of the canary began, a Unix time.
         """
-        pace = (last_at - first_at) / (taken - 1) if taken > 1 else 0.0
-        until = last_at + max(LIVE.pool.gone_seconds, LIVE.pool.gone_runs * pace)
-        return cls(container, work, taken < LIVE.pool.fewest_new_runs, until)
+        pace = (series.last_at - series.first_at) / (series.taken - 1) if series.taken > 1 else 0.0
+        gone_at = series.last_at + max(LIVE.pool.gone_seconds, LIVE.pool.gone_runs * pace)
+        is_short = series.taken < LIVE.pool.fewest_new_runs
+        return cls(series.container, series.image_key, is_short, gone_at >= now)
 
 
-def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:
+def to_judge(starts: Sequence[StartSummary]) -> list[int]:
     """Choose the starts that a judgement needs: of each image and model those of containers that run, and of the others
     the first ones, which say when an upgrade began, and the latest.
 
@@ -50,16 +47,15 @@ def to_judge(starts: Sequence[StartSummary], now: float) -> list[int]:
 
     Args:
         starts: Of one service and canary, in order of time.
-        now: A Unix time: when the last run began.
 
     Returns:
         Their places, in order.
     """
-    newest = {start.container: start for start in starts}
+    running = {start.container: start.runs for start in starts}  # as the newest start says
     recent = [*dict.fromkeys(start.work for start in reversed(starts))][:_IMAGES]
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, start in enumerate(starts):
-        runs = not start.is_short and newest[start.container].runs_until >= now
+        runs = running[start.container] and not start.is_short
         key = (place,) if runs else (start.work if start.work in recent else "", start.is_short)
         groups.setdefault(key, []).append(place)
     chosen = (places[:FIRST_STARTS] + places[FIRST_STARTS:][-LATEST_STARTS:] for places in groups.values())
@@ -76,40 +72,10 @@ def fair(wanted: Iterable[int], total: int) -> int:
     Returns:
         A bound: who wants less has what it wants.
     """
-    sizes = [*wanted]
-    if sum(sizes) <= total:
-        return total
-    sizes.sort()
-    left = total
+    sizes, left = sorted(wanted), total
     for place, size in enumerate(sizes):
         share = left // (len(sizes) - place)
         if size > share:
             return share
         left -= size
     return total
-
-
-def newest_that_fit(sizes: Sequence[int], total: int) -> int:
-    """Return the number of the last starts that fit, at least 1: a probe may report as much of a start as fits into an
-    answer.
-
-    Args:
-        sizes: Bytes of each start, in order of time.
-        total: Bytes.
-    """
-    return max(1, bisect_right([*accumulate(reversed(sizes))], total))
-
-
-def ends(count: int, size: int, share: int) -> tuple[int, int]:
-    """How many of the first and of the last runs of a start fit into a share: what it began with and what it came to.
-
-    Args:
-        count: Of its runs.
-        size: Bytes of all.
-        share: Bytes that it may have.
-
-    Returns:
-        Two numbers of runs, which make all where those fit.
-    """
-    fitting = count if size <= share else count * share // size
-    return fitting // 2, fitting - fitting // 2

@@ -9,7 +9,6 @@ import structlog
 
 from infercanary.judge.model import Generation, Sample
 from infercanary.judge.profiles import merged
-from infercanary.store.retention import FAILED, OPENING, RAW
 
 log = structlog.get_logger(__name__)
 
@@ -18,11 +17,7 @@ MAX_BYTES = 4096
 MAX_CANARIES = 32
 """Of one start: a probe that invents names must not fill the disk."""
 
-_AFTER_SECONDS = 1e-3
 _MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
-
-ContainerKey = tuple[str, str, str]
-"""Namespace, service and container."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -68,39 +63,6 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     return samples
 
 
-def by_canary(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
-    """The samples of each canary.
-
-    Args:
-        samples: Of any, in any order.
-
-    Returns:
-        Canary → its samples in that order.
-    """
-    found: dict[str, list[Sample]] = {}
-    for sample in samples:
-        found.setdefault(sample.canary, []).append(sample)
-    return found
-
-
-def refuse(generation: Generation, canary: str) -> None:
-    """Say that the runs of a canary beyond :data:`MAX_CANARIES` are not kept."""
-    log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, canary=canary,
-                service=str(generation.key), container=generation.container)  # fmt: skip
-
-
-def key_of(generation: Generation) -> ContainerKey:
-    """What tells its container from all others.
-
-    Args:
-        generation: A start of it.
-
-    Returns:
-        The key.
-    """
-    return generation.namespace, generation.service, generation.container
-
-
 def encode_start(generation: Generation) -> bytes:
     """A start as it is kept."""
     return _encoder.encode(generation)
@@ -134,34 +96,3 @@ def with_known(generation: Generation, body: bytes) -> Generation:
         memory_kills=tuple(sorted({*known.memory_kills, *generation.memory_kills})[-_MAX_KILLS:]),
         profiles=merged(known.profiles, generation.profiles),
     )
-
-
-def began(started_at: float, latest: float | None) -> float:
-    """When a start counts as begun.
-
-    Starts of a service are in the order in which they began, but a container's own are in the order in which they were
-    seen: a host without a battery boots in 1970. Where the clock was set back meanwhile, a start comes after all that
-    is known of the one before it, and so also after what other containers did in that time.
-
-    Args:
-        started_at: By the probe's clock.
-        latest: When the container's start before counts as begun or, if later, its last run; None where there is none.
-
-    Returns:
-        A Unix time, later than ``latest``.
-    """
-    return started_at if latest is None or started_at > latest else latest + _AFTER_SECONDS
-
-
-def tier_of(sample: Sample, taken: int, opening: int) -> int:
-    """Where a run is kept first.
-
-    Args:
-        sample: A run that is new.
-        taken: How many good runs of its start there were before.
-        opening: How many of these are the start's opening.
-
-    Returns:
-        One of the tiers of :mod:`.retention`.
-    """
-    return FAILED if sample.failed else OPENING if taken < opening else RAW

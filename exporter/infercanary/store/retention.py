@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
-from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import LIVE, Policy
 
 BLOCK = LIVE.drift.block_runs
@@ -81,25 +80,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     containers: int = 4_000
     """In all: those that were seen last, and those that run."""
 
-    def reaching(self, policy: Policy) -> Retention:
-        """Return the same with all runs that a policy's looks need."""
-        return msgspec.structs.replace(self, opening=opening_for(policy))
-
 
 IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)
 """For a store that is lost at exit anyway: 0.4 MB for a canary of a container after a day."""
-
-
-class StartRecord(NamedTuple):
-    """One start, as far as it matters for how long it is kept."""
-
-    service: ServiceKey
-    id: int
-    container: str
-    image: str
-    seen: float
-    """An age of the store, in seconds."""
-    rows: int
 
 
 def image_of(key: str) -> str:
@@ -107,36 +90,37 @@ def image_of(key: str) -> str:
     return key.partition(" ")[0]
 
 
-def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[int]:
+def expired(starts: Iterable[Any], age: float, keep: Retention) -> list[int]:
     """Return the ids of the starts whose time is over.
 
     Args:
-        starts: All there are, the oldest first.
+        starts: Rows of :func:`.queries.records`, the oldest first.
         age: The store's, in seconds.
         keep: How much is kept.
     """
-    starts = [*starts][::-1]  # of those that were seen at the same time, the newest comes first
-    containers: dict[tuple[ServiceKey, str], bool] = {}  # whether it stays
-    images: defaultdict[ServiceKey, dict[str, int]] = defaultdict(dict)  # its rank, the newest first
-    groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    kept = set()
-    for start in sorted(starts, key=lambda start: min(start.seen, age - _SEEN_SECONDS), reverse=True):
-        service, image, unseen = start.service, image_of(start.image), age - start.seen
-        if (service, start.container) not in containers:
-            runs = unseen < _RUNS_SECONDS
-            containers[service, start.container] = runs or len(containers) < keep.containers
-            if runs:
-                kept.add((service, image))
-        rank = images[service].setdefault(image, len(images[service]))
-        if rank < 2 or (rank < keep.images and unseen <= keep.image_seconds):
-            kept.add((service, image))
-        groups[service, start.container, image, start.rows > 0].append(start.id)
+    containers: dict[object, bool] = {}  # whether it stays
+    ranks: defaultdict[object, dict[object, int]] = defaultdict(
+        dict
+    )  # of a service's images, the newest first
+    kept: set[object] = set()  # images
+    groups: defaultdict[tuple[object, object, bool], list[int]] = defaultdict(list)
+    newest_first = [*starts][::-1]  # also of those that were seen at the same time
+    newest_first.sort(key=lambda start: min(start.seen, age - _SEEN_SECONDS), reverse=True)
+    for start in newest_first:
+        service = start.namespace, start.service
+        container, image = (service, start.container), (service, image_of(start.image_key))
+        unseen = age - start.seen
+        runs = unseen < _RUNS_SECONDS and container not in containers
+        containers.setdefault(container, runs or len(containers) < keep.containers)
+        rank = ranks[service].setdefault(image, len(ranks[service]))
+        if runs or rank < 2 or (rank < keep.images and unseen <= keep.image_seconds):
+            kept.add(image)
+        groups[container, image, start.canaries > 0].append(start.id)
     newest = keep.starts - keep.first_starts
-    surplus = {start for group in groups.values() for start in group[newest : -keep.first_starts]}
-    return [
-        start.id
-        for start in starts
-        if start.id in surplus
-        or (start.service, image_of(start.image)) not in kept
-        or not containers[start.service, start.container]
-    ]
+    stay = {
+        start
+        for (container, image, _), group in groups.items()
+        if containers[container] and image in kept
+        for start in (*group[:newest], *group[newest:][-keep.first_starts :])
+    }
+    return [start.id for start in newest_first if start.id not in stay]

@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
-    Dialect,
     Double,
     ForeignKey,
     Identity,
@@ -26,18 +25,6 @@ from infercanary.store.retention import TIERS
 
 SCHEMA = "0001"
 """The newest of the Alembic revisions beside this file: what the tables below are."""
-
-
-class Bytes(LargeBinary):
-    """Bytes as the driver gives them: a failing disk may have made them anything, which SQLAlchemy would convert."""
-
-    cache_ok = True
-
-    def bind_processor(self, dialect: Dialect) -> None:
-        """Nothing to convert."""
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> None:
-        """Nothing to convert."""
 
 
 _ID = BigInteger().with_variant(
@@ -71,7 +58,7 @@ start = Table(
     *_columns(Double, "began", "seen"),
     *_columns(BigInteger, "revision", server_default="0"),
     *_columns(Text, "host", "image_id", "image_digest", "image_key"),
-    *_columns(Bytes, "body"),
+    *_columns(LargeBinary, "body"),
     UniqueConstraint("namespace", "service", "container", "boot_id"),
     Index("start_host", "host"),
 )
@@ -99,7 +86,7 @@ sample = Table(
     _id_of("series", primary_key=True),
     *_columns(BigInteger, "sequence", primary_key=True, autoincrement=False),
     *_columns(SmallInteger, "tier"),
-    *_columns(Bytes, "body"),
+    *_columns(LargeBinary, "body"),
     sqlite_with_rowid=False,
 )
 
@@ -109,7 +96,7 @@ document = Table(
     *_columns(Text, "namespace", "service", "canary", "kind", primary_key=True),
     *_columns(BigInteger, "number", primary_key=True, autoincrement=False),
     *_columns(Double, "at"),
-    *_columns(Bytes, "body"),
+    *_columns(LargeBinary, "body"),
     sqlite_with_rowid=False,
 )
 
@@ -120,7 +107,7 @@ finding = Table(
     *_columns(Text, "namespace", "service", "canary", primary_key=True),
     *_columns(BigInteger, "number"),
     *_columns(Double, "at"),
-    *_columns(Bytes, "body", "taught"),
+    *_columns(LargeBinary, "body", "taught"),
 )
 
 # fence is counted up at each change of holder; expires is a Unix time by the database's clock.

@@ -21,6 +21,7 @@ from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
+from infercanary.contract.text import printable
 from infercanary.store import migrate, queries, schema
 from infercanary.store.base import Database, StoreAway, StoreError
 from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
@@ -155,6 +156,15 @@ class SqliteDatabase(Database):
         """Return the revision of the tables; None for an empty file."""
         application = connection.exec_driver_sql("PRAGMA application_id").scalar()
         names = connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars().all()
+        # A view may never end, a trigger may do anything, and a generated column may be of any size.
+        odd = connection.exec_driver_sql(
+            "SELECT name FROM sqlite_master m WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%' "
+            "OR EXISTS (SELECT 1 FROM pragma_table_xinfo(m.name) WHERE hidden > 1)"
+        ).scalar()
+        if odd is not None:
+            raise StoreError(
+                f"{self.shown}: holds `{printable(odd, 80)}`, which no exporter makes; name another file"
+            )
         if names and application != _APPLICATION_ID:
             raise StoreError(f"{self.shown}: the database of another program; name another file")
         fault = "ok"
@@ -170,6 +180,8 @@ class SqliteDatabase(Database):
         """Rename the file with its log, for a new one to be begun; the last three corrupt ones are kept."""
         ending = ".0.1.0" if str(error) == _OF_0_1_0 else datetime.now(timezone.utc).strftime(_CORRUPT)
         renamed = f"{self._path}{ending}"
+        while os.path.exists(renamed):
+            renamed += ".new"
         # The file itself last: until then the same would be found again.
         for suffix in ("-wal", "-shm", "-journal", ""):
             with suppress(FileNotFoundError):

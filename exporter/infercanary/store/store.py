@@ -8,58 +8,47 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate, groupby
-from operator import attrgetter, itemgetter
+from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Connection
+import msgspec
+import structlog
+from sqlalchemy import Connection, Executable
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import queries, retention, thinning
 from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
 from infercanary.store.queries import named
-from infercanary.store.reading import StartSummary, ends, fair, newest_that_fit, to_judge
+from infercanary.store.reading import StartSummary, fair, to_judge
 from infercanary.store.records import (
     MAX_BYTES,
     MAX_CANARIES,
-    ContainerKey,
-    began,
-    by_canary,
     decode,
     decode_start,
     encode,
     encode_start,
-    key_of,
-    refuse,
-    tier_of,
     with_known,
 )
-from infercanary.store.retention import OPENING, Retention, StartRecord
+from infercanary.store.retention import FAILED, OPENING, RAW, Retention
 from infercanary.store.schema import document, finding
 from infercanary.store.session import Session
 from infercanary.store.sqlite import SqliteDatabase
 
+log = structlog.get_logger(__name__)
+
 _SWEEP_SECONDS = 3600.0
-_SEEN_SECONDS = 3600.0  # `seen` is written so often at most
-_READ = 8_192  # rows in a statement, which has seconds; they have 32 MiB at most
+_AFTER_SECONDS = 1e-3
+_OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
+_COUNTED = "opening", "raw", "failed", "row", "last", "last_at"
 _DROPPED = 20  # starts in a transaction: each may have thousands of rows
-# libpq's other form, and URLs without slashes.
-_NO_FILE = re.compile(
-    r"\s*((dbname|host|hostaddr|passfile|password|port|service|user)\s*=|(?i:postgres(ql)?|sqlite|mysql|mariadb):)"
-)
-
-
-class _Written(NamedTuple):
-    """The last start of a container, as this process wrote it; ``seen`` is an age of the store."""
-
-    id: int
-    generation: Generation
-    seen: float
+_FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # neither libpq's other form nor a URL without slashes
 
 
 class Store:
@@ -78,13 +67,13 @@ class Store:
     def __init__(
         self, database: Database, keep: Retention | None = None, *, holder: str | None = None
     ) -> None:
-        self.session = Session(database, opened=self._load, rolled_back=self._rolled_back)
+        # The last start of each container that was taken from since it was thinned, and the start's id.
+        self._written: dict[tuple[ServiceKey, str], tuple[Generation, int]] = {}
+        self.session = Session(database, opened=self._load, rolled_back=self._written.clear)
         self.fleet = database.fleet(self.session, holder)
         """Leases and findings of exporters that share the store; None for one that has one owner."""
         self._database = database
         self._keep = keep or database.retention
-        self._written: dict[ContainerKey, _Written] = {}
-        self._touched: set[ContainerKey] = set()
         self._age = 0.0
         self._swept_at = -math.inf
 
@@ -121,12 +110,12 @@ class Store:
         merged is left out. Of ``generation`` the last values are kept, but for ``started_at``. A container's earlier
         start is to be taken before its later one: where the clock was set back, only this order tells which came first.
         """
-        several = by_canary(sorted(samples, key=attrgetter("sequence")))
+        several: dict[str, list[Sample]] = {}
+        for sample in sorted(samples, key=attrgetter("sequence")):
+            several.setdefault(sample.canary, []).append(sample)
         with self.session.transaction() as connection:
             start = self._write_start(connection, generation)
-            new = self._insert(connection, start, generation, several) if several else 0
-        self._touched.add(key_of(generation))
-        return new
+            return self._insert(start, generation, several) if several else 0
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
         """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
@@ -181,17 +170,18 @@ class Store:
         rows = self.session.rows(queries.SERIES_OF_CANARY, key)
         if most_bytes is not None:
             now = max((row.last_at for row in rows), default=0.0)
-            rows = [rows[place] for place in to_judge([StartSummary.of(*row[:5]) for row in rows], now)]
-            rows = rows[-newest_that_fit([row.bytes for row in rows], most_bytes) :]
+            rows = [rows[place] for place in to_judge([StartSummary.of(row, now) for row in rows])]
+            fitting = bisect_right([*accumulate(row.bytes for row in reversed(rows))], most_bytes)
+            rows = rows[-max(1, fitting) :]
         starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
         start_by_id = {start: decode_start(body) for start, body in starts}
-        bodies = self._bodies(rows, sys.maxsize if most_bytes is None else most_bytes)
-        read = ((start_by_id.get(row.start), decode(bodies.get(row.id, ()))) for row in rows)
+        bodies = self._bodies(rows, most_bytes)
+        read = ((start_by_id.get(row.start), decode(bodies[row.id])) for row in rows)
         return [(start, samples) for start, samples in read if start and samples]
 
     def keep_for(self, policy: Policy) -> None:
         """Keep, from now on, the runs at the beginning of each start that this policy's last look needs."""
-        self._keep = self._keep.reaching(policy)
+        self._keep = msgspec.structs.replace(self._keep, opening=retention.opening_for(policy))
 
     def thin(self, now: float) -> None:
         """Merge and drop what is no longer to be kept; to be called every few minutes.
@@ -204,13 +194,11 @@ class Store:
         """
         with self.session.transaction() as connection:
             self._age = self._database.age(connection, now)
-        for key in list(self._touched):
+        for service, container in [*self._written]:
             with self.session.transaction() as connection:
-                self._written.pop(key, None)
-                thinning.thin(connection, key, self._keep)
-            self._touched.discard(key)
+                self._written.pop((service, container), None)
+                thinning.thin(connection, service, container, self._keep)
         if self._age - self._swept_at >= _SWEEP_SECONDS:
-            self._written.clear()
             self._sweep()
             self._swept_at = self._age
 
@@ -224,8 +212,7 @@ class Store:
         """
         key = {**named(service), "canary": canary, "kind": kind}
         with self.session.transaction() as connection:
-            number = connection.scalars(queries.LAST_DOCUMENT, key).one() + 1
-            connection.execute(queries.ADD_DOCUMENT, {**key, "number": number, "at": at, "body": body})
+            number = connection.execute(queries.ADD_DOCUMENT, {**key, "at": at, "body": body}).scalar_one()
             connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
             if self.fleet is not None:  # last: the lease cannot be renewed while it is locked
                 self.fleet.claim(connection, service)
@@ -237,117 +224,90 @@ class Store:
 
     def _write_start(self, connection: Connection, generation: Generation) -> int:
         """Add the start or bring it up to date, and return its id."""
-        container = key_of(generation)
-        written = self._written.get(container)
-        if written and written.generation == generation and self._age - written.seen < _SEEN_SECONDS:
-            return written.id
-        key = {**named(generation.key), "container": generation.container, "boot_id": generation.boot_id}
-        body = connection.scalar(queries.START, key)
+        container = generation.key, generation.container
+        known, start = self._written.get(container, (None, 0))
+        if known == generation:
+            return start
+        values: dict[str, Any] = {name: getattr(generation, name) for name in _OF_START}
+        latest, body = connection.execute(queries.KNOWN, values).one()
         kept = generation if body is None else with_known(generation, body)
-        values = {
-            "began": began(kept.started_at, connection.scalar(queries.LATEST, key)),
-            "seen": self._age,
-            "host": kept.host,
-            "image_id": kept.image_id,
-            "image_digest": kept.image_digest,
-            "image_key": kept.work_key,
-            "body": encode_start(kept),
-        }
-        start = int(connection.execute(queries.PUT_START, {**key, **values}).scalar_one())
-        self._written[container] = _Written(start, generation, self._age)
+        # Where the clock was set back a start comes after all that is known of the container's start before.
+        began = max(kept.started_at, latest + _AFTER_SECONDS)
+        values |= {"began": began, "seen": self._age, "image_key": kept.work_key, "body": encode_start(kept)}
+        start = int(connection.execute(queries.PUT_START, values).scalar_one())
+        self._written[container] = generation, start
         return start
 
-    def _insert(
-        self,
-        connection: Connection,
-        start: int,
-        generation: Generation,
-        several: Mapping[str, Sequence[Sample]],
-    ) -> int:
+    def _insert(self, start: int, generation: Generation, several: Mapping[str, Sequence[Sample]]) -> int:
         """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
-        known = self._locked(start)
-        unknown = sorted(several.keys() - known.keys())
-        for number, canary in enumerate(unknown, len(known)):
-            if number < MAX_CANARIES:
-                first_at = several[canary][0].started_at
-                connection.execute(
-                    queries.ADD_SERIES, {"start": start, "canary": canary, "first_at": first_at}
-                )
-            else:
-                refuse(generation, canary)
-        if unknown:
-            known = self._locked(start)
-        added: list[dict[str, Any]] = []
-        counts: list[dict[str, Any]] = []
-        for canary, samples in several.items():
+        run = self.session.fast
+        known = {canary: counted for canary, *counted in run(queries.LOCK_SERIES, {"start": start})}
+        added, counts, refused = [], [], []
+        for canary, samples in sorted(several.items()):
+            first, newest = samples[0], samples[-1]
             if canary not in known:
-                continue
-            _, series, taken, last, through = known[canary]
+                if len(known) == MAX_CANARIES:
+                    refused.append(canary)
+                    continue
+                new = {"start": start, "canary": canary, "first_at": first.started_at}
+                known[canary] = [run(queries.ADD_SERIES, new)[0][0], 0, -1, -1]
+            series, taken, last, through = known[canary]
             stored = set()
-            if samples[0].sequence <= last:
-                between = {"series": series, "first": samples[0].sequence, "last": samples[-1].sequence}
-                stored = {*connection.scalars(queries.KNOWN_SEQUENCES, between)}
-            tiers = [0, 0, 0]
-            newest, newest_at = -1, 0.0
+            if first.sequence <= last:
+                between = {"series": series, "first": first.sequence, "last": newest.sequence}
+                stored = {sequence for (sequence,) in run(queries.KNOWN_SEQUENCES, between)}
+            new_of = [0, 0, 0]  # by tier
             for sample in samples:
-                if sample.sequence > through and sample.sequence not in stored:
-                    newest, newest_at = sample.sequence, max(newest_at, sample.started_at)
-                    stored.add(newest)
-                    tier = tier_of(sample, taken + tiers[OPENING], self._keep.opening)
-                    tiers[tier] += 1
-                    added.append({"series": series, "sequence": newest, "tier": tier, "body": encode(sample)})
-            if newest >= 0:
-                count = dict(zip(("opening", "raw", "failed"), tiers, strict=True))
-                counts.append({**count, "row": series, "last": newest, "last_at": newest_at})
+                sequence = sample.sequence
+                if sequence > through and sequence not in stored:
+                    stored.add(sequence)
+                    is_opening = taken + new_of[OPENING] < self._keep.opening
+                    tier = FAILED if sample.failed else OPENING if is_opening else RAW
+                    new_of[tier] += 1
+                    added.append(
+                        {"series": series, "sequence": sequence, "tier": tier, "body": encode(sample)}
+                    )
+            if any(new_of):
+                last_at = max(sample.started_at for sample in samples)
+                numbers = *new_of, series, newest.sequence, last_at
+                counts.append(dict(zip(_COUNTED, numbers, strict=True)))
+        if refused:
+            log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, refused=len(refused),
+                        service=str(generation.key), container=generation.container)  # fmt: skip
         if added:
-            self.session.fast(queries.ADD_SAMPLES, *added)
-            self.session.fast(queries.COUNT_SAMPLES, *counts)
+            run(queries.ADD_SAMPLES, *added)
+            run(queries.COUNT_SAMPLES, *counts)
         return len(added)
-
-    def _locked(self, start: int) -> dict[str, Any]:
-        """Return the series of a start by canary, locked until the transaction ends."""
-        return {row[0]: row for row in self.session.fast(queries.LOCK_SERIES, {"start": start})}
 
     def _sweep(self) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
         services = None if self.fleet is None else [*self.fleet.held]
-        rows = self.session.rows(queries.records(services))
-        records = [StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows]
+        records = self.session.rows(queries.records(services))
         expired = retention.expired(records, self._age, self._keep)
         for begin in range(0, len(expired), _DROPPED):
             with self.session.transaction() as connection:
-                thinning.drop(connection, expired[begin : begin + _DROPPED])
+                connection.execute(queries.DROP_STARTS, {"ids": expired[begin : begin + _DROPPED]})
         with self.session.transaction() as connection:
             for table in (document, finding):
                 connection.execute(queries.drop_orphans(table, services))
 
-    def _bodies(self, rows: Sequence[Any], most_bytes: int) -> dict[int, list[bytes]]:
+    def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
         """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
-        share = most_bytes
-        if sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
-            sizes = self.session.rows(queries.SIZES, {"series": [row.id for row in rows]})
-            share = fair((size for (size,) in sizes), most_bytes)
-        kept: dict[int, list[bytes]] = {}
-        numbered = zip(accumulate(row.rows for row in rows), rows, strict=True)
-        for _, part in groupby(numbered, lambda pair: pair[0] // _READ):
-            given = {"series": [row.id for _, row in part]}
-            with self.session.work() as connection:
-                read = connection.execute(queries.BODIES, given).cursor.fetchall()
-            for series, group in groupby(read, itemgetter(0)):
-                bodies = [body for _, body in group]
-                first, last = ends(len(bodies), sum(map(len, bodies)), share)
-                kept[series] = bodies[:first] + bodies[len(bodies) - last :]
-        return kept
+        statement: Executable = queries.BODIES
+        given: dict[str, Any] = {"ids": [row.id for row in rows]}
+        if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
+            sizes = [size for (size,) in self.session.rows(queries.SIZES, given)]
+            if sum(sizes) > most_bytes:
+                statement, given["half"] = queries.ENDS, fair(sizes, most_bytes) / 2
+        bodies: defaultdict[int, list[bytes]] = defaultdict(list)
+        for series, body in self.session.rows(statement, given):
+            bodies[series].append(body)
+        return bodies
 
     def _load(self, connection: Connection) -> None:
         self._age = self._database.age(connection, None)
         self._written.clear()
         self._swept_at = -math.inf
-        if self.fleet is None:
-            self._touched = {(row[0], row[1], row[2]) for row in connection.execute(queries.CONTAINERS)}
-
-    def _rolled_back(self) -> None:
-        self._written.clear()
 
 
 def check(location: str | os.PathLike[str] | None) -> Database:
@@ -362,17 +322,18 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if location is None:
         return SqliteDatabase(None)
     text = str(location)
-    scheme, path = text.split("://", 1) if "://" in text else ("sqlite", text)
-    if scheme == "postgresql":
+    if is_shared(text):
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase(text)
-    if scheme != "sqlite":
+    path = text.removeprefix("sqlite://")
+    scheme, separator, _ = path.partition("://")
+    if separator:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
-    if mistake := _NO_FILE.match(path):
-        raise StoreError(f"{mistake[0]}…: not a file; name a database by postgresql://ROLE@HOST/DATABASE")
-    if not path or "\0" in path:
-        raise StoreError(f"{text!r} is no name of a file")
+    if not _FILE.fullmatch(path):  # not shown: it may have a password
+        raise StoreError(
+            "the location is no name of a file; name a database by postgresql://ROLE@HOST/DATABASE"
+        )
     return SqliteDatabase(Path(path))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -10,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from infercanary.judge.model import merge
+from infercanary.judge.model import ServiceKey, merge
 from infercanary.store import queries
-from infercanary.store.records import ContainerKey, decode, encode
+from infercanary.store.records import decode, encode
 from infercanary.store.retention import (
     BLOCK,
     BLOCKS,
@@ -31,17 +30,10 @@ _MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)
 """Number of rows that are merged into one, and its tier, by tier; rows of other tiers are dropped."""
 
 
-def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
-    """Merge and drop the rows of one container, within a transaction.
-
-    Args:
-        connection: Of the store; the container's series are locked until the transaction ends.
-        key: The container.
-        keep: How much is kept.
-    """
-    namespace, service, container = key
-    given = {"namespace": namespace, "service": service, "container": container}
-    several = connection.execute(queries.SERIES_OF_CONTAINER, given).all()
+def thin(connection: Connection, service: ServiceKey, container: str, keep: Retention) -> None:
+    """Merge and drop the rows of one container, within a transaction; its series are locked until that ends."""
+    key = {**queries.named(service), "container": container}
+    several = connection.execute(queries.SERIES_OF_CONTAINER, key).all()
     for _, group in groupby(several, attrgetter("canary")):
         series = [*group]
         for window in _windows(series, keep.images):
@@ -57,18 +49,13 @@ def thin(connection: Connection, key: ContainerKey, keep: Retention) -> None:
             ]
             for one, tier, count in reversed(surplus):  # the oldest first: its runs are the image's first
                 room -= _replace(connection, one, tier, count, room)
-        for tier, rows, whole in (
-            (BLOCKS, keep.blocks, HOUR),
-            (HOURS, keep.hours, 1),
-            (FAILED, keep.failed, 1),
-        ):
-            for each in _surplus(series, tier, rows, whole):
-                _replace(connection, *each)
-
-
-def drop(connection: Connection, starts: Collection[int]) -> None:
-    """Forget starts, by their ids, with all of their runs."""
-    connection.execute(queries.DROP_STARTS, {"ids": starts})
+        surplus = [
+            *_surplus(series, BLOCKS, keep.blocks, HOUR),
+            *_surplus(series, HOURS, keep.hours),
+            *_surplus(series, FAILED, keep.failed),
+        ]
+        for each in surplus:
+            _replace(connection, *each)
 
 
 def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
@@ -109,19 +96,18 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
         return 0
     last = rows[-1].sequence
     connection.execute(queries.DROP_OLDEST, {**given, "last": last})
-    size, to = _MERGED.get(tier, (0, tier))
+    changes = dict.fromkeys(TIERS, 0)
+    changes[TIERS[tier]] = -len(rows)
     added: list[dict[str, Any]] = []
-    for begin in range(0, len(rows) if size else 0, size or 1):
+    size, into = _MERGED.get(tier, (0, tier))
+    for begin in range(0, len(rows), size) if size else ():
         chunk = rows[begin : begin + size]
         if samples := decode(row.body for row in chunk):
+            to = FIRST if len(added) < room else into
+            changes[TIERS[to]] += 1
             merged = {"sequence": chunk[-1].sequence, "body": encode(merge(samples))}
-            added.append({**given, **merged, "tier": FIRST if len(added) < room else to})
+            added.append({"series": one.id, "tier": to, **merged})
     if added:
         connection.execute(queries.ADD_SAMPLES, added)
-    rows_of = Counter(row["tier"] for row in added)
-    rows_of[tier] -= len(rows)
-    changes = {f"new_{name}": rows_of[number] for number, name in enumerate(TIERS)}
-    connection.execute(
-        queries.COUNT_REPLACED, {**changes, "row": one.id, "new_through": last, "new_thinned": 1}
-    )
+    connection.execute(queries.COUNT_REPLACED, {**changes, "series": one.id, "last": last})
     return len(added)

@@ -32,7 +32,7 @@ def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
         ("host=db dbname=x", "name a database by postgresql://"),
         ("postgresql:db", "name a database by postgresql://"),
         ("sqlite://", "is no name of a file"),
-        ("with\0nul", "is no name of a file"),
+        ("with\0nul", "is no name of a file; name a database by postgresql://"),
         ("{folder}", "is no regular file; name a file"),
         ("/dev/null", "is no regular file"),
     ],
@@ -66,6 +66,11 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
             r"written by a newer InferCanary \(schema 7000, this one knows",
         ),
         ("PRAGMA application_id = 5", "the database of another program; name another file"),
+        ("CREATE VIEW clocks AS SELECT * FROM clock", "holds `clocks`, which no exporter makes"),
+        (
+            "ALTER TABLE clock ADD COLUMN wide GENERATED ALWAYS AS (hex(zeroblob(500000000)))",
+            "holds `clock`, which no exporter makes",
+        ),
     ],
 )
 def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(
@@ -83,8 +88,11 @@ def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(
 
 
 @pytest.mark.parametrize("logged", [False, True])
-def test_a_file_of_0_1_0_is_renamed_with_its_log_and_a_new_one_is_begun(logged: bool, tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_file_of_0_1_0_is_renamed_with_its_log_and_a_new_one_is_begun(
+    logged: bool, taken: bool, tmp_path: Path
+) -> None:
+    path, name = tmp_path / "store.db", "store.db.0.1.0"
     path.write_bytes(gzip.decompress((GOLDEN / "store_schema_1.sqlite.gz").read_bytes()))
     if logged:
         with closing(sqlite3.connect(path)) as database:
@@ -94,12 +102,18 @@ def test_a_file_of_0_1_0_is_renamed_with_its_log_and_a_new_one_is_begun(logged: 
             left = {end: Path(f"{path}{end}").read_bytes() for end in ("", "-wal")}  # by a crash
         for end, body in left.items():
             Path(f"{path}{end}").write_bytes(body)
+    if taken:
+        (tmp_path / name).write_text("an earlier one")
     with capture_logs() as logs, closing(open_store(path)) as store:
         assert (store.canaries(), store.set_aside_at) == ([], None)
         assert store.take(generation(), samples(1, 5)) == 4
     [line] = logs
-    assert "0.1.0" in line["error"] and line["path"] == f"{path}.0.1.0"
-    with closing(sqlite3.connect(line["path"])) as database:
+    assert "0.1.0" in line["error"]
+    renamed = Path(line["path"])
+    assert renamed.name.startswith(name) and (
+        not taken or (tmp_path / name).read_bytes() == b"an earlier one"
+    )
+    with closing(sqlite3.connect(renamed)) as database:
         rows = database.execute("SELECT image FROM generation").fetchall()
     assert len(rows) == 4 and (("logged",) in rows) is logged
     with capture_logs() as logs, closing(open_store(path)) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
@@ -133,11 +132,11 @@ def counting_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
             start.generation.container,
             start.identity,
             len(start.samples) < policy.pool.fewest_new_runs,
-            math.inf if start.generation.container in live else -math.inf,
+            start.generation.container in live,
         )
         for start in starts
     ]
-    return [starts[place] for place in to_judge(seen, 0.0)]
+    return [starts[place] for place in to_judge(seen)]
 
 
 def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View, most_bytes: int) -> int:
