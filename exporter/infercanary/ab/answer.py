@@ -200,7 +200,7 @@ class ExperimentJudge:
         if len(of.shifts) < FEWEST_PAIRS:
             return f"at least {FEWEST_PAIRS} pairs of starts are needed: give it more time (--budget)"
         if needed := self._pairs.pairs_needed(of.shifts, FILES.pool.history):
-            return f"about {needed} starts a side would settle it, if they continue like this (--restarts)"
+            return f"about {needed} starts a side would settle it, if they continue like this (--restarts, --budget)"
         return (
             "more starts will hardly settle it: the shift is at the edge, or starts differ too much; give "
             "the containers CPUs of their own (--both cpuset=…), and keep other work off them"

@@ -51,7 +51,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class ScanResult(Answer, frozen=True, kw_only=True):
-    """The result of a scan of one series; its shift is from the first level to the last, by all changes."""
+    """The result of a scan of one series; its shift is from the first level to the last."""
 
     verdict: State
     block: int
@@ -89,9 +89,8 @@ def scan_runs(
         changes = [_level_change(change, block, series, components, canary) for change in scan(blocks)]
         edges = [0, *(change.index for change in changes), points.size]
         levels = [Level(i, j - i, float(np.median(points[i:j]))) for i, j in pairwise(edges)]
-        ratio, effect = math.prod(1 + change.shift for change in changes), 1 + FILES.decide.smallest_effect
-        shift = ratio - 1
-        is_back = 1 / effect < ratio < effect
+        shift = levels[-1].median / levels[0].median - 1
+        is_back = abs(math.log1p(shift)) < FILES.decide.log_effect
         state = "steady" if not changes else "changed" if is_back else "slower" if shift > 0 else "faster"
         sentence = f"{state}: {count(len(changes), 'change')} of level in {count(points.size, 'run')}"
         if changes:

@@ -218,7 +218,7 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
     ("found", "most", "ended", "action"),
     [
         (pairs(2), 12, "budget", "at least 3 pairs of starts are needed: give it more time (--budget)"),
-        (pairs(4, 1.04, seed=2, scatter=0.03), 4, "restarts", "would settle it, if they continue like this"),
+        (pairs(4, 1.04, seed=2, scatter=0.03), 4, "budget", "if they continue like this (--restarts, --budget)"),
         (pairs(4, 1.03), 4, "restarts", "more starts will hardly settle it: the shift is at the edge"),
     ],
 )  # fmt: skip

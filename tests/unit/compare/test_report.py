@@ -145,6 +145,7 @@ def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
     assert "<td>file:1</td>" in (tmp_path / "report.html").read_text()
     csv_row = table(run("one.sqlite", "--format", "csv"))[0]
     assert (csv_row["model"], csv_row["settings"]) == ("file:1", "s1")
+    assert [*csv_row][:4] == ["canary", "host", "service", "image"]
 
 
 def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:

@@ -237,12 +237,14 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
         with_verdict(image("model"), "1", sides={"resnet": Sides(old=MINE)}), ["runs the old model"], ["regressed"],
     ),
     "other": (
-        with_verdict(image(), "3", **NEW), ["runs another image than the last verdict is about"], ["regressed"],
+        with_verdict(image(), "3", **NEW), ["runs another image than the judge last looked at"], ["regressed"],
     ),
     "other start": (
         with_verdict(image(), "2", sides={"resnet": Sides(others=MINE)}), ["regressed +300 %"], [],
     ),
-    "other, no upgrade": (with_verdict(ALONE, "3", **NEW), ["runs another image than the last verdict"], ["baseline"]),
+    "other, no upgrade": (
+        with_verdict(ALONE, "3", **NEW), ["runs another image than the judge last looked at"], ["baseline"],
+    ),
     "no upgrade": (
         with_verdict(ALONE, **NEW),
         ["no upgrade yet", "baseline 11 of 24 runs, with those of earlier starts and other replicas"], ["upgraded"],

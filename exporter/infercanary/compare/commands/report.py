@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, stores
 from infercanary.compare.content import content
-from infercanary.compare.efficiency import prices
+from infercanary.compare.efficiency import Efficiency, prices
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
-from infercanary.compare.overview import overview, overview_document
+from infercanary.compare.overview import OverviewRow, overview, overview_document
 from infercanary.compare.read import journal_lines
 from infercanary.compare.runs import runs_of_journal, runs_of_start
 from infercanary.pages.table_csv import Cell
@@ -85,7 +84,9 @@ def command(
             f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
         )
     if output.form != "text":
-        output.show_rows([msgspec.structs.asdict(row) for row in rows])
+        # Names before numbers.
+        order = sorted(OverviewRow.__struct_fields__, key=Efficiency.__struct_fields__.__contains__)
+        output.show_rows([{name: getattr(row, name) for name in order} for row in rows])
         output = output._replace(form="none")
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
 
