@@ -22,6 +22,8 @@ _GROUPS_OF_POINTS = re.compile(r"\d{1,3}(\.\d{3})+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
 
+_encoder = json.JSONEncoder(ensure_ascii=False)  # dumps() would make one for each cell
+
 
 class Numbers:
     """Reads the cells of one file, which has one way to write numbers."""
@@ -105,6 +107,6 @@ def as_text(cell: object) -> str:
     if cell is None or cell != cell:  # NaN
         return ""
     try:
-        return json.dumps(cell, ensure_ascii=False)[:200]
+        return _encoder.encode(cell)[:200]
     except RecursionError:
         return "nested too deeply"
