@@ -19,11 +19,11 @@ MAX_CANARIES = 32
 """Of one start: a probe that invents names must not fill the disk."""
 
 _MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
-_MAX_CACHED = 512  # decoded starts, of some 30 kB each: as many as a judgement of eight images reads
+_MAX_CACHED = 512  # decoded starts
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
-# Each judgement reads the same starts, with environments of hundreds of names.
+# The next judgement of a service reads the same starts, with environments of hundreds of names.
 _decoded = lru_cache(_MAX_CACHED)(msgspec.msgpack.Decoder(Generation).decode)
 # What a flipped byte makes of a row: another form, numbers that cannot be, text that is not UTF-8, another type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)

@@ -336,9 +336,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if separator:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
     if not _FILE.fullmatch(path):  # not shown: it may have a password
-        raise StoreError(
-            "the location is no name of a file; name a database by postgresql://ROLE@HOST/DATABASE"
-        )
+        raise StoreError("the location is no name of a file; begin a URL with postgresql:// or sqlite://")
     return SqliteDatabase(Path(path))
 
 
