@@ -24,7 +24,7 @@ from infercanary.pages.html import render_page
 FOLDER = Path(__file__).parent / "img"
 SITUATION = "upgraded"
 HEIGHT = 760
-WIDTHS = (400, 1200)
+WIDTHS = {"status": (400, 1200), "report": (800, 1200), "runbooks": (400, 1200)}
 README = (1000, "status.png")
 """The picture that the README has: the two containers that were upgraded."""
 
@@ -64,7 +64,7 @@ async def draw() -> dict[Path, bytes]:
     drawn = {}
     async with tab() as browser:
         for name, html in pages.items():
-            for width in WIDTHS:
+            for width in WIDTHS[name]:
                 for dark in (False, True):
                     await browser.show(html, width, dark=dark)
                     file = FOLDER / f"{name}-{width}-{'dark' if dark else 'light'}.png"

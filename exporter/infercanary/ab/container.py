@@ -126,10 +126,12 @@ class Container:
         return ""
 
     def end(self) -> None:
-        """Remove the container with its anonymous volumes, running or not; the reaper does it if Docker refuses now."""
+        """Remove the container with its anonymous volumes, running or not; the reaper does it if Docker refuses now.
+
+        The reaper also watches for a container that is not there: Docker may create it later, after a timeout.
+        """
         try:
-            with suppress(docker.errors.NotFound):
-                self._client.remove_container(self._name, force=True, v=True)
+            self._client.remove_container(self._name, force=True, v=True)
         except UNREACHED:
             return
         self._reaper.send(f"forget {self._name}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
 from infercanary.compare.recording import RecordedRuns
+from infercanary.contract.text import printable
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.from_result import causes_facts, measures_table, operators_table, timeline
@@ -19,7 +20,10 @@ from infercanary.render.units import count, interval, short, value, when
 
 
 def comparison_document(
-    result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns
+    result: ComparisonResult,
+    baseline: RecordedRuns,
+    candidate: RecordedRuns,
+    files: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Document:
     """Return the document on one canary.
 
@@ -27,6 +31,7 @@ def comparison_document(
         result: The verdict on it.
         baseline: Its runs that count before.
         candidate: The same after.
+        files: Names of the files of either side.
     """
     is_change, unit = result.verdict in CHANGED, result.unit or ""
     latency = MeasureVerdict(
@@ -39,8 +44,8 @@ def comparison_document(
         actions=result.next,
         facts=[
             Fact("expected", result.claim.sentence if result.claim else None),
-            Fact("baseline", _side(result.baseline, "--baseline-id")),
-            Fact("candidate", _side(result.candidate, "--candidate-id")),
+            Fact("baseline", _side(result.baseline, "--baseline-id", files[0])),
+            Fact("candidate", _side(result.candidate, "--candidate-id", files[1])),
             Fact(
                 "confidence",
                 f"{100 * result.level:g} %; a change is {100 * result.smallest_effect:g} % or more",
@@ -110,9 +115,12 @@ def _document(result: ComparisonResult | ScanResult) -> Document:
     )
 
 
-def _side(side: SideSummary, option: str) -> str:
+def _side(side: SideSummary, option: str, files: Sequence[str]) -> str:
+    others = f" + {len(files) - 1} more" if len(files) > 1 else ""
+    # The end of a path tells more than its beginning.
+    name = f"{'…' * (len(files[0]) > 60)}{printable(files[0][-60:])}{others}: " if files else ""
     parts = [
-        f"{count(side.runs, 'run')} of {count(side.starts, 'start')}",
+        f"{name}{count(side.runs, 'run')} of {count(side.starts, 'start')}",
         f"environment {', '.join(side.environments[:4])}" if side.environments else "",
         f"not one image? pick with {option}" if len(side.environments) > 1 else "",
         f"left out {_left_out(side.left_out)}" if side.left_out else "",

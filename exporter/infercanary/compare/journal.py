@@ -15,6 +15,7 @@ from infercanary.compare.recording import Attempts, RecordedRuns, Recording, at_
 from infercanary.contract import bounds
 from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.profile import is_sound
+from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
@@ -131,17 +132,14 @@ def recording(
         at_most(_MAX_CANARIES, len(samples), where, "canaries, each with its comparison")
         if run.profile is not None and is_sound(run.profile):
             boot.profiles = merged(boot.profiles, of_runs([run]))
-        is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
-        if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
-            unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
+        if not is_possible(where, run, unsound):
             continue
         sample = kept(run)
         runs[run.sequence] = sample, entry.environment
         if sample.failed and run.detail:
             failures[run.canary] = shown(run.detail, 400)  # as much as a probe writes
     place = " and ".join(places)
-    if unsound:
-        notes.append(f"{unsound[0]}; {count(len(unsound), 'such run')} in all")
+    notes += summarized(unsound)
     if not samples:
         of = f" of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         raise UsageError(
@@ -152,6 +150,19 @@ def recording(
         for name, starts in samples.items()
     }
     return Recording(places, True, canaries, components, notes)
+
+
+def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
+    """Return whether a run can be; a remark on one that cannot is added to ``unsound``."""
+    is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
+    if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
+        unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
+    return not wrong
+
+
+def summarized(unsound: Sequence[str]) -> list[str]:
+    """Return the note on all runs that cannot be."""
+    return [f"{unsound[0]}; {count(len(unsound), 'such run')} in all"] if unsound else []
 
 
 def _series(

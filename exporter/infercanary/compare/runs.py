@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from infercanary.compare.journal import is_possible, summarized
 from infercanary.contract.journal import JournalEntry, environment_id
 from infercanary.contract.measures import MEASURES, measure_of
 from infercanary.judge.model import Generation, Sample, kept
@@ -34,16 +35,20 @@ _BY_NAME = {"phases": "phase", "controls": "control", "off_cpu": "off_cpu"}
 _UNITS = {"samples/s": "samples_per_second", "": "ratio"}
 
 
-def runs_of_journal(host: str, entries: Iterable[tuple[str, JournalEntry]]) -> list[dict[str, Cell]]:
+def runs_of_journal(
+    host: str, entries: Iterable[tuple[str, JournalEntry]], notes: list[str]
+) -> list[dict[str, Cell]]:
     """Return a row for each run of a journal, also of those that do not count, in the order of the file.
 
     Args:
         host: Name of the journal's host.
         entries: Entries with their places; a run that was written twice is one row.
+        notes: Gets a remark on runs that cannot be, which are left out.
     """
     rows = {}
-    for _, entry in entries:
-        if (run := entry.run) is not None:
+    unsound: list[str] = []
+    for where, entry in entries:
+        if (run := entry.run) is not None and is_possible(where, run, unsound):
             boot_id = run.boot_id or entry.boot_id
             start = Generation(service="", container="", boot_id=boot_id, started_at=0.0)
             rows[boot_id, run.canary, run.sequence] = {
@@ -51,6 +56,7 @@ def runs_of_journal(host: str, entries: Iterable[tuple[str, JournalEntry]]) -> l
                 "detail": run.detail,
                 "latency_min_seconds": min(run.latencies, default=None),
             }
+    notes += summarized(unsound)
     return [*rows.values()]
 
 

@@ -132,6 +132,11 @@ def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
             elif all(isinstance(x, dict) for x in value):
                 keys |= {f"{name}.{key}": (key, value) for key, x in value[0].items() if is_number(x)}
     if not keys:
+        if file.column in row and re.search(r"(?i)(^|[^a-z])p\d\d|mean|median|percentile", file.column):
+            raise UsageError(
+                f"{file.place}: one JSON object, without single runs; give an array of latencies, or an object of "
+                "each run on a line"
+            )
         return file, [document]
     of_key = {key: name for name, (key, _) in reversed(keys.items()) if key}
     key, entries = keys[pick_column(file.place, [*keys], of_key.get(file.column, file.column))]

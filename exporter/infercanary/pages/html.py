@@ -71,7 +71,14 @@ def write(path: str, text: str, option: str = "--html") -> None:
         UsageError: ``path`` cannot be written, or not whole.
     """
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as file:
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                if Path(path).is_file():  # half a report misleads; a device stays
+                    Path(path).resolve().unlink()
+                raise
     except OSError as error:
         raise UsageError(
             f"{option} {path}: cannot be written ({error.strerror}); name another place"

@@ -118,6 +118,7 @@ def test_milliseconds_against_seconds_are_asked_about(run, write, numbers, journ
     for old, new in ((seconds, milliseconds), (milliseconds, seconds)):
         line = run("compare", old, new, code=2)
         assert "are both in one unit, such as ms? Convert one, or write the unit behind each number" in line
+        assert f"{new}: median " in line and f" in {old}: are both" in line
     for name, level in (("quick", 0.02), ("late", 20)):
         (tmp_path / name).write_text("".join(f"{number}ms\n" for number in numbers(level=level)))
     assert run("compare", "quick", "late", code=1).startswith("regressed ×")
@@ -378,10 +379,12 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
             "infercanary: a: no column `x`; give --column one of: none, leave it out",
         ),
         (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),
+        (["compare", "p", "p", "--column", "p99"], "infercanary: p: one JSON object, without single runs"),
     ],
 )
 def test_mistakes(run, write, numbers, journal, arguments, message):
     write("a", numbers())
+    write("p", ['{"p99": 20}'])
     journal("j", [0.02], canaries=("x",))
     journal("k", [0.02], canaries=("y",))
     assert run(*arguments, code=2).startswith(message)

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -137,6 +138,19 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=f"^--junit .*{fault}"):
             write(str(path), "text", "--junit")
+
+
+def test_half_a_file_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="too large"):
+            write(str(file), "text" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not file.exists()
+    assert Path("/dev/full").exists()
 
 
 cells = st.one_of(st.text(), st.floats(), st.none(), st.integers())

@@ -116,10 +116,11 @@ def command(
         )
         if result.unit is None and not 1 / _MOST_APART <= 1 + (result.shift or 0.0) <= _MOST_APART:
             raise UsageError(
-                f"{new.places[0]}: {_MOST_APART:g} times the baseline, or a part of it: are both in one unit, such as "
-                "ms? Convert one, or write the unit behind each number (20ms)"
+                f"{new.places[0]}: median {result.candidate.median:g}, and {result.baseline.median:g} in "
+                f"{old.places[0]}: are both in one unit, such as ms? Convert one, or write the unit behind each number "
+                "(20ms)"
             )
-        documents.append(comparison_document(result, judged(before), judged(after)))
+        documents.append(comparison_document(result, judged(before), judged(after), (old.places, new.places)))
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
         notes.append(f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}")
     title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"

@@ -108,7 +108,8 @@ def _runs(
     rows = []
     for host, path in hosts.items():
         if host in journals:
-            rows += runs_of_journal(host, journal_lines({path: journals[host]}, [*hosts.values()], notes))
+            lines = journal_lines({path: journals[host]}, [*hosts.values()], notes)
+            rows += runs_of_journal(host, lines, notes)
         else:
             for _, start, samples in stores.starts(Path(path), canary, service):
                 rows += runs_of_start(host, start, samples)
