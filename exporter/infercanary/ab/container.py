@@ -126,12 +126,10 @@ class Container:
         return ""
 
     def end(self) -> None:
-        """Remove the container with its anonymous volumes, running or not; the reaper does it if Docker refuses now.
-
-        The reaper also watches for a container that is not there: Docker may create it later, after a timeout.
-        """
+        """Remove the container with its anonymous volumes, running or not; the reaper does it if Docker refuses now."""
         try:
-            self._client.remove_container(self._name, force=True, v=True)
+            with suppress(docker.errors.NotFound):
+                self._client.remove_container(self._name, force=True, v=True)
         except UNREACHED:
             return
         self._reaper.send(f"forget {self._name}")

@@ -116,7 +116,7 @@ def test_settings_are_copied_into_the_container() -> None:
     ("answer", "is_forgotten"),
     [
         (None, True),
-        (docker.errors.NotFound("created only after a timeout"), False),
+        (docker.errors.NotFound("it was never created"), True),
         (docker.errors.APIError("removal is already in progress"), False),
         (ConnectionResetError(), False),
     ],
