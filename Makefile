@@ -76,7 +76,7 @@ chart: .venv/dev ## the Helm chart's copies and README, and the plain manifests 
 check-dashboards: .venv/dev grafana/check/node_modules ## what Grafana would show, and faults in it; ARGS="--board fleet --situation upgraded"
 	.venv/bin/python -m grafana.check $(ARGS)
 
-pictures: .venv/dev ## docs/img: each page at 400 and 1,200 px, light and dark, by Chromium (apt-get install chromium)
+pictures: .venv/dev ## docs/img: each page at two widths, light and dark, by Chromium (apt-get install chromium)
 	.venv/bin/python -m docs.pictures
 
 demo-picture: .venv/dev ## docs/img/demo.svg: the terminal of `make demo`, from a run of it
