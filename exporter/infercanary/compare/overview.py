@@ -151,9 +151,10 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
                 )
                 for row in of_canary
             ]
+            width = len(numbers) + any(cell[-1] for cell in cells)
             if numbers:
                 names = [*(columns[name] for name in numbers), "of"]
-                tables.append(Table(f"{canary}: {title}", names, cells))
+                tables.append(Table(f"{canary}: {title}", names[:width], [cell[:width] for cell in cells]))
     return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 

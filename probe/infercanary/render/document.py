@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from typing import Any, Literal
 
 import msgspec
@@ -29,17 +28,11 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of text under the names of their columns. A column that is empty in every row is left out."""
+    """Rows of text under the names of their columns."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-    def __post_init__(self) -> None:
-        filled = [any(cells) for cells in zip(*self.rows, strict=True)]
-        if not all(filled):
-            msgspec.structs.force_setattr(self, "columns", [*compress(self.columns, filled)])
-            msgspec.structs.force_setattr(self, "rows", [[*compress(row, filled)] for row in self.rows])
 
 
 class Series(msgspec.Struct, frozen=True):
