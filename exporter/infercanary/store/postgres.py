@@ -76,6 +76,8 @@ class PostgresDatabase(Database):
             cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError, OverflowError)
         )
         text = self.explained(str(cause) or type(cause).__name__, getattr(cause, "sqlstate", None) or "")
+        if connection is not None and not is_refused:
+            connection.invalidate()  # whatever state it is in: the next work begins anew
         return (StoreError if is_refused else StoreAway)(text)
 
     @cached_property
