@@ -319,7 +319,7 @@ class Judging:
         changed = fleet.refresh(held)
         for service in held:
             self._reported[service] = {
-                container: self._numbered(start) for container, start in store.newest_starts(service).items()
+                start.container: self._numbered(start) for start in store.starts(service)
             }
         return changed
 
