@@ -113,7 +113,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
     for path in (folder, folder.parent, folder.parent.parent):
         path.chmod(0o755)  # containers read in there as other users
-    compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
+    compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "2")
     ENVIRONMENT["COMPOSE_FILE"] = os.pathsep.join(map(str, (ROOT / "docker-compose.yml", _impatient(folder))))
     ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"] = str(folder / "webhook-url")
     try:
@@ -125,7 +125,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         raise
     finally:
         remove_containers()
-        compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
+        compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "2")
         del ENVIRONMENT["COMPOSE_FILE"], ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"]
 
 

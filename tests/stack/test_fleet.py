@@ -78,7 +78,7 @@ def test_another_exporter_takes_over_from_a_judge_that_is_killed(stack: Stack, f
 
     compose("--profile", "fleet", "up", "--detach", "--no-build", "--no-deps", "--wait", judge)
     before = fleet.runs()
-    eventually("more of each start is stored", 240, lambda: all(map(operator.lt, before, fleet.runs())))
+    eventually("more of each start is stored", 90, lambda: all(map(operator.lt, before, fleet.runs())))
     runs = fleet.runs()
     assert len(runs) == 4, "a start of each container, though two exporters stored"
     assert all(stored == last - first + 1 for first, last, stored in runs), f"one is missing: {runs}"
