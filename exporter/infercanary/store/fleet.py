@@ -144,7 +144,7 @@ class Fleet:
 
     def _lost(self, service: ServiceKey) -> LeaseLost:
         self.held.pop(service, None)
-        return LeaseLost(f"{service}: another exporter judges it by now")
+        return LeaseLost(f"{service}: the lease has ended")
 
     def _lease(
         self, session: Session, services: _Services, seconds: float, takes: bool = False

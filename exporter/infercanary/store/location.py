@@ -14,6 +14,7 @@ from infercanary.store.base import StoreError
 
 _HOSTS = re.compile(r"((\[[^]]*]|[^:,]*)(:\d*)?(,|\Z))+")
 _DEFAULTS: Mapping[str, str] = {
+    "client_encoding": "utf8",
     "connect_timeout": "5",
     "application_name": "infercanary-exporter",
     "target_session_attrs": "read-write",  # of several hosts the one that is the primary now

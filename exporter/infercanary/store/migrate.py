@@ -17,7 +17,7 @@ def read_version(connection: Connection, shown: str) -> str | None:
     """Return the revision of the tables; None where there are none.
 
     Raises:
-        StoreError: They are newer than those of :mod:`.schema`.
+        StoreError: They are newer than those of :mod:`.schema`, or of no revision that there was.
     """
     from sqlalchemy import inspect
 
@@ -26,12 +26,14 @@ def read_version(connection: Connection, shown: str) -> str | None:
 
     if not inspect(connection).has_table(schema.schema.name):
         return None
-    version = str(connection.scalar(schema.schema.select()))
+    version = str(connection.scalar(schema.schema.select()) or "")
     if version > schema.SCHEMA:
         raise StoreError(
             f"{shown}: written by a newer InferCanary (schema {version}, this one knows {schema.SCHEMA}); upgrade "
             "this one, or name another store"
         )
+    if not any(MIGRATIONS.glob(f"versions/{version or '?'}_*.py")):
+        raise StoreError(f"{shown}: has no schema that there was (`{version}`); name another store")
     return version
 
 
@@ -64,7 +66,7 @@ def main(arguments: list[str]) -> int:
     Returns:
         An exit code: 0, or 2 with one line on the standard error.
     """
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m infercanary.store.migrate postgresql://OWNER@HOST/DATABASE", file=sys.stderr)
         return 2
     try:

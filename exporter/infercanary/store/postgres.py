@@ -23,7 +23,7 @@ _ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the text where th
     "53100": "the database's disk is full; what was kept is not lost, and it goes on once there is room",
     "53300": "the database has no connection left; raise max_connections, or use a pooler in session mode",
     "42501": "the role lacks a right; docs/fleet.md has the grants",
-    "25006": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
+    "read-only": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
     "3D000": "there is no such database; create it, or correct `store:`",
     "57014": "it took too long; the database is overloaded, or its disk is slow",
     "55P03": "it waited too long for a lock; it is tried again",
@@ -76,6 +76,8 @@ class PostgresDatabase(Database):
             cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError, OverflowError)
         )
         text = self.explained(str(cause) or type(cause).__name__, getattr(cause, "sqlstate", None) or "")
+        if connection is not None and not is_refused:
+            connection.invalidate()  # whatever state it is in: the next work begins anew
         return (StoreError if is_refused else StoreAway)(text)
 
     @cached_property

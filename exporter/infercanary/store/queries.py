@@ -82,6 +82,10 @@ START = text(
 STARTS = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service ORDER BY began, container, id"
 )
+NEWEST_STARTS = text(
+    "SELECT body FROM start JOIN (SELECT id, row_number() OVER (PARTITION BY container ORDER BY began DESC, id DESC) "
+    "AS place FROM start WHERE namespace = :namespace AND service = :service) AS placed USING (id) WHERE place = 1"
+)
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 STARTS_BY_ID = text("SELECT id, body FROM start WHERE id IN :ids").bindparams(_IDS)
 DROP_STARTS = text("DELETE FROM start WHERE id IN :ids").bindparams(_IDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 import structlog
@@ -18,11 +19,12 @@ MAX_CANARIES = 32
 """Of one start: a probe that invents names must not fill the disk."""
 
 _MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
-
+_MAX_CACHED = 512  # decoded starts
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
-_starts = msgspec.msgpack.Decoder(Generation)
+# The next judgement of a service reads the same starts, with environments of hundreds of names.
+_decoded = lru_cache(_MAX_CACHED)(msgspec.msgpack.Decoder(Generation).decode)
 # What a flipped byte makes of a row: another form, numbers that cannot be, text that is not UTF-8, another type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
@@ -69,9 +71,9 @@ def encode_start(generation: Generation) -> bytes:
 
 
 def decode_start(body: bytes) -> Generation | None:
-    """Read a start of :func:`encode_start`; None if a failing disk made it unreadable."""
+    """Read a start of :func:`encode_start`, which nobody may change; None if a failing disk made it unreadable."""
     try:
-        return _starts.decode(body)
+        return _decoded(body)
     except _UNREADABLE:
         log.warning("a stored start cannot be read, and is left out: check the disk")
         return None

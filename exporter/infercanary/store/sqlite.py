@@ -54,14 +54,15 @@ class SqliteDatabase(Database):
         path: The file; None for memory.
 
     Raises:
-        StoreError: It is a folder, or a device.
+        StoreError: The path is of a folder or a device.
     """
 
     advice = _ADVICE
 
     def __init__(self, path: Path | None) -> None:
         if path and os.path.exists(path) and not os.path.isfile(path):
-            raise StoreError(f"{path}: is no regular file; name a file")
+            kind = "a folder; name a file in it" if os.path.isdir(path) else "no regular file; name another"
+            raise StoreError(f"{path}: is {kind}")
         self.shown = str(path or "the store in memory")
         self.retention = Retention() if path else IN_MEMORY
         self._path = path

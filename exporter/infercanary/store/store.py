@@ -43,7 +43,7 @@ from infercanary.store.sqlite import SqliteDatabase
 
 log = structlog.get_logger(__name__)
 
-_SWEEP_SECONDS = 3600.0
+_SWEEP_SECONDS = 900.0  # a start takes its whole environment: a crash loop may add one in 10 s
 _AFTER_SECONDS = 1e-3
 _OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
 _COUNTED = "opening", "raw", "failed", "row", "last", "last_at"
@@ -142,6 +142,11 @@ class Store:
         """Return each start of the service's containers, also without runs, in order of time."""
         rows = self.session.rows(queries.STARTS, named(service))
         return [start for (body,) in rows if (start := decode_start(body)) is not None]
+
+    def newest_starts(self, service: ServiceKey) -> dict[str, Generation]:
+        """Return container → its newest start, of each container of the service."""
+        rows = self.session.rows(queries.NEWEST_STARTS, named(service))
+        return {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
 
     def generations(
         self,
@@ -331,9 +336,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
     if separator:
         raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
     if not _FILE.fullmatch(path):  # not shown: it may have a password
-        raise StoreError(
-            "the location is no name of a file; name a database by postgresql://ROLE@HOST/DATABASE"
-        )
+        raise StoreError("the location is no name of a file; begin a URL with postgresql:// or sqlite://")
     return SqliteDatabase(Path(path))
 
 

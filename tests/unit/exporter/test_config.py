@@ -118,7 +118,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "probes: [{url: http://h, service: s, container: c}, {url: http://i, service: s, container: c}]",
             "probes[1]: same service and container as probes[0]; give one of them another container",
         ),
-        ("store: sqlite:///tmp", "store: /tmp: is no regular file; name a file"),
+        ("store: sqlite:///tmp", "store: /tmp: is a folder; name a file in it"),
         ("store: /dev/null", "store: /dev/null: is no regular file"),
         ("store: nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
         (

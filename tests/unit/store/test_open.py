@@ -29,11 +29,11 @@ def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
     ("location", "says"),
     [
         ("nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
-        ("host=db dbname=x", "name a database by postgresql://"),
-        ("postgresql:db", "name a database by postgresql://"),
+        ("host=db dbname=x", "begin a URL with postgresql:// or sqlite://"),
+        ("postgresql:db", "begin a URL with postgresql://"),
         ("sqlite://", "is no name of a file"),
-        ("with\0nul", "is no name of a file; name a database by postgresql://"),
-        ("{folder}", "is no regular file; name a file"),
+        ("with\0nul", "is no name of a file; begin a URL with postgresql://"),
+        ("{folder}", "is a folder; name a file in it"),
         ("/dev/null", "is no regular file"),
     ],
 )
@@ -65,6 +65,9 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
             "UPDATE infercanary_schema SET version_num = '7000'",
             r"written by a newer InferCanary \(schema 7000, this one knows",
         ),
+        ("UPDATE infercanary_schema SET version_num = '0000'", "has no schema that there was"),
+        ("UPDATE infercanary_schema SET version_num = ''", "has no schema that there was"),
+        ("DELETE FROM infercanary_schema", "has no schema that there was"),
         ("PRAGMA application_id = 5", "the database of another program; name another file"),
         ("CREATE VIEW clocks AS SELECT * FROM clock", "holds `clocks`, which no exporter makes"),
         (

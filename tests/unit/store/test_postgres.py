@@ -191,7 +191,7 @@ def test_one_that_slept_writes_nothing(
     slept.hold({SEARCH})
     slept.put_finding(SEARCH, "c", T, b"before", b"")
     postgres.sql("UPDATE lease SET expires = extract(epoch FROM now())", url)
-    with pytest.raises(LeaseLost, match="search: another exporter judges it by now"):
+    with pytest.raises(LeaseLost, match="search: the lease has ended"):
         slept.put_finding(SEARCH, "c", T, b"late", b"")
     assert slept.renew({SEARCH}) == set(), "a lease that ended is not renewed"
     assert awake.hold({SEARCH}) == {SEARCH}
@@ -202,7 +202,7 @@ def test_one_that_slept_writes_nothing(
     ]
     for write in writes:
         slept.held[SEARCH] = 1  # as if it did not know
-        with pytest.raises(LeaseLost, match="search: another exporter judges it by now"):
+        with pytest.raises(LeaseLost, match="search: the lease has ended"):
             write()
         assert SEARCH not in slept.held
     assert has_same_name or slept.renew({SEARCH}) == set()

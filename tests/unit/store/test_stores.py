@@ -91,6 +91,7 @@ def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
         assert store.generations(SEARCH, "resnet18") == [(given, [whole, failed])]
         assert store.generations(SEARCH, "bert") == [(given, [other])]
         assert store.starts(SEARCH) == [given] == [store.start_of(SEARCH, "search-1", "boot")]
+        assert store.starts(SEARCH)[0] is store.starts(SEARCH)[0], "equal bytes are decoded once"
         assert store.start_of(SEARCH, "search-1", "other") is None
         assert store.canaries() == [(SEARCH, "bert"), (SEARCH, "resnet18")]
         assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): 1}
@@ -551,6 +552,10 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
     boots = [g.boot_id for g in store.starts(SEARCH)]
     kept = [*range(8), *range(144, 200)]
     assert boots == [f"{kind}-{number}" for number in kept for kind in ("boot", "empty")]
+    assert store.newest_starts(SEARCH) == {"search-1": store.starts(SEARCH)[-1]}
+    store.take(generation("boot-200", started_at=T + 200), [])
+    store.thin(T + 900)
+    assert store.fleet or len(store.starts(SEARCH)) == 2 * len(kept), "swept each quarter of an hour"
     assert len(store.generations(SEARCH, "resnet18")) == Retention().starts == len(kept)
     check_counts(store)
 

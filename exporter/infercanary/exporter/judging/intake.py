@@ -45,6 +45,8 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
         StoreAway: The store cannot do it now: offer all reports again.
     """
     taken = Taken()
+    # Exporters that have the same containers lock them in the same order.
+    reports = sorted(reports, key=lambda report: (report.generation.key, report.generation.container))
     try:
         if reports:
             with store.transaction():

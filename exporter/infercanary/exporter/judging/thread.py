@@ -319,7 +319,7 @@ class Judging:
         changed = fleet.refresh(held)
         for service in held:
             self._reported[service] = {
-                start.container: self._numbered(start) for start in store.starts(service)
+                container: self._numbered(start) for container, start in store.newest_starts(service).items()
             }
         return changed
 
