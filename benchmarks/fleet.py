@@ -59,7 +59,7 @@ _PAGE = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
-    """Of one run or judgement, in seconds of CPU and of time."""
+    """The cost of one run or judgement, in seconds of CPU and of time."""
 
     database: float
     exporter: float

@@ -23,6 +23,22 @@ DAY = 86_400.0
 T = 1_790_000_000.0
 """A Unix time."""
 
+SMALL = Retention(
+    opening=24,
+    opening_starts=2,
+    raw=36,
+    slack=12,
+    first=120,
+    blocks=40,
+    hours=10,
+    failed=20,
+    starts=6,
+    first_starts=2,
+    images=3,
+    containers=3,
+)
+"""Windows that a test can fill."""
+
 Opens = Callable[[Retention | None], Store]
 """Opens an empty store, and closes the one that it opened before."""
 

@@ -31,7 +31,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     host_memory_bytes: float | None = None
     device_memory_bytes: float | None = None
     energy_per_1000_joules: float | None = None
-    """Of its device for 1,000 inferences, at the canary's own load."""
+    """Energy of its device for 1,000 inferences, at the canary's own load."""
     cost_per_1000: float | None = None
     """Of 1,000 inferences at that throughput, in the currency of the price."""
 

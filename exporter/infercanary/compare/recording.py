@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     sentence: str
     shift: float | None
-    """Of the latency, as a ratio: 0.05 is 5 % slower; None if there are too few runs."""
+    """Shift of the latency, as a ratio: 0.05 is 5 % slower; None if there are too few runs."""
     runs: int
     starts: int
     unit: Literal["s"] | None

@@ -77,7 +77,7 @@ def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[
     # Docker shows the id in place of a tag that moved.
     image = "" if digest.removeprefix("sha256:").startswith(container.image) else container.image
     states, failed = probe.reported.states if probe.up else {}, _failed_last(probe)
-    # What its last run says is shown there.
+    # A failed last run is shown by its canary.
     details = {name: text for name, text in probe.reported.failures.items() if name not in failed}
     return {
         "probe": probe,

@@ -58,19 +58,19 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """The first runs of each of an image's last ``opening_starts`` starts, unmerged."""
     opening_starts: int = 8
     raw: int = 960
-    """Of each image: the newest runs after those, unmerged."""
+    """The newest runs of each image after those, unmerged."""
     slack: int = 120
     """More raw runs before so many are merged at once, a multiple of ``BLOCK``: few large writes cost less."""
     first: int = 8_640
-    """Of each image: the first runs (a day), whose block medians stay as long as the image does."""
+    """The first runs of each image (a day), whose block medians stay as long as the image does."""
     blocks: int = 5_040
-    """Of all images: block medians after the first (a week)."""
+    """Block medians after the first, of all images (a week)."""
     hours: int = 2_160
-    """Of all images: medians of hours before these (90 days)."""
+    """Medians of hours before these, of all images (90 days)."""
     failed: int = 240
-    """Of all images: failed runs."""
+    """Failed runs of all images."""
     starts: int = 64
-    """Of each image: the first ``first_starts`` starts, and the newest; as many without runs."""
+    """Starts of each image: the first ``first_starts``, and the newest; as many without runs."""
     first_starts: int = 8
     images: int = 8
     """Of each service, unless more run at the same time. Also of each container: models of an image with windows of

@@ -17,7 +17,7 @@ class Session:
     """One connection, in the driver's autocommit mode: a read by itself costs one round trip.
 
     Args:
-        database: Where.
+        database: The kind of database, and where it is.
         opened: Called with each new connection.
         rolled_back: Called after each transaction that was not kept.
     """

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from stores import CANARY, DAY, SEARCH, Opens, T, check_counts, count, generation, sample
+from stores import CANARY, DAY, SEARCH, SMALL, Opens, T, check_counts, count, generation, sample
 
 from infercanary.judge.model import Sample, Start
 from infercanary.judge.verdict import Judge
-from infercanary.store.retention import BLOCK, HOUR, Retention
+from infercanary.store.retention import BLOCK, HOUR
 from infercanary.store.store import Store
 
 HOURS = DAY / 24
@@ -58,19 +59,7 @@ def test_replicas_that_stay_show_what_the_host_did_also_days_after_an_upgrade(
     assert found.shift == pytest.approx(0.0, abs=0.01)
 
 
-SMALL = Retention(
-    opening=24,
-    opening_starts=2,
-    raw=36,
-    slack=12,
-    first=120,
-    blocks=40,
-    hours=10,
-    failed=20,
-    starts=40,
-    first_starts=2,
-    images=3,
-)
+MANY_STARTS = msgspec.structs.replace(SMALL, starts=40)
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,7 +77,7 @@ def test_the_size_is_bounded_and_each_image_keeps_its_newest_runs_whatever_comes
     in_memory: Opens, starts: list[tuple[int, int, int, bool]]
 ) -> None:
     """Images, models of them, runs of a start, and whether they fail."""
-    store = in_memory(SMALL)
+    store = in_memory(MANY_STARTS)
     for number, (image, model, length, fails) in enumerate(starts):
         begun = T + 1e4 * number
         start = generation(
@@ -103,10 +92,15 @@ def test_the_size_is_bounded_and_each_image_keeps_its_newest_runs_whatever_comes
             store.take(start, [])
             store.thin(begun + 1e4)
     models = len({key[:2] for key in starts})
-    shared = len({image for image, *_ in starts}) if models > SMALL.images else 0
-    of_window = SMALL.opening * SMALL.opening_starts + SMALL.raw + SMALL.slack + SMALL.first // BLOCK
-    of_all = SMALL.blocks + HOUR + SMALL.hours + SMALL.failed
-    assert count(store) <= (min(models, SMALL.images) + shared) * of_window + of_all
+    shared = len({image for image, *_ in starts}) if models > MANY_STARTS.images else 0
+    of_window = (
+        MANY_STARTS.opening * MANY_STARTS.opening_starts
+        + MANY_STARTS.raw
+        + MANY_STARTS.slack
+        + MANY_STARTS.first // BLOCK
+    )
+    of_all = MANY_STARTS.blocks + HOUR + MANY_STARTS.hours + MANY_STARTS.failed
+    assert count(store) <= (min(models, MANY_STARTS.images) + shared) * of_window + of_all
     check_counts(store)
     read = {start.boot_id: several for start, several in store.generations(SEARCH, CANARY)}
     last = {
@@ -115,5 +109,5 @@ def test_the_size_is_bounded_and_each_image_keeps_its_newest_runs_whatever_comes
         if length and not fails
     }
     for number, length in last.values():
-        newest = [*range(max(1, length - SMALL.raw + 1), length + 1)]
+        newest = [*range(max(1, length - MANY_STARTS.raw + 1), length + 1)]
         assert [s.sequence for s in read[f"boot-{number}"] if s.runs == 1][-len(newest) :] == newest

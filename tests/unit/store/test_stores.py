@@ -19,6 +19,7 @@ from stores import (
     CANARY,
     DAY,
     SEARCH,
+    SMALL,
     Opens,
     T,
     check_counts,
@@ -50,22 +51,6 @@ def of_probe(*sequences: int) -> list[Run]:
         Run(sequence=n, canary=CANARY, scheduled_at=T, started_at=T + n, outcome="ok", latencies=(0.01,))
         for n in sequences
     ]
-
-
-SMALL = Retention(
-    opening=24,
-    opening_starts=2,
-    raw=36,
-    slack=12,
-    first=120,
-    blocks=40,
-    hours=10,
-    failed=20,
-    starts=6,
-    first_starts=2,
-    images=3,
-    containers=3,
-)
 
 
 # What is taken is what is read -----------------------------------------------------------------------------------
