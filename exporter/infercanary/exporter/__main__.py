@@ -18,11 +18,11 @@ from aiohttp import web
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
-from infercanary.exporter import guard, logs
+from infercanary.exporter import logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
-from infercanary.exporter.connections import OF_SERVER
 from infercanary.exporter.watch import WATCH
+from infercanary.exporter.web import SERVER_SETTINGS, Secured
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ def command(
     """
     given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
     config = check(path, given)
-    secured = guard.Secured(web_path)
+    secured = Secured(web_path)
     place = f"{path}: listen" if path and not listen else "--listen"
     with listen_on(*listen_address(config.listen, place), place) as sock:
         logs.configure(log_format, log_level)
@@ -131,7 +131,7 @@ async def serve(
     config: ExporterConfig,
     path: Path | None,
     sock: socket.socket,
-    secured: guard.Secured,
+    secured: Secured,
     given: Collection[str] = (),
 ) -> ExitCode:
     """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
@@ -167,7 +167,7 @@ async def serve(
         access_log=None,
         shutdown_timeout=_DRAIN_SECONDS,
         logger=connections.logger(),
-        **OF_SERVER,
+        **SERVER_SETTINGS,
     )
     await runner.setup()
     try:

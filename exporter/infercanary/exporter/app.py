@@ -23,19 +23,17 @@ from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
-    connections,
     expose,
     polled,
     reload,
     runbooks,
     scrape,
     status,
-    totals,
     watch,
 )
+from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.discovery.kills import KillSource
@@ -48,6 +46,8 @@ from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.shared_answer import SharedAnswer
 from infercanary.exporter.watch import WATCH
+from infercanary.exporter.web import ANSWER_SECONDS, Connections
+from infercanary.exporter.web import METRICS as CONNECTION_METRICS
 from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -78,9 +78,9 @@ METRICS = (
         LINKS,
         LAG,
         *polled.METRICS,
-        *totals.METRICS,
+        *probe_limits.METRICS,
         *reload.METRICS,
-        *connections.METRICS,
+        *CONNECTION_METRICS,
         *watch.METRICS,
         *base.METRICS,
         *kills.METRICS,
@@ -131,15 +131,14 @@ class Exporter:
             *(kind.key for kind in registered() if kind.key not in reloadable),
         ]
         self.live = LiveConfig(config, path, self._reconfigure, fixed, given)
-        memory = totals.memory_limit()
-        most = totals.Ceilings.within(config.limits, memory)
+        memory = probe_limits.memory_limit()
+        most = probe_limits.Totals.within(config.limits, memory)
         self.judging = Judging(
             config.store,
             config.judge.policy(),
             config.host_name,
             most.queue_bytes,
             most.read_bytes,
-            most.known_bytes,
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
@@ -344,7 +343,7 @@ async def page(request: web.Request) -> web.StreamResponse:
     text = await request.app[EXPORTER].page.get()
     sending = scrape.send(request, [expose.Pieces([text], len(text))], "text/html; charset=utf-8")
     try:
-        return await asyncio.wait_for(sending, connections.ANSWER_SECONDS)
+        return await asyncio.wait_for(sending, ANSWER_SECONDS)
     except asyncio.TimeoutError:
         # Who names a longer time, as for a scrape, would keep a page that others do not see any more.
         raise ConnectionError("the page was not taken in time") from None
