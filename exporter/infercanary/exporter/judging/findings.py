@@ -1,14 +1,16 @@
-"""What is known of a service, as one value that is replaced as a whole, so that no reader sees half of a change."""
+"""Findings on a canary: the verdict on its service, and what is judged beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 
 from infercanary.contract.measures import SPREAD
-from infercanary.exporter.judging.answers import PastVerdict
-from infercanary.exporter.judging.sides import Sides, sides
+from infercanary.exporter.judging.past_verdicts import PastVerdict
+from infercanary.exporter.judging.schedule import Boot
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import Measures, MeasureVerdict
@@ -25,118 +27,121 @@ from infercanary.pages.sentence import measure_words, sentence
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
 
 
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one service, by canary; of what was never looked for there is no entry."""
+class Sides(NamedTuple):
+    """Newest start of each container that is not known to have ended, by side of the last upgrade."""
 
-    judgements: Mapping[str, Result] = {}
-    sentences: Mapping[str, str] = {}
-    """Each judgement in words, for the log, the status page and the metrics."""
-    drifts: Mapping[tuple[str, str], Drift] = {}
-    """By container and canary."""
-    answers: Mapping[str, tuple[PastVerdict, ...]] = {}
-    trials: Mapping[str, Trials] = {}
+    new: frozenset[Boot] = frozenset()
+    """Starts of the image that the verdict is about."""
+    old: frozenset[Boot] = frozenset()
+    """Starts of the image that it is compared with."""
+    others: frozenset[Boot] = frozenset()
+    """Starts of any other image; without an upgrade, all of them."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Finding on one canary. The store keeps it: new fields have a default, and one whose type changes gets another name."""
+
+    result: Result
+    sentence: str
+    """The verdict in words, for the log, the status page and the metrics."""
+    drifts: Mapping[str, Drift] = {}
+    """By container."""
+    answers: tuple[PastVerdict, ...] = ()
+    trials: Trials = {}
     """The judge's own A/A tests."""
-    measures: Mapping[str, Mapping[str, MeasureVerdict]] = {}
-    """By canary and measure: memory, energy, the throughput of a load."""
-    sides: Mapping[str, Sides] = {}
-    """Which starts each judgement is about."""
-
-    def judged(
-        self,
-        canary: str,
-        starts: Sequence[Start],
-        siblings: Sequence[Start],
-        policy: Policy,
-        *,
-        drift_alone: bool = False,
-    ) -> Findings:
-        """With a canary judged on all that is known of it.
-
-        Args:
-            canary: Its name.
-            starts: Of its service, in order of time, with its runs.
-            siblings: Starts of other services, on the hosts of these.
-            policy: The numbers that decide.
-            drift_alone: The last verdict on the latency stands, unless it is about another upgrade than the last one is
-                now: an image may have been rolled back.
-
-        Returns:
-            Findings that differ in this canary alone.
-        """
-        known, judge = self.judgements.get(canary), Judge(policy)
-        upgrade = select(starts).upgrade if drift_alone else None
-        if not (drift_alone and known and known.upgraded_at == (upgrade.at if upgrade else None)):
-            known = judge.verdict(starts, siblings, canary)
-        drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
-        of_container: dict[str, list[Start]] = {}
-        for start in starts:
-            of_container.setdefault(start.generation.container, []).append(start)
-        for container, own in of_container.items():
-            same = [s for s in own if s.work == own[-1].work]
-            # With one start alone, nothing was restarted in between.
-            restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
-            beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
-            drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
-        measures = Measures(policy).judge(starts, siblings)
-        spread = measures.get(SPREAD.name)
-        also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
-        tried = judge.trials(starts, self.trials.get(canary, {}), _TRIALS)
-        return msgspec.structs.replace(
-            self,
-            judgements={**self.judgements, canary: known},
-            sentences={**self.sentences, canary: sentence(known, also=also)},
-            drifts=drifts,
-            trials={**self.trials, canary: tried},
-            measures={
-                **self.measures,
-                canary: measures,
-            },
-            sides={**self.sides, canary: sides(starts)},
-        )
-
-    def counted(self, canary: str, runs: int) -> Findings:
-        """With so many runs of the new image; the finding is the same.
-
-        Args:
-            canary: One that was judged.
-            runs: That count.
-
-        Returns:
-            Findings that differ in this number alone.
-        """
-        judgement = msgspec.structs.replace(self.judgements[canary], runs=runs)
-        return msgspec.structs.replace(self, judgements={**self.judgements, canary: judgement})
-
-    def answered(self, canary: str, answers: tuple[PastVerdict, ...]) -> Findings:
-        """With the last verdict on each upgrade of a canary.
-
-        Args:
-            canary: The name.
-            answers: The oldest first.
-
-        Returns:
-            Findings that differ in this canary alone.
-        """
-        return msgspec.structs.replace(self, answers={**self.answers, canary: answers})
-
-    def only(self, canaries: Collection[str]) -> Findings:
-        """Without what is known of any other canary.
-
-        Args:
-            canaries: Names; those without findings may be among them.
-
-        Returns:
-            A part of the findings.
-        """
-        return Findings(
-            judgements={canary: found for canary, found in self.judgements.items() if canary in canaries},
-            sentences={canary: found for canary, found in self.sentences.items() if canary in canaries},
-            drifts={key: found for key, found in self.drifts.items() if key[1] in canaries},
-            answers={canary: found for canary, found in self.answers.items() if canary in canaries},
-            trials={canary: found for canary, found in self.trials.items() if canary in canaries},
-            measures={canary: found for canary, found in self.measures.items() if canary in canaries},
-            sides={canary: found for canary, found in self.sides.items() if canary in canaries},
-        )
+    measures: Mapping[str, MeasureVerdict] = {}
+    """By measure: memory, energy, the throughput of a load."""
+    sides: Sides = Sides()
 
 
-NOTHING = Findings()
+Findings = Mapping[str, Finding]
+"""Findings on a service by canary, replaced as a whole, so that no reader sees half of a change."""
+NOTHING: Final[Findings] = MappingProxyType({})
+
+_decoder = msgspec.msgpack.Decoder(Finding)
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # of numpy
+
+
+def encode(finding: Finding) -> bytes:
+    """Encode a finding for the store."""
+    return _encoder.encode(finding)
+
+
+def decode(body: bytes) -> Finding | None:
+    """Decode a finding from the store; None if another version wrote it."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def judge_canary(
+    canary: str,
+    before: Finding | None,
+    starts: Sequence[Start],
+    siblings: Sequence[Start],
+    policy: Policy,
+    *,
+    drift_alone: bool = False,
+) -> Finding:
+    """Judge a canary on all that is known of it.
+
+    Args:
+        canary: Its name.
+        before: The last finding.
+        starts: Starts of its service, in order of time, with its runs.
+        siblings: Starts of other services, on the hosts of these.
+        policy: The numbers that decide.
+        drift_alone: Keep the last verdict on the latency, unless it is about another upgrade than the last one is now:
+            an image may have been rolled back.
+    """
+    judge = Judge(policy)
+    result = before.result if before is not None and drift_alone else None
+    if result is not None:
+        upgrade = select(starts).upgrade
+        result = result if result.upgraded_at == (upgrade.at if upgrade else None) else None
+    if result is None:
+        result = judge.verdict(starts, siblings, canary)
+    measures = Measures(policy).judge(starts, siblings)
+    spread = measures.get(SPREAD.name)
+    also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
+    return Finding(
+        result=result,
+        sentence=sentence(result, also=also),
+        drifts=_drifts(canary, starts, siblings, policy),
+        answers=before.answers if before is not None else (),
+        trials=judge.trials(starts, before.trials if before is not None else {}, _TRIALS),
+        measures=measures,
+        sides=_sides(starts),
+    )
+
+
+def _drifts(
+    canary: str, starts: Sequence[Start], siblings: Sequence[Start], policy: Policy
+) -> dict[str, Drift]:
+    drifts = {}
+    of_container: dict[str, list[Start]] = {}
+    for start in starts:
+        of_container.setdefault(start.generation.container, []).append(start)
+    for container, own in of_container.items():
+        same = [s for s in own if s.work == own[-1].work]
+        # With one start alone, nothing was restarted in between.
+        restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
+        beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
+        drifts[container] = drift.detect(same, beside, canary, restarts, policy)
+    return drifts
+
+
+def _sides(starts: Sequence[Start]) -> Sides:
+    """Sides of a canary. A start that made no run for long is among them: it may be busy."""
+    newest = {start.generation.container: start for start in starts}
+    running = [start for start in newest.values() if not start.generation.ended_at]
+    upgrade = select(starts).upgrade
+    new, old = (
+        {start.identity for start in side} for side in ((upgrade.after, upgrade.before) if upgrade else ((), ()))
+    )
+    return Sides(
+        new=frozenset(start.boot for start in running if start.identity in new),
+        old=frozenset(start.boot for start in running if start.identity in old),
+        others=frozenset(start.boot for start in running if start.identity not in new | old),
+    )

@@ -1,4 +1,4 @@
-"""Which services this exporter judges, where several share a store; and the findings that pass between them."""
+"""Which services this exporter judges, where several share a store."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
-from infercanary.exporter.judging.answers import PastVerdict
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.sides import Sides
-from infercanary.judge.drift import Drift
-from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
-from infercanary.judge.result import Result
-from infercanary.judge.verdict import Trials
 from infercanary.store.base import StoreError
 
 if TYPE_CHECKING:
@@ -33,74 +25,6 @@ _ASKED_SECONDS = 900.0  # so long a service is followed after somebody asked abo
 _MOST_ASKED = 200  # services; a rollout asks about one
 _NAMES_SECONDS = 60.0  # so often at most it is read which services there are
 _AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what it found
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one canary, as it is kept; new fields have a default.
-
-    A field whose type changes gets another name: a store may hold what an older version found.
-    """
-
-    result: Result
-    sentence: str
-    drifts: dict[str, Drift] = {}
-    """By container."""
-    answers: tuple[PastVerdict, ...] = ()
-    trials: Trials = {}
-    measures: dict[str, MeasureVerdict] = {}
-    sides: Sides = Sides()
-
-
-_decoder = msgspec.msgpack.Decoder(Finding)
-_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # of numpy
-
-
-def encoded(found: Findings, canary: str) -> bytes:
-    """A canary's part of the findings, for the store.
-
-    Args:
-        found: Of its service.
-        canary: One that was judged.
-    """
-    finding = Finding(
-        result=found.judgements[canary],
-        sentence=found.sentences[canary],
-        drifts={container: drift for (container, name), drift in found.drifts.items() if name == canary},
-        answers=found.answers.get(canary, ()),
-        trials=found.trials.get(canary, {}),
-        measures=dict(found.measures.get(canary, {})),
-        sides=found.sides.get(canary, Sides()),
-    )
-    return _encoder.encode(finding)
-
-
-def with_finding(found: Findings, canary: str, body: bytes) -> Findings | None:
-    """The findings with a canary's part out of the store.
-
-    Args:
-        found: Of its service.
-        canary: The name.
-        body: As :func:`encoded` made it.
-
-    Returns:
-        Findings that differ in this canary alone; None where another version wrote what this one cannot read.
-    """
-    try:
-        known = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    drifts: dict[tuple[str, str], Any] = {key: d for key, d in found.drifts.items() if key[1] != canary}
-    drifts |= {(container, canary): drift for container, drift in known.drifts.items()}
-    return msgspec.structs.replace(
-        found,
-        judgements={**found.judgements, canary: known.result},
-        sentences={**found.sentences, canary: known.sentence},
-        drifts=drifts,
-        answers={**found.answers, canary: known.answers},
-        trials={**found.trials, canary: known.trials},
-        measures={**found.measures, canary: known.measures},
-        sides={**found.sides, canary: known.sides},
-    )
 
 
 class Ownership:
