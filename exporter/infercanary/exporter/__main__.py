@@ -7,8 +7,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -87,27 +86,24 @@ def command(
     with listen_on(*listen_address(config.listen, place), place) as sock:
         logs.configure(log_format, log_level)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        code = asyncio.run(serve(config, path, sock, secured, [*given]))
+        code = asyncio.run(serve(config, path, sock, secured, given))
     sys.exit(code)
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:
-    """A socket that listens there.
+    """Listen, with one line for what stands in the way.
 
     Args:
-        host: An address or a name.
-        port: 0 for any that is free.
-        place: What to name in a message.
-
-    Returns:
-        The socket, which the caller closes.
+        host: Address or name.
+        port: 0 for a free one.
+        place: File and key, or option, for the message.
 
     Raises:
-        UsageError: It cannot listen there.
+        UsageError: Nothing can listen there.
     """
     try:
         return listening_socket(host, port, backlog=128)
-    except (OSError, ValueError, TypeError) as error:  # TypeError: a host that is no text for an address
+    except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).partition(" (")[
             0
         ]  # Python appends the address
@@ -132,35 +128,23 @@ async def serve(
     path: Path | None,
     sock: socket.socket,
     secured: guard.Secured,
-    given: Collection[str] = (),
+    given: Mapping[str, object],
 ) -> ExitCode:
-    """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
-
-    Args:
-        config: Read and checked.
-        path: The file that it was read from; None where there is none to reload.
-        sock: One that listens.
-        secured: TLS and users, or neither.
-        given: Keys of the config that the command line set, whatever the file says.
-
-    Returns:
-        Why it ended: by a signal, or by a fault of its own.
-    """
+    """Run the exporter on a listening socket until SIGTERM, SIGINT or a fault of its own; SIGHUP reloads the config."""
     settle_garbage()
-    stop = asyncio.Event()
     app = create_app(config, path, given)
     app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
-    failed = asyncio.Event()
+    ended: asyncio.Future[ExitCode] = loop.create_future()
 
-    def give_up() -> None:
-        failed.set()
-        stop.set()
+    def end(code: ExitCode) -> None:
+        if not ended.done():
+            ended.set_result(code)
 
-    WATCH.gave_up = lambda: loop.call_soon_threadsafe(give_up)
+    WATCH.gave_up = lambda: loop.call_soon_threadsafe(end, ExitCode.FAULT)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.ask)
+        loop.add_signal_handler(number, end, ExitCode.FINE)
+    loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.request)
     connections = app[EXPORTER].connections
     runner = web.AppRunner(
         app,
@@ -181,13 +165,10 @@ async def serve(
         )
         for remark in remarks(config):
             log.warning(remark)
-        await stop.wait()
-        with suppress(OverflowError):  # of a clock past the year 2262
-            log.info("stopping")
+        return await ended
     finally:
         await connections.stop()
         await runner.cleanup()
-    return ExitCode.FAULT if failed.is_set() else ExitCode.FINE
 
 
 if __name__ == "__main__":

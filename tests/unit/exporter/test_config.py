@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter.config import ExporterConfig, check, file_type, listen_address
+from infercanary.exporter.config import ExporterConfig, check, listen_address
 from infercanary.judge.policy import LIVE
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
     path.write_text("")
-    assert asdict(check(path)) == asdict(file_type()())
+    assert check(path) == ExporterConfig()
 
 
 def test_a_full_file(tmp_path: Path) -> None:
@@ -42,22 +42,14 @@ def test_the_documented_file_is_the_defaults(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "exporter.md").read_text(encoding="utf-8")
     path = tmp_path / "exporter.yaml"
     path.write_text(page.partition("```yaml\n# exporter.yaml")[2].partition("```")[0].partition("\n")[2])
-    assert {**asdict(check(path)), "probes": ()} == asdict(file_type()())
+    assert replace(check(path), probes=()) == ExporterConfig()
 
 
 def test_the_judge_decides_by_what_the_file_sets(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
-    path.write_text(
-        "judge: {smallest_effect: 0.02, clear_zone: 0, confidence: 0.99, "
-        "false_calls: 0.001, looks: [10, 20], history: 3}"
-    )
-    policy = check(path).judge.policy()
-    assert (policy.decide.smallest_effect, policy.decide.clear_zone, policy.decide.confidence) == (
-        0.02,
-        0.0,
-        0.99,
-    )
-    assert (policy.decide.false_calls, policy.decide.looks, policy.pool.history) == (0.001, (10, 20), 3)
+    path.write_text("judge: {smallest_effect: 0.003, false_calls: 0.001}")
+    decide = check(path).judge.policy().decide
+    assert (decide.smallest_effect, decide.false_calls, decide.clear_zone) == (0.003, 0.001, 0.001)
     path.write_text("")
     assert check(path).judge.policy() == LIVE
 
@@ -77,8 +69,8 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("timeout_seconds: -1", "timeout_seconds: expected"),
         ("limits: {families: 0}", "limits.families: expected"),
         ("docker: {socket: x}", "docker: unknown key `socket`; known keys: enabled, url, relist_seconds"),
-        ("listen: true", "listen: expected text or a whole number, got true or false"),
-        ("listen: 99999", "listen: '99999' is not HOST:PORT"),
+        ("listen: true", "listen: expected text, got true or false"),
+        ("listen: 9797", "listen: expected text, got a whole number"),
         (
             "probes: [http://h:1]",
             "probes[0]: expected a mapping, got text; its keys: url, service, container",
@@ -123,31 +115,18 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("store: nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
         (
             "judge: {smallest: 0.02}",
-            "judge: unknown key `smallest`; did you mean `smallest_effect`? known keys: smallest_effect, clear_zone",
+            "judge: unknown key `smallest`; did you mean `smallest_effect`? known keys: smallest_effect, false_calls",
         ),
         ("judge: {smallest_effect: 0}", "judge.smallest_effect: expected a number > 0"),
         ("judge: {smallest_effect: 3}", "judge.smallest_effect: expected a number < 1.0; 0.03 is 3 %"),
-        ("judge: {clear_zone: 0.03}", "judge: clear_zone 0.03: must be below smallest_effect"),
-        ("judge: {clear_zone: -0.01}", "judge.clear_zone: expected a number >= 0"),
-        ("judge: {confidence: 95}", "judge.confidence: expected a number < 1.0"),
-        ("judge: {confidence: 0.4}", "judge.confidence: expected a number >= 0.5"),
         ("judge: {false_calls: 0.2}", "judge.false_calls: expected a number <= 0.05"),
-        ("judge: {looks: []}", "judge.looks: expected a list with at least 1 in it"),
-        ("judge: {looks: [4, 24]}", "judge.looks[0]: expected a whole number >= 5"),
-        ("judge: {looks: [24, 24]}", "judge: looks [24, 24]: must rise, such as"),
-        ("judge: {looks: [12.5]}", "judge.looks[0]: expected a whole number"),
-        ("judge: {history: 0}", "judge.history: expected a whole number >= 1"),
         (
             "links: {grafana: grafana.example}",
             "links.grafana: 'grafana.example' has no scheme that is known; write http://host:port",
         ),
         (
-            "links: {alertmanager: 'ftp://alerts'}",
-            "links.alertmanager: 'ftp://alerts' has no scheme that is known",
-        ),
-        (
             "links: {runbook: x}",
-            "links: unknown key `runbook`; did you mean `runbooks`? known keys: alertmanager, grafana, runbooks",
+            "links: unknown key `runbook`; did you mean `runbooks`? known keys: grafana, runbooks",
         ),
         ("probes: [", "not YAML"),
         ("[]", "expected"),
@@ -168,13 +147,11 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: 
     ("text", "address"),
     [
         ("0.0.0.0:9797", ("0.0.0.0", 9797)),
-        ("9797", ("::", 9797)),
-        (9797, ("::", 9797)),
         ("[::]:1", ("::", 1)),
         (ExporterConfig().listen, ("::", 9797)),
         (":80", ("::", 80)),
         ("localhost:0", ("localhost", 0)),
     ],
 )
-def test_listen_addresses(text: str | int, address: tuple[str, int]) -> None:
+def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
     assert listen_address(text, "--listen") == address
