@@ -19,7 +19,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
+from infercanary.exporter.config import ExporterConfig, check, listen_address, place_of, remarks
 from infercanary.exporter.connections import OF_SERVER
 from infercanary.exporter.watch import WATCH
 
@@ -53,17 +53,10 @@ _SWITCH_SECONDS = 0.0005
 )
 @click.option(
     "--log-format",
-    type=click.Choice(["logfmt", "json", "console"]),
+    type=click.Choice(["logfmt", "json"]),
     default="logfmt",
     show_default=True,
-    help="How lines of the log are written.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What to log to standard error.",
+    help="Format of the log, on standard error.",
 )
 def command(
     path: Path | None,
@@ -71,7 +64,6 @@ def command(
     store: str | None,
     web_path: Path | None,
     log_format: str,
-    log_level: str,
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes.
 
@@ -82,25 +74,16 @@ def command(
     given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
     config = check(path, given)
     secured = guard.Secured(web_path)
-    place = f"{path}: listen" if path and not listen else "--listen"
-    with listen_on(*listen_address(config.listen, place), place) as sock:
-        logs.configure(log_format, log_level)
+    with listen_on(config.listen, place_of("listen", path, given)) as sock:
+        logs.configure(log_format)
         sys.setswitchinterval(_SWITCH_SECONDS)
         code = asyncio.run(serve(config, path, sock, secured, given))
     sys.exit(code)
 
 
-def listen_on(host: str, port: int, place: str) -> socket.socket:
-    """Listen, with one line for what stands in the way.
-
-    Args:
-        host: Address or name.
-        port: 0 for a free one.
-        place: File and key, or option, for the message.
-
-    Raises:
-        UsageError: Nothing can listen there.
-    """
+def listen_on(address: str, place: str) -> socket.socket:
+    """Listen on ``HOST:PORT``; :class:`UsageError` with the place if nothing can listen there."""
+    host, port = listen_address(address, place)
     try:
         return listening_socket(host, port, backlog=128)
     except (OSError, ValueError) as error:

@@ -209,6 +209,36 @@ class Exporter:
                 self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
             return self._page
 
+    async def show_page(self, request: web.Request) -> web.StreamResponse:
+        """Send the status page."""
+        text = await self.page()
+        sending = scrape.send(request, [Pieces([text], len(text))], "text/html; charset=utf-8")
+        try:
+            return await asyncio.wait_for(sending, connections.ANSWER_SECONDS)
+        except asyncio.TimeoutError:
+            # A reader who names a longer time, as for a scrape, would keep a page that others do not see any more.
+            raise ConnectionError("the page was not taken in time") from None
+
+    async def show_metrics(self, request: web.Request) -> web.StreamResponse:
+        """Send the exposition, in the format that the headers ask for."""
+        content_type = scrape.negotiate(request.headers.get("Accept", ""))
+        parts = self.families(in_openmetrics=content_type == scrape.OPENMETRICS)
+        return await scrape.send(request, parts, content_type)
+
+    async def show_readiness(self, _request: web.Request) -> web.Response:
+        """Answer 200 once a scrape shows every probe, else 503."""
+        if self.ready:
+            return web.Response(text="ready\n")
+        return web.Response(status=503, text="not every probe was polled yet\n")
+
+    async def reload(self, _request: web.Request) -> web.Response:
+        """Put a changed config file in force: 200, or 400 with its mistake."""
+        try:
+            await self.live.reload()
+        except UsageError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        return web.Response(text="reloaded\n")
+
     def _families(self) -> list[Family]:
         links = self.live.current.links
         grafana, runbooks = masked(links.grafana), masked(links.runbooks)
@@ -283,58 +313,13 @@ def _process_families(process: ProcessCollector) -> Iterator[Family]:
 
 EXPORTER = web.AppKey("exporter", Exporter)
 
-routes = web.RouteTableDef()
+
+async def _healthy(_request: web.Request) -> web.Response:
+    return web.Response(text="healthy\n")  # the event loop turns
 
 
-@routes.get("/metrics")
-async def metrics(request: web.Request) -> web.StreamResponse:
-    """Exposition for Prometheus, in the format that the headers ask for."""
-    content_type = scrape.negotiate(request.headers.get("Accept", ""))
-    parts = request.app[EXPORTER].families(in_openmetrics=content_type == scrape.OPENMETRICS)
-    return await scrape.send(request, parts, content_type)
-
-
-@routes.get("/")
-async def page(request: web.Request) -> web.StreamResponse:
-    """Status page for people."""
-    text = await request.app[EXPORTER].page()
-    sending = scrape.send(request, [Pieces([text], len(text))], "text/html; charset=utf-8")
-    try:
-        return await asyncio.wait_for(sending, connections.ANSWER_SECONDS)
-    except asyncio.TimeoutError:
-        # A reader who names a longer time, as for a scrape, would keep a page that others do not see any more.
-        raise ConnectionError("the page was not taken in time") from None
-
-
-@routes.get(runbooks.PATH)
-async def runbook(_request: web.Request) -> web.Response:
-    """Meaning of each alert, and what to do."""
+async def _show_runbooks(_request: web.Request) -> web.Response:
     return web.Response(text=runbooks.page(), content_type="text/html")
-
-
-@routes.get("/-/healthy")
-async def healthy(_request: web.Request) -> web.Response:
-    """Answer 200: the event loop turns."""
-    return web.Response(text="healthy\n")
-
-
-@routes.get("/-/ready")
-async def ready(request: web.Request) -> web.Response:
-    """Answer 200 once a scrape shows every probe, else 503."""
-    if request.app[EXPORTER].ready:
-        return web.Response(text="ready\n")
-    return web.Response(status=503, text="not every probe was polled yet\n")
-
-
-@routes.post("/-/reload")
-@routes.put("/-/reload")
-async def reload_config(request: web.Request) -> web.Response:
-    """Put a changed config file in force: 200, or 400 with its mistake."""
-    try:
-        await request.app[EXPORTER].live.reload()
-    except UsageError as error:
-        return web.Response(status=400, text=f"{error}\n")
-    return web.Response(text="reloaded\n")
 
 
 async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
@@ -353,9 +338,18 @@ def create_app(
     """
     app = web.Application()
     exporter = app[EXPORTER] = Exporter(config, path, given)
-    app[api.SERVICE_STATE] = exporter.service_state
     app.middlewares.append(exporter.connections.middleware)
     app.cleanup_ctx.append(exporter.run)
     app.on_response_prepare.append(_add_security_headers)
-    app.add_routes([*routes, *api.routes])
+    app.add_routes(
+        [
+            web.get("/", exporter.show_page),
+            web.get("/metrics", exporter.show_metrics),
+            web.get(runbooks.PATH, _show_runbooks),
+            web.get("/-/healthy", _healthy),
+            web.get("/-/ready", exporter.show_readiness),
+            web.post("/-/reload", exporter.reload),
+            *api.routes(exporter.service_state),
+        ]
+    )
     return app

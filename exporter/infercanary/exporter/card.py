@@ -46,15 +46,15 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
         kill: Its memory kills; None if there was none.
     """
     findings = probe.findings or NOTHING
-    verdicts = [(canary, verdict.state) for canary, verdict in findings.judgements.items()]
-    verdicts += [(canary, v.state) for canary, each in findings.measures.items() for v in each.values()]
     holds = {
         "not polled": probe.container.url is None,
         "down": not probe.up,
         "with a failing canary": any(state in FAILING for state in probe.reported.states.values()),
         "killed for memory": kill is not None and time.time() - kill[1] <= KEPT_SECONDS,
         "regressed since an upgrade": any(
-            state == "regressed" and probe.side(canary) == "new" for canary, state in verdicts
+            "regressed" in (verdict.state, *(v.state for v in findings.measures.get(canary, {}).values()))
+            and probe.side(canary) == "new"
+            for canary, verdict in findings.judgements.items()
         ),
         "drifted without an upgrade": any(
             container == probe.container.replica and (drift.shift or 0.0) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,7 +16,6 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import EVERY_ADDRESS
-from infercanary.contract.text import masked
 from infercanary.exporter.discovery.base import registered, url_mistake
 from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.kubernetes import KubernetesSettings
@@ -99,9 +98,8 @@ def check(
     """
     config = ExporterConfig() if path is None else settings.load(path, ExporterConfig)
     config = msgspec.structs.replace(config, **given)
-    place = {key: f"--{key}" if key in given else f"{path}: {key}" for key in ("listen", "store")}
-    listen_address(config.listen, place["listen"])
-    for name, url in msgspec.structs.asdict(config.links).items():
+    listen_address(config.listen, place_of("listen", path, given))
+    for name, url in (("grafana", config.links.grafana), ("runbooks", config.links.runbooks)):
         if url and (mistake := url_mistake(url, schemes=("http", "https"))):
             raise UsageError(f"{path}: links.{name}: {mistake}")
     try:
@@ -111,7 +109,7 @@ def check(
     try:
         stores.check(config.store)
     except StoreError as error:
-        raise UsageError(f"{place['store']}: {error}") from None
+        raise UsageError(f"{place_of('store', path, given)}: {error}") from None
     for kind in registered():
         kind.check(getattr(config, kind.key), config.limits, f"{path}: {kind.key}")
     if config.docker.enabled and config.kubernetes.enabled:
@@ -121,21 +119,19 @@ def check(
     return config
 
 
+def place_of(key: str, path: str | os.PathLike[str] | None, given: Collection[str]) -> str:
+    """Return the place of a setting for a message: the option, or file and key."""
+    return f"--{key}" if key in given or path is None else f"{path}: {key}"
+
+
 def remarks(config: ExporterConfig) -> list[str]:
     """Return a line with its fix for each omission that people notice too late."""
-    lines = []
-    if not config.links.runbooks:
-        lines.append(
-            "links.runbooks is empty: alerts link to no runbook; give the address by which people reach this exporter, "
-            "such as http://gpu-1:9797/runbooks"
-        )
-    if config.store and not stores.is_shared(config.store):
-        folder = os.path.dirname(config.store.removeprefix("sqlite://"))
-        if folder and not os.path.isdir(folder):
-            lines.append(
-                f"store: no folder `{masked(folder)}` here; make it, or what was learned ends with the exporter"
-            )
-    return lines
+    if config.links.runbooks:
+        return []
+    return [
+        "links.runbooks is empty: alerts link to no runbook; give the address by which people reach this exporter, "
+        "such as http://gpu-1:9797/runbooks"
+    ]
 
 
 def listen_address(listen: str, place: str) -> tuple[str, int]:

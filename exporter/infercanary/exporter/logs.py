@@ -20,7 +20,7 @@ _MOST_CHARACTERS = 4096  # of one value; of a traceback, its end
 class Pace(logging.Filter):
     """Pass the first lines of each cause in each minute.
 
-    A cause is an event with its container; for a line of a library, the place in its code.
+    A cause is a place in the code, with the container that the line is about.
 
     Args:
         clock: Monotonic clock, seconds.
@@ -29,39 +29,31 @@ class Pace(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._until = 0.0
+        self._minute = 0.0
         self._lines: Counter[tuple[object, ...]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the line is written; the handler that calls holds a lock."""
-        now = self._clock()
-        if now >= self._until:
-            self._until = now + SECONDS
+        if (minute := self._clock() // SECONDS) != self._minute:
+            self._minute = minute
             self._lines.clear()
         event = record.msg if isinstance(record.msg, dict) else {}
-        cause = (
-            tuple(map(event.get, ("event", "service", "container")))
-            if event
-            else (record.pathname, record.lineno)
-        )
+        cause = record.pathname, record.lineno, event.get("service"), event.get("container")
         self._lines[cause] += 1
         if event and self._lines[cause] == LINES:
             event["note"] = "more lines like this are left out for up to a minute"
         return self._lines[cause] <= LINES
 
 
-def configure(style: str, level: str) -> None:
+def configure(style: str) -> None:
     """Log to stderr, libraries included.
 
     Args:
-        style: ``logfmt``, ``json`` or ``console``.
-        level: Lowest level, such as ``info``.
+        style: ``logfmt`` or ``json``.
     """
-    renderers: dict[str, structlog.typing.Processor] = {
-        "logfmt": structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-        "json": structlog.processors.JSONRenderer(),
-        "console": structlog.dev.ConsoleRenderer(),
-    }
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if style == "logfmt":
+        renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
@@ -80,11 +72,11 @@ def configure(style: str, level: str) -> None:
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 _made_printable,
-                renderers[style],
+                renderer,
             ],
         )
     )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def _made_printable(

@@ -69,8 +69,8 @@ class LiveConfig:
             if self.ok and stamp == self._stamp:
                 return
             try:
-                if not self._path.is_file() and self._path.exists():  # a pipe may never end
-                    raise UsageError(f"{self._path}: is no file any more; put one in its place")
+                if self._path.is_fifo():  # it may never end
+                    raise UsageError(f"{self._path}: is a pipe; put a file in its place")
                 new = await in_thread(partial(check, self._path, self._given))
                 self._stamp = stamp
                 self._put_in_force(new)
@@ -106,10 +106,8 @@ class LiveConfig:
 
     def _file_stamp(self) -> tuple[int, ...]:
         """Return a value that changes with the file, also where a symlink is swapped (Kubernetes)."""
-        if self._path is None:
-            return ()
         try:
-            stat = os.stat(self._path)
+            stat = os.stat(self._path or "")
         except OSError:
             return ()
         return stat.st_mtime_ns, stat.st_size, stat.st_ino

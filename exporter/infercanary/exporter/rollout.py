@@ -88,9 +88,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     cause: Cause | None = None
     """Only of a change."""
-    runs: int = 0
-    starts: int = 0
-    hosts: int = 0
     since: datetime | None = None
     """When the first container of the new image started."""
     baseline_image: str | None = None
@@ -126,9 +123,6 @@ def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
         low=judgement.low,
         high=judgement.high,
         cause=judgement.causes.cause if judgement.state in CHANGED else None,
-        runs=judgement.runs,
-        starts=judgement.starts,
-        hosts=judgement.hosts or (1 if judgement.starts else 0),
         since=None if since is None else _utc(since),
         baseline_image=judgement.baseline_image or None,
         candidate_image=judgement.candidate_image or None,

@@ -180,7 +180,7 @@ def a_pipe(path: Path) -> None:
         (lambda path: path.write_text("listen: " + "9" * 4000), ""),
         (lambda path: path.write_text("probes: [{url: 'http://['}]"), ""),
         (lambda path: path.unlink(), "cannot be read"),
-        (a_pipe, "is no file any more"),
+        (a_pipe, "is a pipe"),
     ],
 )
 async def test_whatever_the_file_is_the_next_one_is_followed(

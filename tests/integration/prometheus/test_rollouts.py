@@ -14,12 +14,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
+from aiohttp.web import RouteDef
 
 from infercanary.contract.report import Family
 from infercanary.exporter import api
+from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.metrics import UPGRADE, VERDICT
 from infercanary.exporter.polled import INFO
-from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question
+from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES, State
 
@@ -103,8 +105,8 @@ def test_flagger_asks_the_api() -> None:
     assert annotation in (DEPLOY / "flagger/canary.yaml").read_text()
 
 
-def served() -> list[Any]:
-    return [*api.routes]
+def served() -> list[RouteDef]:
+    return api.routes(lambda _: ServiceState(NOTHING, ()))
 
 
 # PromQL -----------------------------------------------------------------------------------------------------------

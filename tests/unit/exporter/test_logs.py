@@ -15,7 +15,7 @@ import logging, sys
 import structlog
 from infercanary.exporter import logs
 
-logs.configure(sys.argv[1], "info")
+logs.configure(sys.argv[1])
 log = structlog.get_logger("exporter")
 for number in range(3000):
     log.info("runs are left out", service="s", container="hostile", boot=number)
@@ -34,7 +34,7 @@ def record(container: str) -> logging.LogRecord:
     return logging.LogRecord("exporter", logging.INFO, "thread.py", 1, event, (), None)
 
 
-@pytest.mark.parametrize("style", ["logfmt", "json", "console"])
+@pytest.mark.parametrize("style", ["logfmt", "json"])
 def test_a_flood_is_a_few_lines_and_no_terminal_acts_on_them(style: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FLOOD, style], capture_output=True, text=True, check=True, timeout=60

@@ -101,7 +101,7 @@ def test_a_rollout_that_is_under_way(seconds: float, verdict: str, image: str) -
     assert given.canaries == {"c": verdict} and given.canary == "c"
     assert given.low is not None and given.shift is not None and given.high is not None
     assert given.low < given.shift < given.high
-    assert given.sentence.startswith(verdict) and given.runs > 4 and given.starts > 2 and given.hosts == 1
+    assert given.sentence.startswith(verdict)
     assert given.cause == ("image" if verdict != "equivalent" else None) or given.cause == "unknown"
     assert given.since is not None and given.since.timestamp() == 4 * HOUR
     assert given.baseline_image == f"{V1} (111111111111)" and given.candidate_image == f"{V2} (222222222222)"
