@@ -21,6 +21,7 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
 from infercanary.pages.sentence import sentence
 from tests.results import upgraded
@@ -31,7 +32,8 @@ LONG = "registry.example.org:5000/platform/search/embedding-server-with-a-long-n
 
 def page(probes: Collection[PolledProbe], **others: Any) -> str:
     """Render a page."""
-    return asyncio.run(status.page(probes, version="1", **others)).decode()
+    given = {"ended": {}, "policy": LIVE, "troubles": (), "left": (), **others}
+    return asyncio.run(status.page(probes, version="1", **given)).decode()
 
 
 def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[RunSummary]:

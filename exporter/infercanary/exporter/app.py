@@ -19,7 +19,6 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
-from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
     connections,
@@ -86,12 +85,12 @@ METRICS = (
 
 VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
-_SELF = ("", "", "")  # key of the exporter's own series begins so: they have no service and no container
+_SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
 _FIXED = ("listen", "store", "host", "docker", "kubernetes")  # settings that need a restart
 _TICK_SECONDS = 0.1
 _TICKS = 300
 _END = b"# EOF\n"  # of OpenMetrics
-_REFRESH_SECONDS = 0.2  # scrapes of one moment share the exporter's own series
+_REFRESH_SECONDS = 0.02  # scrapes of one moment share the exporter's own series
 _PAGE_TIMES = 20.0  # the status page takes a twentieth of the event loop at most, however often somebody asks
 
 _SECURITY_HEADERS = {
@@ -158,13 +157,6 @@ class Exporter:
         await self.collector.close()
         await in_thread(self.judging.stop)
 
-    @property
-    def ready(self) -> bool:
-        """True for ever once each discovery was tried and each probe was polled."""
-        tried = all(discovery.tried for discovery in self.discoveries.values())
-        self._ready = self._ready or (tried and all(probe.polled for probe in self.collector.probes.values()))
-        return self._ready
-
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
         now = time.monotonic()
@@ -184,35 +176,34 @@ class Exporter:
         ownership.ask(service)
         here = {probe.container.replica for probe in probes}
         elsewhere = [start for start in ownership.running(service) if start.container not in here]
-        services = {*self.judging.findings, *self.collector.services}
         return ServiceState(
             self.judging.findings.get(service, NOTHING),
             [*(probe.start for probe in probes if probe.up and probe.start is not None), *elsewhere],
             [probe.container.replica for probe in probes if probe.start is None],
-            [key.namespace for key in services if key.name == service.name],
+            {
+                key.namespace
+                for key in (*self.judging.findings, *self.collector.services)
+                if key.name == service.name
+            },
         )
 
-    async def page(self) -> bytes:
-        """Return the status page; readers within a second of each other get the same one."""
+    async def show_page(self, request: web.Request) -> web.StreamResponse:
+        """Send the status page; readers within a second of each other get the same one."""
         async with self._rendering:
             begin = time.monotonic()
             if begin >= self._page_until:
                 self._page = await status.page(
                     [*self.collector.probes.values()],
+                    self.collector.kills.last(),
+                    self.live.current.judge.policy(),
                     version=VERSION,
                     troubles=self._troubles(),
-                    ended=self.collector.kills.last(),
                     left=self.collector.departed.recent(begin),
-                    policy=self.live.current.judge.policy(),
                 )
                 now = time.monotonic()
                 self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
-            return self._page
-
-    async def show_page(self, request: web.Request) -> web.StreamResponse:
-        """Send the status page."""
-        text = await self.page()
-        sending = scrape.send(request, [Pieces([text], len(text))], "text/html; charset=utf-8")
+            pieces = Pieces([self._page], len(self._page))
+        sending = scrape.send(request, [pieces], "text/html; charset=utf-8")
         try:
             return await asyncio.wait_for(sending, connections.ANSWER_SECONDS)
         except asyncio.TimeoutError:
@@ -224,6 +215,15 @@ class Exporter:
         content_type = scrape.negotiate(request.headers.get("Accept", ""))
         parts = self.families(in_openmetrics=content_type == scrape.OPENMETRICS)
         return await scrape.send(request, parts, content_type)
+
+    @property
+    def ready(self) -> bool:
+        """True for ever once each discovery was tried and each probe was polled."""
+        self._ready = self._ready or (
+            all(discovery.tried for discovery in self.discoveries.values())
+            and all(probe.polled for probe in self.collector.probes.values())
+        )
+        return self._ready
 
     async def show_readiness(self, _request: web.Request) -> web.Response:
         """Answer 200 once a scrape shows every probe, else 503."""
@@ -241,9 +241,8 @@ class Exporter:
 
     def _families(self) -> list[Family]:
         links = self.live.current.links
-        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
         return [
-            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
+            LINKS.family({(links.grafana, links.runbooks): 1.0} if links.grafana or links.runbooks else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             reload.RELOAD_OK.family(float(self.live.ok)),
@@ -286,15 +285,13 @@ class Exporter:
             if isinstance(discovery, KillSource):
                 for kill in discovery.new_kills():
                     self.collector.note_end(kill)
-        found = (
+        self.collector.follow(
             container
             if container.url is None or key == STATIC
             else msgspec.structs.replace(container, url=access.url(container.url))
             for key, discovery in self.discoveries.items()
             for container in discovery.containers
         )
-        wanted = {container.key: container for container in found}
-        self.collector.follow(wanted.values())
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

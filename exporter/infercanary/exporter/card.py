@@ -64,7 +64,7 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
     return next((state for state, is_true in holds.items() if is_true), "up")
 
 
-def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[str, Any]:
+def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
     """Return the values of the template ``card.html``, besides state and memory kills.
 
     Args:

@@ -27,7 +27,7 @@ RELOAD_OK = Metric(
 )
 METRICS = (RELOAD_OK,)
 
-_WATCH_SECONDS = 1.0
+_WATCH_SECONDS = _REST_SECONDS = 1.0
 
 
 class LiveConfig:
@@ -79,6 +79,7 @@ class LiveConfig:
                 self._stamp, self.ok = stamp, False
                 error = caught if isinstance(caught, UsageError) else UsageError(f"{self._path}: {caught!r}")
                 log.error("config not reloaded, the old one stays", error=str(error))
+                await asyncio.sleep(_REST_SECONDS)  # a bad file is read again for whoever asks next
                 raise error from None
 
     def request(self) -> None:

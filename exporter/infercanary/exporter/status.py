@@ -7,16 +7,15 @@ import base64
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from importlib.resources import files
 
 import structlog
 
-from infercanary.exporter.card import STATES, Ended, card, state_of
-from infercanary.exporter.departed import Gone
+from infercanary.exporter.card import MOST_CANARIES, STATES, Ended, card, state_of
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.polled import PolledProbe
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import Policy
 from infercanary.pages.html import environment
 
 log = structlog.get_logger(__name__)
@@ -31,28 +30,20 @@ for _name in environment().list_templates(["html"]):
 
 
 async def page(
-    probes: Collection[PolledProbe],
-    *,
-    version: str,
-    troubles: Iterable[str] = (),
-    ended: Mapping[Key, Ended] | None = None,
-    left: Iterable[Gone] = (),
-    policy: Policy = LIVE,
+    probes: Collection[PolledProbe], ended: Mapping[Key, Ended], policy: Policy, **above: object
 ) -> bytes:
     """Render the whole page, and yield to the event loop between cards.
 
     Args:
         probes: Followed containers.
-        version: Version of the exporter.
-        troubles: Troubles of the exporter itself, as sentences.
         ended: Memory kills by container, also of those that are gone.
-        left: Services without a container.
         policy: Number of runs in a baseline.
+        above: Values of the template: ``version``, ``troubles`` of the exporter itself, and services that ``left``.
 
     Returns:
         HTML in UTF-8.
     """
-    ended, order = ended or {}, [*STATES]
+    order = [*STATES]
     room = max(_SMALL_CARD, _PAGE // max(1, len(probes)))
     cards = []
     for probe in probes:
@@ -60,15 +51,12 @@ async def page(
         cards.append((order.index(state), probe.key, html))
         await asyncio.sleep(0)
     cards.sort()
-    tally = Counter(order[place] for place, *_ in cards)
-    here = {probe.key for probe in probes}
     text = environment().get_template("status.html").render(
-        tally=[(STATES[state], count, state) for state, count in tally.items()],
-        troubles=troubles,
-        gone=sorted((key, kill) for key, kill in ended.items() if key not in here),
-        left=left,
+        above,
+        tally=[(STATES[order[place]], count, order[place]) for place, count in Counter(c[0] for c in cards).items()],
+        ended=ended,
+        here={key for _, key, _ in cards},
         cards=_CARDS.decode() if cards else "",
-        version=version,
         now=time.time(),
         script=_SCRIPT,
     )  # fmt: skip
@@ -81,9 +69,10 @@ def _render_card(probe: PolledProbe, kill: Ended | None, policy: Policy, room: i
     render = environment().get_template("card.html").render
     try:
         state = state_of(probe, kill)
-        html = render(card(probe, policy), style=STATES[state], kill=kill).encode()
-        if len(html) > room:
-            html = render(card(probe, policy, 1), style=STATES[state], kill=kill).encode()
+        for most in (MOST_CANARIES, 1):
+            html = render(card(probe, policy, most), style=STATES[state], kill=kill).encode()
+            if len(html) <= room:
+                break
     except Exception:
         log.exception("a container is not shown by a fault of the exporter", **probe.identity)
         state = "not shown"
