@@ -87,9 +87,7 @@ def listen_on(address: str, place: str) -> socket.socket:
     try:
         return listening_socket(host, port, backlog=128)
     except (OSError, ValueError) as error:
-        reason = str(getattr(error, "strerror", None) or error).partition(" (")[
-            0
-        ]  # Python appends the address
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"{place}: cannot listen on {in_url(host)}:{port} ({reason}); stop what uses it, "
             "or choose another address with --listen"

@@ -86,7 +86,6 @@ METRICS = (
 VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
-_FIXED = ("listen", "store", "host", "docker", "kubernetes")  # settings that need a restart
 _TICK_SECONDS = 0.1
 _TICKS = 300
 _END = b"# EOF\n"  # of OpenMetrics
@@ -122,7 +121,7 @@ class Exporter:
             if (discovery := kind.create(getattr(config, kind.key), self._follow)) is not None
         }
         """By their key in the config, the lowest precedence first."""
-        self.live = LiveConfig(config, path, self._reconfigure, _FIXED, given)
+        self.live = LiveConfig(config, path, self._reconfigure, given)
         memory = totals.memory_limit()
         most = totals.Ceilings.within(config.limits, memory)
         self.judging = Judging(

@@ -16,7 +16,7 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import EVERY_ADDRESS
-from infercanary.exporter.discovery.base import registered, url_mistake
+from infercanary.exporter.discovery.base import registered
 from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.kubernetes import KubernetesSettings
 from infercanary.exporter.discovery.static import StaticProbe
@@ -24,6 +24,7 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import store as stores
 from infercanary.store.base import StoreError
 
+Link = Annotated[str, msgspec.Meta(pattern="^(https?://.+)?$")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
@@ -45,8 +46,8 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Section ``links:``: addresses that alerts link to, as people reach them."""
 
-    grafana: str = ""
-    runbooks: str = ""
+    grafana: Link = ""
+    runbooks: Link = ""
     """This exporter's address with /runbooks at its end, or another place where they are published."""
 
 
@@ -99,9 +100,6 @@ def check(
     config = ExporterConfig() if path is None else settings.load(path, ExporterConfig)
     config = msgspec.structs.replace(config, **given)
     listen_address(config.listen, place_of("listen", path, given))
-    for name, url in (("grafana", config.links.grafana), ("runbooks", config.links.runbooks)):
-        if url and (mistake := url_mistake(url, schemes=("http", "https"))):
-            raise UsageError(f"{path}: links.{name}: {mistake}")
     try:
         config.probe_access.check()
     except UsageError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ RELOAD_OK = Metric(
 )
 METRICS = (RELOAD_OK,)
 
+_FIXED = ("listen", "store", "host", "docker", "kubernetes")  # settings that need a restart
 _WATCH_SECONDS = _REST_SECONDS = 1.0
 
 
@@ -37,7 +38,6 @@ class LiveConfig:
         config: First config.
         path: Its file; None if there is none.
         apply: Called with each new config.
-        fixed: Keys that need a restart.
         given: Options of the command line by key; they override the file.
     """
 
@@ -46,13 +46,12 @@ class LiveConfig:
         config: ExporterConfig,
         path: Path | None,
         apply: Callable[[ExporterConfig], None],
-        fixed: Collection[str],
         given: Mapping[str, object],
     ) -> None:
         self.current = config
         self.ok = True
         """False if the last load failed."""
-        self._path, self._apply, self._fixed, self._given = path, apply, fixed, given
+        self._path, self._apply, self._given = path, apply, given
         self._stamp = self._file_stamp()
         self._loading = asyncio.Lock()
 
@@ -95,7 +94,7 @@ class LiveConfig:
                     await self.reload()
 
     def _put_in_force(self, new: ExporterConfig) -> None:
-        kept = {key: getattr(self.current, key) for key in self._fixed}
+        kept = {key: getattr(self.current, key) for key in _FIXED}
         if changed := [key for key, value in kept.items() if getattr(new, key) != value]:
             log.warning("restart the exporter to apply these settings", keys=", ".join(changed))
         new = msgspec.structs.replace(new, **kept)

@@ -17,7 +17,7 @@ from aiohttp import web
 from yarl import URL
 
 from infercanary.contract.report import Family, Point, Run
-from infercanary.exporter import connections, status
+from infercanary.exporter import app, connections, status
 from infercanary.exporter.config import Links
 from infercanary.exporter.status import SCRIPT_SOURCE
 
@@ -214,6 +214,29 @@ async def test_the_page_is_kept_for_nobody_who_does_not_take_it(
                 count += len(piece)
         writer.close()
         assert count < 32 << 20
+
+
+async def test_readers_share_a_page_and_one_that_failed_is_made_again(
+    exporter: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    async def slow(*_: Any, **__: Any) -> bytes:
+        nonlocal made
+        made += 1
+        await asyncio.sleep(0.05)
+        if made == 1:
+            raise ValueError("a fault of ours")
+        return b"%d" % made
+
+    monkeypatch.setattr(status, "page", slow)
+    async with exporter(config()) as run:
+        assert (await run.get("/"))[0] == 500
+        answers = await asyncio.gather(*(run.get("/") for _ in range(8)))
+        assert answers == [(200, "2")] * 8
+        monkeypatch.setattr(app, "_PAGE_TIMES", 0.0)
+        await asyncio.sleep(1.1)
+        assert await run.get("/") == (200, "3"), "a second later there is a new one"
 
 
 async def test_ready_once_every_probe_was_tried_and_healthy_all_along(

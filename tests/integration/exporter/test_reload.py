@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +105,14 @@ async def test_a_probe_that_stays_keeps_its_counts_over_a_reload(
         assert good_probe.cursors.count("") <= 2, "the one that stayed was not asked from the start again"
 
 
-def live(path: Path, fixed: Collection[str] = (), **given: object) -> LiveConfig:
-    return LiveConfig(check(path, given), path, lambda _config: None, fixed, given)
+def live(path: Path, **given: object) -> LiveConfig:
+    return LiveConfig(check(path, given), path, lambda _config: None, given)
 
 
 async def test_settings_that_need_a_restart_and_those_of_the_command_line_stay(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
     write(path)
-    config = live(path, ["listen", "store"], store="given.sqlite")
+    config = live(path, store="given.sqlite")
     path.write_text(path.read_text().replace("0.1", "3") + "listen: 127.0.0.1:1\nstore: other.sqlite\n")
     with capture_logs() as logs:
         await config.reload()
@@ -184,8 +183,9 @@ def a_pipe(path: Path) -> None:
     ],
 )
 async def test_whatever_the_file_is_the_next_one_is_followed(
-    breaks: Any, message: str, tmp_path: Path
+    breaks: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reload, "_REST_SECONDS", 0.01)
     path = tmp_path / "exporter.yaml"
     write(path)
     config = live(path)

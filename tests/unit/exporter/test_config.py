@@ -122,7 +122,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("judge: {false_calls: 0.2}", "judge.false_calls: expected a number <= 0.05"),
         (
             "links: {grafana: grafana.example}",
-            "links.grafana: 'grafana.example' has no scheme that is known; write http://host:port",
+            "links.grafana: expected text matching regex '^(https?://.+)?$'",
         ),
         (
             "links: {runbook: x}",
