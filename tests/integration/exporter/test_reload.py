@@ -120,6 +120,7 @@ async def test_settings_that_need_a_restart_and_those_of_the_command_line_stay(t
     assert restart["keys"] == "listen"
     assert [line["event"] for line in logs if line["event"].startswith("links.runbooks is empty")]
     assert config.current.store == "given.sqlite" and config.current.poll_seconds == 3
+    assert config.current.listen == "[::]:9797"
 
 
 async def test_a_file_is_loaded_once_however_many_ask_and_none_sees_an_older_one(
