@@ -53,7 +53,7 @@ from infercanary.contract.report import (
 from infercanary.contract.report import Metric as Declaration
 from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import file_type
+from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.polled import PolledProbe
 
@@ -223,7 +223,9 @@ async def report_for_ever(
 async def exporter(containers: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
     """An exporter whose probes report at the default cadence; yields its port, and what holds reports while cleared."""
     settle_garbage()
-    config = msgspec.convert({"docker": {"enabled": False}}, file_type())  # no containers but the simulated
+    config = msgspec.convert(
+        {"docker": {"enabled": False}}, ExporterConfig
+    )  # no containers but the simulated
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

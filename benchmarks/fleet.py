@@ -39,7 +39,7 @@ from postgres import Postgres, running
 
 from infercanary.contract.report import Run
 from infercanary.exporter.judging import ownership
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store.records import encode
 from infercanary.store.store import Store, open_store
@@ -277,7 +277,7 @@ def delays(url: str, exporters: int, services: int) -> list[float]:
             for judge in judges:
                 judged = judge.findings.get(keys[number])
                 if (
-                    judged and "c" in judged.judgements and judged.judgements["c"].looks.last == 24
+                    judged and "c" in judged and judged["c"].result.looks.last == 24
                     and judge.ownership.publishes(keys[number])
                 ):  # fmt: skip
                     found.append(time.monotonic() - submitted)

@@ -22,7 +22,7 @@ import structlog
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, throughput_of
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import CONTROLS, PHASES
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import Generation
 
 GOAL = 0.05

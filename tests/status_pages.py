@@ -12,18 +12,18 @@ from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
-from infercanary.exporter.judging.answers import PastVerdict
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.sides import Sides
+from infercanary.exporter.judging.findings import Findings, Sides
+from infercanary.exporter.judging.past_verdicts import PastVerdict
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
 from infercanary.pages.sentence import sentence
-from tests.results import upgraded
+from tests.results import findings_of, upgraded
 
 URL = "http://127.0.0.1:9798"
 LONG = "registry.example.org:5000/platform/search/embedding-server-with-a-long-name:2026.11.25-1a2b3c4d5e6f"
@@ -31,7 +31,8 @@ LONG = "registry.example.org:5000/platform/search/embedding-server-with-a-long-n
 
 def page(probes: Collection[PolledProbe], **others: Any) -> str:
     """Render a page."""
-    return asyncio.run(status.page(probes, version="1", **others)).decode()
+    given = {"ended": {}, "policy": LIVE, "troubles": (), "left": (), **others}
+    return asyncio.run(status.page(probes, version="1", **given)).decode()
 
 
 def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[RunSummary]:
@@ -59,7 +60,7 @@ def healthy(name: str = "search-1", image_id: str = "2", **container: Any) -> Po
 def found(result: Result | None = None, name: str = "search-1", words: str = "", **findings: Any) -> Findings:
     """Findings with a verdict on the canary, about this container."""
     result = result or upgraded("equivalent", 0.001)
-    return Findings(
+    return findings_of(
         judgements={"resnet": result}, sentences={"resnet": words or sentence(result)},
         **{"sides": {"resnet": Sides(new=frozenset({(name, "b")}))}, **findings},
     )  # fmt: skip
@@ -181,10 +182,10 @@ def filled(text: str) -> str:
     probe.neighbours, probe.neighbours_since = text, time.monotonic() - 300
     probe.reported = ReportedCanaries({text: "failing", "b": "failing"}, {text: text, "b": text})
     probe.history.take([*runs(3, canary=text), RunSummary(text, 99.0, "raised", text, None, None, None)])
-    probe.findings = Findings(
+    probe.findings = findings_of(
         judgements={text: result}, sentences={text: f"regressed: {text}"}, answers={text: (past,)},
         measures={text: {text: MeasureVerdict("regressed", 0.3, 0.2, 0.4, 1.0, 1.3)}},
-        drifts={(text, text): drift}, sides={text: Sides(new=frozenset({(text, "b")}))},
+        drifts={text: {text: drift}}, sides={text: Sides(new=frozenset({(text, "b")}))},
     )  # fmt: skip
     fresh = PolledProbe(Container(service=text, name=f"{text}2", url=f"http://{text}"))
     fresh.up, fresh.reported = True, ReportedCanaries({text: "steady", f"{text}2": text})

@@ -19,7 +19,7 @@ from disk import Room
 
 from infercanary.contract.report import Run
 from infercanary.exporter.judging.store_metrics import STORE_UP, STORED
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store.store import open_store
 
@@ -97,7 +97,7 @@ def trial(folder: Path, room: Room, call: int) -> Trial:
     judging.turn()
     values = _values(judging)
     ups.append(values[STORE_UP.name])
-    verdict = judging.findings[S].sentences["c"]
+    verdict = judging.findings[S]["c"].sentence
     _ended(judging)
     was_left = _stored(left)
     judging = Judging(left)

@@ -24,10 +24,10 @@ from aiohttp import web
 from infercanary.contract.report import LADDER, LATENCY, SCHEMA_VERSION, HistogramValue, Report, Run, encode
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.collect import Collector
-from infercanary.exporter.config import file_type
+from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.probe.measures import resident
 
 STEP = 5  # seconds of a step of the clock
@@ -163,9 +163,7 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
         tasks=len(asyncio.all_tasks()),
         objects=len(gc.get_objects()),
         stored=stored,
-        verdicts={
-            service.name: found.judgements[CANARY].state for service, found in judging.findings.items()
-        },
+        verdicts={service.name: found[CANARY].result.state for service, found in judging.findings.items()},
     )
 
 
@@ -180,7 +178,7 @@ async def soak(store: Path, seconds: int) -> None:
         app.router.add_get("/report", Container(number).answer)
         probes.append(StaticProbe(url=await _serve(app, runners), service=service, container=name))
     sections = {"docker": DockerSettings(enabled=False), "probes": tuple(probes)}
-    config = file_type()(store=str(store), **sections)  # type: ignore[arg-type]
+    config = ExporterConfig(store=str(store), **sections)  # type: ignore[arg-type]
     app = create_app(config, None)
     url = await _serve(app, runners)
     judging = app[EXPORTER].judging

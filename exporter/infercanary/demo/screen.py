@@ -28,7 +28,7 @@ def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapp
         phase: "baseline", or "upgrade" once the slower image is started.
         runs: Latencies of this image's runs; None or empty before the first.
         needed: Number of runs that the judge needs.
-        answer: Of the exporter's verdict API (``exporter/openapi.yaml``); empty before the exporter answers.
+        answer: Of the exporter's verdict API (``docs/schemas/verdict-api.v1.yaml``); empty before the exporter answers.
     """
     if not runs:
         return f"{phase}: starting the server, which loads the model and warms up"

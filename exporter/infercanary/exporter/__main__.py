@@ -7,8 +7,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import logs
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
+from infercanary.exporter.config import ExporterConfig, check, listen_address, place_of, remarks
 from infercanary.exporter.watch import WATCH
 from infercanary.exporter.web import SERVER_SETTINGS, Secured
 
@@ -54,17 +53,10 @@ _SWITCH_SECONDS = 0.0005
 )
 @click.option(
     "--log-format",
-    type=click.Choice(["logfmt", "json", "console"]),
+    type=click.Choice(["logfmt", "json"]),
     default="logfmt",
     show_default=True,
-    help="How lines of the log are written.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What to log to standard error.",
+    help="Format of the log, on standard error.",
 )
 def command(
     path: Path | None,
@@ -72,7 +64,6 @@ def command(
     store: str | None,
     web_path: Path | None,
     log_format: str,
-    log_level: str,
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes.
 
@@ -83,34 +74,20 @@ def command(
     given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
     config = check(path, given)
     secured = Secured(web_path)
-    place = f"{path}: listen" if path and not listen else "--listen"
-    with listen_on(*listen_address(config.listen, place), place) as sock:
-        logs.configure(log_format, log_level)
+    with listen_on(config.listen, place_of("listen", path, given)) as sock:
+        logs.configure(log_format)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        code = asyncio.run(serve(config, path, sock, secured, [*given]))
+        code = asyncio.run(serve(config, path, sock, secured, given))
     sys.exit(code)
 
 
-def listen_on(host: str, port: int, place: str) -> socket.socket:
-    """A socket that listens there.
-
-    Args:
-        host: An address or a name.
-        port: 0 for any that is free.
-        place: What to name in a message.
-
-    Returns:
-        The socket, which the caller closes.
-
-    Raises:
-        UsageError: It cannot listen there.
-    """
+def listen_on(address: str, place: str) -> socket.socket:
+    """Listen on ``HOST:PORT``; :class:`UsageError` with the place if nothing can listen there."""
+    host, port = listen_address(address, place)
     try:
         return listening_socket(host, port, backlog=128)
-    except (OSError, ValueError, TypeError) as error:  # TypeError: a host that is no text for an address
-        reason = str(getattr(error, "strerror", None) or error).partition(" (")[
-            0
-        ]  # Python appends the address
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"{place}: cannot listen on {in_url(host)}:{port} ({reason}); stop what uses it, "
             "or choose another address with --listen"
@@ -132,35 +109,23 @@ async def serve(
     path: Path | None,
     sock: socket.socket,
     secured: Secured,
-    given: Collection[str] = (),
+    given: Mapping[str, object],
 ) -> ExitCode:
-    """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
-
-    Args:
-        config: Read and checked.
-        path: The file that it was read from; None where there is none to reload.
-        sock: One that listens.
-        secured: TLS and users, or neither.
-        given: Keys of the config that the command line set, whatever the file says.
-
-    Returns:
-        Why it ended: by a signal, or by a fault of its own.
-    """
+    """Run the exporter on a listening socket until SIGTERM, SIGINT or a fault of its own; SIGHUP reloads the config."""
     settle_garbage()
-    stop = asyncio.Event()
     app = create_app(config, path, given)
     app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
-    failed = asyncio.Event()
+    ended: asyncio.Future[ExitCode] = loop.create_future()
 
-    def give_up() -> None:
-        failed.set()
-        stop.set()
+    def end(code: ExitCode) -> None:
+        if not ended.done():
+            ended.set_result(code)
 
-    WATCH.gave_up = lambda: loop.call_soon_threadsafe(give_up)
+    WATCH.gave_up = lambda: loop.call_soon_threadsafe(end, ExitCode.FAULT)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.ask)
+        loop.add_signal_handler(number, end, ExitCode.FINE)
+    loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.request)
     connections = app[EXPORTER].connections
     runner = web.AppRunner(
         app,
@@ -181,13 +146,10 @@ async def serve(
         )
         for remark in remarks(config):
             log.warning(remark)
-        await stop.wait()
-        with suppress(OverflowError):  # of a clock past the year 2262
-            log.info("stopping")
+        return await ended
     finally:
         await connections.stop()
         await runner.cleanup()
-    return ExitCode.FAULT if failed.is_set() else ExitCode.FINE
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One container on the status page: its state, and what its template shows."""
+"""One container on the status page: its state, and the values that its template shows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 
 from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.canaries import FAILING
-from infercanary.exporter.canary_card import canary_card
 from infercanary.exporter.discovery.kills import KEPT_SECONDS
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.tags import tag_moves
+from infercanary.judge.drift import Drift
 from infercanary.judge.policy import Policy
+from infercanary.pages.from_result import operators_table, verdict_document
+from infercanary.pages.sentence import listed, operators_words
+from infercanary.render.document import Chart, Document, Series
+from infercanary.render.units import count, percent
 
 Ended = tuple[int, float, str]
 """Memory kills of a container: number, time of the last one (Unix), and its image then."""
 MOST_CANARIES = 16
 """Number of canaries on a card, as many as have a history."""
+_MAX_EARLIER = 8  # upgrades
 
 STATES: Mapping[str, str] = {
     "not shown": "down",
@@ -26,75 +31,110 @@ STATES: Mapping[str, str] = {
     "not polled": "down",
     "with a failing canary": "critical",
     "killed for memory": "failing",
-    "with a failed last run": "failing",
     "regressed since an upgrade": "failing",
     "drifted without an upgrade": "failing",
-    "up, with lost runs": "up",
     "up": "up",
 }
 """State of a container → class in the stylesheet, the worst first."""
 
 
 def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
-    """Return the worst state that holds, by what the exporter knows itself: alerts are evaluated in Prometheus.
+    """Return the worst state of a container. Alerts are evaluated in Prometheus.
 
     Args:
         probe: A followed container.
         kill: Its memory kills; None if there was none.
     """
-    reported, findings = probe.reported.states, probe.findings or NOTHING
-    verdicts = [(canary, verdict.state) for canary, verdict in findings.judgements.items()]
-    verdicts += [(canary, v.state) for canary, each in findings.measures.items() for v in each.values()]
+    findings = probe.findings or NOTHING
     holds = {
         "not polled": probe.container.url is None,
         "down": not probe.up,
-        "with a failing canary": any(state in FAILING for state in reported.values()),
+        "with a failing canary": any(state in FAILING for state in probe.reported.states.values()),
         "killed for memory": kill is not None and time.time() - kill[1] <= KEPT_SECONDS,
-        # The history outlives a canary that was renamed.
-        "with a failed last run": any(name in reported or not reported for name in _failed_last(probe)),
         "regressed since an upgrade": any(
-            state == "regressed" and probe.side(canary) == "new" for canary, state in verdicts
+            "regressed" in (finding.result.state, *(v.state for v in finding.measures.values()))
+            and probe.side(canary) == "new"
+            for canary, finding in findings.items()
         ),
         "drifted without an upgrade": any(
-            container == probe.container.replica and (drift.shift or 0.0) > 0
-            for (container, _), drift in findings.drifts.items()
+            (finding.drifts.get(probe.container.replica, Drift()).shift or 0.0) > 0
+            for finding in findings.values()
         ),
-        "up, with lost runs": probe.runs_lost > 0,
     }
     return next((state for state, is_true in holds.items() if is_true), "up")
 
 
-def card(probe: PolledProbe, policy: Policy, most: int = MOST_CANARIES) -> dict[str, Any]:
-    """Return what the template ``card.html`` shows of a container, besides its state and its memory kills.
+def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
+    """Return the values of the template ``card.html``, besides state and memory kills.
 
     Args:
         probe: A followed container.
-        policy: Number of runs in a baseline.
+        policy: Number of runs in a baseline, and time after which a rollout has ended.
         most: Number of canaries that are shown, to which other lists are cut, too; the others are counted.
     """
-    container, key = probe.container, "/".join(map(str, probe.key))
+    container = probe.container
     digest = container.image_digest or container.image_id
-    # Docker shows the id in place of a tag that moved.
-    image = "" if digest.removeprefix("sha256:").startswith(container.image) else container.image
-    states, failed = probe.reported.states if probe.up else {}, _failed_last(probe)
-    # A failed last run is shown by its canary.
-    details = {name: text for name, text in probe.reported.failures.items() if name not in failed}
     return {
         "probe": probe,
         "container": container,
-        "key": key,
-        "image": image,
+        "key": "/".join(probe.key),
+        # Docker shows the id in place of a tag that moved.
+        "image": "" if digest.removeprefix("sha256:").startswith(container.image) else container.image,
         "digest": digest,
         "tag_moves": tag_moves(container.image),
-        "failing": [(name, state, details.get(name)) for name, state in states.items() if state in FAILING],
-        "waiting": [(name, state) for name, state in states.items() if state not in FAILING],
+        "states": probe.reported.states if probe.up else {},
+        "failing_states": FAILING,
         "has_neighbours": probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None,
-        "canaries": [canary_card(name, probe, policy) for name in sorted(probe.history.canaries)[:most]],
+        "canaries": [_canary(name, probe) for name in sorted(probe.history.canaries)[:most]],
         "most": most,
+        "pool": policy.pool,
         "now": time.time(),
         "clock": time.monotonic(),
     }
 
 
-def _failed_last(probe: PolledProbe) -> set[str]:
-    return {name for name, runs in probe.history.canaries.items() if runs[-1].outcome not in ("ok", "busy")}
+def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
+    runs, side = probe.history.canaries[name], probe.side(name)
+    finding = (probe.findings or NOTHING).get(name)
+    judgement = finding.result if finding is not None else None
+    upgraded_at = judgement.upgraded_at if judgement is not None else None
+    verdict = Document()
+    if finding is not None and side == "new":
+        verdict = verdict_document(finding.result, finding.sentence, finding.measures)
+    drift = finding.drifts.get(probe.container.replica, Drift()) if finding is not None else Drift()
+    earlier = [
+        past for past in (finding.answers if finding is not None else ()) if past.upgraded_at != upgraded_at
+    ]
+    return {
+        "name": name,
+        "last": runs[-1],
+        "shown": next((run for run in reversed(runs) if run.median is not None), runs[-1]),
+        "chart": Chart(
+            f"median of the last {count(len(runs), 'run')}",
+            "points",
+            [Series("runs", [run.median for run in runs])],
+            misses=[place for place, run in enumerate(runs) if run.outcome != "ok"],
+        ),
+        "judgement": judgement,
+        "side": side,
+        "verdict": verdict,
+        "facts": {fact.label: fact for fact in verdict.facts} if upgraded_at is not None else {},
+        "good_runs": sum(run.outcome == "ok" for run in runs),
+        "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
+        "onset": drift.onset,
+        "earlier": earlier[-_MAX_EARLIER:],
+    }
+
+
+def _drift_document(drift: Drift, shift: float) -> Document:
+    parts = [
+        f"drifted {percent(shift)} from the first day of this image, with no upgrade",
+        f"host {percent(drift.host.shift)}" if drift.host is not None else "",
+        f"since that day {listed(drift.changes)}" if drift.changes else "",
+        operators_words(drift.operators),
+    ]
+    return Document(
+        verdict="regressed" if shift > 0 else "improved",
+        sentence="; ".join(filter(None, parts)),
+        tables=[operators_table(drift.operators)],
+    )

@@ -33,7 +33,7 @@ from infercanary.exporter.expose import Exposition, Lines, write
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import NOTHING
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import Shares
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe

@@ -20,7 +20,6 @@ from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.limits import EXCEEDED, Account
 from infercanary.exporter.sharing import (
     SHARED,
@@ -297,12 +296,12 @@ class PolledProbe:
             ``new`` where the verdict is about its image, also where nothing was upgraded; ``old`` where it runs what
             that one replaced; else ``other``, such as for an image of which the judge has no run yet.
         """
-        judgement = self.findings.judgements.get(canary) if self.findings is not None else None
-        if self.findings is None or judgement is None:
+        finding = self.findings.get(canary) if self.findings is not None else None
+        if finding is None:
             return "new"
         if self.start is None:
             return "other"
-        sides = self.findings.sides.get(canary, Sides())
+        judgement, sides = finding.result, finding.sides
         boot, name = (self.start.container, self.start.boot_id), image_name(self.start)
         if judgement.upgraded_at is None:
             return "new" if boot in sides.others or name == judgement.candidate_image else "other"

@@ -1,19 +1,21 @@
-"""The config in force, and its replacement while running: on a change of the file, a request, or SIGHUP."""
+"""The config in force, and its replacement: when the file changes, on request, and on SIGHUP."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import Metric
 from infercanary.exporter.config import ExporterConfig, check, remarks
+from infercanary.exporter.watch import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -25,130 +27,87 @@ RELOAD_OK = Metric(
 )
 METRICS = (RELOAD_OK,)
 
-_WATCH_SECONDS = 1.0
-_LEAST_SECONDS, _MOST_SECONDS, _TIMES_ITS_WORK = 1.0, 10.0, 5.0  # between two loads, whoever asks how often
+_FIXED = ("listen", "store", "host", "docker", "kubernetes")  # settings that need a restart
+_WATCH_SECONDS = _REST_SECONDS = 1.0
 
 
 class LiveConfig:
-    """Holds ``current``; a bad file leaves it as it was.
+    """Hold the config in force as ``current``; a bad file leaves it as it was.
 
     Args:
-        config: What is in force at first.
-        path: The file that it was read from; None if it cannot be reloaded.
-        changed: Called with each new config.
-        fixed: Keys that need a restart, and keep the values of ``config``.
-        given: Keys that the command line sets, whatever the file says.
+        config: First config.
+        path: Its file; None if there is none.
+        apply: Called with each new config.
+        given: Options of the command line by key; they override the file.
     """
 
     def __init__(
         self,
         config: ExporterConfig,
         path: Path | None,
-        changed: Callable[[ExporterConfig], None],
-        fixed: Collection[str],
-        given: Collection[str] = (),
+        apply: Callable[[ExporterConfig], None],
+        given: Mapping[str, object],
     ) -> None:
         self.current = config
-        self._path = path
-        self._changed = changed
-        self._fixed = fixed
-        self._given = given
         self.ok = True
-        """Whether the last load worked."""
+        """False if the last load failed."""
+        self._path, self._apply, self._given = path, apply, given
         self._stamp = self._file_stamp()
-        self._complaint = ""
-        self._next: asyncio.Task[UsageError | None] | None = None
         self._loading = asyncio.Lock()
-        self._rests_until = 0.0
 
     async def reload(self) -> None:
-        """Load the file as it is now and put it in force.
+        """Put the file in force; one that is in force already is not read again, however often somebody asks.
 
         Raises:
-            UsageError: The file is not good; the old config stays.
+            UsageError: The file has a mistake.
         """
-        if (error := await asyncio.shield(self.ask())) is not None:  # who asked first may leave
-            raise error
-
-    def ask(self) -> asyncio.Task[UsageError | None]:
-        """Have the file loaded soon: those who ask until that begins share it.
-
-        Returns:
-            What is wrong with the file, once that is known.
-        """
-        if self._next is None or self._next.done():
-            self._next = asyncio.create_task(self._load())
-        return self._next
-
-    async def _load(self) -> UsageError | None:
-        """Load it in a thread: a file of many probes takes a third of a second."""
+        if self._path is None:
+            raise UsageError("there is no config file to reload; start the exporter with --config PATH")
         async with self._loading:
-            await asyncio.sleep(self._rests_until - time.monotonic())
-            self._next = None  # whoever asks from now on may have changed the file since
-            begin = time.monotonic()
-            self._stamp = self._file_stamp()
+            stamp = self._file_stamp()
+            if self.ok and stamp == self._stamp:
+                return
             try:
-                if self._path is None:
-                    raise UsageError(
-                        "there is no config file to reload; start the exporter with --config PATH"
-                    )
-                if self._path.exists() and not self._path.is_file():  # a pipe may never end
-                    raise UsageError(f"{self._path}: is no file any more; put one in its place")
-                given = {key: getattr(self.current, key) for key in self._given}
-                self._put_in_force(await asyncio.to_thread(check, self._path, given))
+                if self._path.is_fifo():  # it may never end
+                    raise UsageError(f"{self._path}: is a pipe; put a file in its place")
+                new = await in_thread(partial(check, self._path, self._given))
+                self._stamp = stamp
+                self._put_in_force(new)
+                self.ok = True
             except Exception as caught:  # a fault of ours must not end the watch
+                self._stamp, self.ok = stamp, False
                 error = caught if isinstance(caught, UsageError) else UsageError(f"{self._path}: {caught!r}")
-                self.ok = self._path is None and self.ok
-                if str(error) != self._complaint:
-                    log.error("config not reloaded, the old one stays", error=str(error))
-                self._complaint = str(error)
-                return error
-            finally:
-                now = time.monotonic()
-                self._rests_until = now + min(
-                    _MOST_SECONDS, max(_LEAST_SECONDS, _TIMES_ITS_WORK * (now - begin))
-                )
-            return None
+                log.error("config not reloaded, the old one stays", error=str(error))
+                await asyncio.sleep(_REST_SECONDS)  # a bad file is read again for whoever asks next
+                raise error from None
 
-    def _put_in_force(self, new: ExporterConfig) -> None:
-        was_ok, self.ok, self._complaint = self.ok, True, ""
-        of_file = [key for key in self._fixed if key not in self._given]
-        if unapplied := [key for key in of_file if getattr(new, key) != getattr(self.current, key)]:
-            log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
-        new = msgspec.structs.replace(new, **{key: getattr(self.current, key) for key in self._fixed})
-        # Each file has a type of its own, by which discoveries there are.
-        is_new = msgspec.structs.asdict(new) != msgspec.structs.asdict(self.current)
-        if is_new or not was_ok:
-            log.info("config reloaded")
-        if is_new:
-            known = remarks(self.current)
-            for remark in remarks(new):
-                if remark not in known:
-                    log.warning(remark)
-            self.current = new
-            self._changed(new)
+    def request(self) -> None:
+        """Have the file read within a second, even if it is the same."""
+        self._stamp = ()
 
     async def watch(self) -> None:
-        """Reload whenever the file becomes another one."""
+        """Reload when the file changes."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if self._file_stamp() != self._stamp:
-                await asyncio.shield(self.ask())  # what is wrong is logged, and shown by the metric
+                with suppress(UsageError):  # logged, and shown by the metric
+                    await self.reload()
 
-    def families(self) -> list[Family]:
-        """Whether the last load worked.
-
-        Returns:
-            Families without labels of a container.
-        """
-        return [RELOAD_OK.family(float(self.ok))]
+    def _put_in_force(self, new: ExporterConfig) -> None:
+        kept = {key: getattr(self.current, key) for key in _FIXED}
+        if changed := [key for key, value in kept.items() if getattr(new, key) != value]:
+            log.warning("restart the exporter to apply these settings", keys=", ".join(changed))
+        new = msgspec.structs.replace(new, **kept)
+        for remark in remarks(new):
+            log.warning(remark)
+        self.current = new
+        self._apply(new)
+        log.info("config reloaded")
 
     def _file_stamp(self) -> tuple[int, ...]:
-        """Changes with the file, also where a symlink is swapped (Kubernetes) or the file is replaced (editors)."""
-        if self._path is None:
-            return ()
+        """Return a value that changes with the file, also where a symlink is swapped (Kubernetes)."""
         try:
-            stat = os.stat(self._path)
+            stat = os.stat(self._path or "")
         except OSError:
             return ()
         return stat.st_mtime_ns, stat.st_size, stat.st_ino

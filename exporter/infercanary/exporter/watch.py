@@ -1,14 +1,16 @@
-"""The threads and tasks that must not end while the exporter runs, and what happens when one does."""
+"""Watch over the threads and tasks that must not end while the exporter runs."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import math
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
 
 import structlog
 
@@ -16,7 +18,9 @@ from infercanary.contract.report import Family, Metric
 
 log = structlog.get_logger(__name__)
 
-ENDED = Metric(
+T = TypeVar("T")
+
+FAILURES = Metric(
     "infercanary_worker_failures_total",
     "counter",
     "Times that a thread or task of the exporter ended by a fault of the exporter.",
@@ -24,77 +28,85 @@ ENDED = Metric(
     reading="Healthy is no increase. It is started again; the second time within ten minutes, the exporter ends "
     "with code 70.",
 )
-METRICS = (ENDED,)
+METRICS = (FAILURES,)
 
 _STEADY_SECONDS = 600.0
 
 
 class Watch:
-    """Starts what ended by a fault once more, and gives up when that ends soon again."""
+    """Restart a thread or task that ended by a fault; give up if one of that name ended shortly before."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
-        """Called from any thread when something ended for good."""
-        self._ended: Counter[str] = Counter()
+        """Called from any thread when a worker is not started again."""
+        self._failures: Counter[str] = Counter()
+        self._failed_at: dict[str, float] = {}
 
     def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """A daemon thread, not started yet.
+        """Make a daemon thread, not started yet.
 
         Args:
-            name: Of the worker, for the metric.
+            name: Worker of the metric.
             work: Returns when the exporter stops.
         """
 
         def run() -> None:
-            failed_at: float | None = None
             while True:
                 try:
                     return work()
                 except BaseException as error:
-                    if not self._may_restart(name, error, failed_at):
+                    if not self._restarts(name, error):
                         return None
-                    failed_at = time.monotonic()
 
         return threading.Thread(target=run, name=name, daemon=True)
 
     def task(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """A task of the running event loop.
+        """Start a task on the running event loop.
 
         Args:
-            name: Of the worker, for the metric.
-            work: Gives what is awaited, at each start.
+            name: Worker of the metric.
+            work: Called at each start.
         """
 
         async def run() -> None:
-            failed_at: float | None = None
             while True:
                 try:
                     return await work()
                 except Exception as error:
-                    if not self._may_restart(name, error, failed_at):
+                    if not self._restarts(name, error):
                         return None
-                    failed_at = time.monotonic()
 
         return asyncio.create_task(run())
 
     def families(self) -> list[Family]:
-        """How often each one ended."""
-        return [ENDED.family({(name,): float(count) for name, count in self._ended.items()})]
+        """Return the number of failures of each worker."""
+        return [FAILURES.family({(name,): float(count) for name, count in self._failures.items()})]
 
-    def _may_restart(self, name: str, error: BaseException, failed_at: float | None) -> bool:
-        is_first = failed_at is None or time.monotonic() - failed_at >= _STEADY_SECONDS
-        self._ended[name] += 1
-        event = "a worker ended by a fault of the exporter"
-        then = "it is started again" if is_first else "the exporter ends"
-        try:
-            log.error(event, worker=name, then=then, exc_info=error)
-        except Exception:  # as the log itself does where the clock is past the year 2262
-            sys.stderr.write(f"infercanary: {event}: {name}: {error!r}; {then}\n")
-            traceback.print_exception(error)
-        if not is_first:
+    def _restarts(self, name: str, error: BaseException) -> bool:
+        now = time.monotonic()
+        gives_up = now - self._failed_at.get(name, -math.inf) < _STEADY_SECONDS
+        self._failed_at[name] = now
+        self._failures[name] += 1
+        with suppress(Exception):  # a log that fails must not end the worker, too
+            log.error(
+                "a worker ended by a fault of the exporter",
+                worker=name,
+                then="the exporter ends" if gives_up else "it is started again",
+                exc_info=error,
+            )
+        if gives_up:
             self.gave_up()
-        return is_first
+        return not gives_up
 
 
 WATCH = Watch()
 """The watch of this process."""
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in a thread of its own: in a shared pool, slow work of one part holds up the others."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    finally:
+        pool.shutdown(wait=False)

@@ -26,7 +26,7 @@ from infercanary.contract.report import (
     encode,
 )
 from infercanary.exporter.app import create_app
-from infercanary.exporter.config import ExporterConfig, check, file_type
+from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe
 
@@ -189,7 +189,7 @@ class GoodProbe:
 def config(*probes: tuple[str, str], **changes: Any) -> ExporterConfig:
     """A config that polls ``probes`` (container → URL) fast, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
-    return file_type()(
+    return ExporterConfig(
         **{
             "poll_seconds": 0.1,
             "timeout_seconds": 0.5,

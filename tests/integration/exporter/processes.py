@@ -91,8 +91,6 @@ class Process:
             self.name,
             "--config",
             f"{self.name}.yaml",
-            "--log-level",
-            "error",
         ]
         self._child = subprocess.Popen(command, cwd=self.folder, env=self.environment)
 

@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("listen", "answers"),
-    [("0", {"127.0.0.1", "::1"}), ("[::]:0", {"127.0.0.1", "::1"}), ("0.0.0.0:0", {"127.0.0.1"})],
+    [(":0", {"127.0.0.1", "::1"}), ("[::]:0", {"127.0.0.1", "::1"}), ("0.0.0.0:0", {"127.0.0.1"})],
 )
 def test_every_address_is_of_both_kinds(path: Path, listen: str, answers: set[str]) -> None:
     if not has_ipv6():
@@ -94,9 +94,12 @@ def test_it_stops_cleanly_and_quickly(path: Path, number: signal.Signals) -> Non
         assert time.monotonic() - started < 3
 
 
-def test_hangup_reloads(path: Path) -> None:
+def test_hangup_reads_a_file_that_is_the_same(path: Path) -> None:
+    token = path.with_name("token")
+    token.write_text("secret")
+    path.write_text(f"docker: {{enabled: false}}\nprobe_token_file: {token}")
     with running("--config", str(path)) as (process, url):
-        path.write_text("docker: {enabled: false}\nprobes: [{url: x, service: s, container: c}]")
+        token.unlink()
         process.send_signal(signal.SIGHUP)
         deadline = time.monotonic() + 5
         while "infercanary_config_last_reload_successful 0.0" not in get(f"{url}/metrics")[1]:

@@ -101,6 +101,5 @@ def test_a_judge_that_fails_at_each_turn_is_shown(tmp_path: Path) -> None:
 
 def test_polls_that_end_again_end_the_process(tmp_path: Path) -> None:
     with exporter(tmp_path, "MainThread") as (process, _):
-        breaks(tmp_path, 10**6)
+        breaks(tmp_path, 10**6)  # the log of it fails, too
         assert process.wait(60) == 70, "Docker and Kubernetes start it again"
-        assert "a worker ended by a fault of the exporter: poll" in (tmp_path / "log").read_text()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.contract.report import Run
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import Generation, ServiceKey
 
 SERVICES = {"faster": 0.93, "slower": 1.08, "same": 1.0, "much-slower": 1.5, "alone": None}

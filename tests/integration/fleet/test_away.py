@@ -15,7 +15,7 @@ from postgres import Postgres, running
 from small_disk import fill, mounted
 from structlog.testing import capture_logs
 
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
@@ -85,8 +85,8 @@ def survives(
     for part in parts:
         submit(alone, part)
     alone.turn()
-    assert alone.findings[KEY].judgements["c"].state == "regressed"
-    assert judging.findings[KEY].judgements == alone.findings[KEY].judgements, "as if nothing had been"
+    assert alone.findings[KEY]["c"].result.state == "regressed"
+    assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result, "as if nothing had been"
 
 
 # Its disk --------------------------------------------------------------------------------------------------------

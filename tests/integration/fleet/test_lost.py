@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from postgres import Postgres, running
 
-from infercanary.exporter.judging.ownership import Finding
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.findings import Finding
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.result import Result
 from infercanary.store.store import Store, open_store
 from tests.integration.fleet.world import (
@@ -45,7 +45,7 @@ def undisturbed(store: Store) -> Result:
     for start, samples in store.generations(KEY, "c"):
         alone._store.take(start, samples)
     alone._act(alone._store, {(KEY, "c"): set()})
-    return alone.findings[KEY].judgements["c"]
+    return alone.findings[KEY]["c"].result
 
 
 @pytest.mark.takes(30)

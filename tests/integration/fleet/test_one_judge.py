@@ -13,15 +13,21 @@ from postgres import Postgres
 from slow_network import Proxy
 from structlog.testing import capture_logs
 
-from infercanary.exporter.judging import ownership, thread
-from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
+from infercanary.exporter.judging import ownership, worker
+from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.ownership import PRIORS
+from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
 from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
 from tests.integration.fleet.world import location
+
+
+def results(findings: Findings) -> dict[str, tuple[object, ...]]:
+    """What must be equal whoever judges."""
+    return {name: (each.result, each.sentence, each.drifts, each.measures) for name, each in findings.items()}
 
 
 def test_what_cannot_be_stored_now_is_stored_later(postgres: Postgres, judges: ExitStack) -> None:
@@ -53,7 +59,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
         submit(alone, part)
     alone.turn()
     expected = alone.findings
-    states = {key.name: found.judgements["c"].state for key, found in expected.items()}
+    states = {key.name: found["c"].result.state for key, found in expected.items()}
     assert states["much-slower"] == states["slower"] == "regressed" and states["alone"] == "no_baseline"
 
     url = postgres.database()
@@ -85,12 +91,10 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
     fresh = judge(judges, url, "host-5")
     fresh.turn()
     for service, found in expected.items():
-        now = fresh.findings[service]
-        assert now.judgements == found.judgements, service
-        assert (now.sentences, now.drifts, now.measures) == (found.sentences, found.drifts, found.measures)
+        assert results(fresh.findings[service]) == results(found), service
         for exporter in exporters.values():
             if service in exporter.ownership.held:
-                assert exporter.findings[service].judgements["c"].state == found.judgements["c"].state
+                assert exporter.findings[service]["c"].result.state == found["c"].result.state
 
 
 def test_a_partition_costs_nothing_and_ends_with_one_judge(
@@ -131,7 +135,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     for part in parts:
         submit(alone, part)
     alone.turn()
-    assert other.findings[key].judgements == alone.findings[key].judgements
+    assert results(other.findings[key]) == results(alone.findings[key])
     assert postgres.sql("SELECT sum(taken) FROM series", url) == str(sum(len(part.runs) for part in parts))
 
 
@@ -149,11 +153,11 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(
     elsewhere.turn()
     assert elsewhere.findings == {} and not elsewhere.ownership.running(key)
     elsewhere.ownership.ask(key)
-    monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
+    monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     for _ in range(3):  # at each of which it also forgets what it need not know
         elsewhere.turn()
-    assert elsewhere.findings[key].judgements == own.findings[key].judgements
-    assert elsewhere.findings[key].sides == own.findings[key].sides
+    assert results(elsewhere.findings[key]) == results(own.findings[key])
+    assert elsewhere.findings[key]["c"].sides == own.findings[key]["c"].sides
     running = elsewhere.ownership.running(key)
     assert [(start.container, start.image_id) for start in running] == [
         (f"slower-{n}", "sha256:2") for n in range(REPLICAS)
@@ -168,7 +172,7 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(
     assert elsewhere.ownership.running(key)
     postgres.sql("UPDATE lease SET expires = 0", url)
     elsewhere.turn()
-    assert elsewhere.findings[key].judgements and not elsewhere.ownership.running(key)
+    assert elsewhere.findings[key] and not elsewhere.ownership.running(key)
 
 
 def test_names_that_no_service_has_are_not_followed(postgres: Postgres, judges: ExitStack) -> None:
@@ -213,13 +217,13 @@ def test_what_an_older_version_found_is_dropped_with_one_warning_and_judged_anew
     assert [entry["canaries"] for entry in logs if "another version" in entry["event"]] == [len(judged)]
     assert {*alone.findings} == {*judged}
     for service, found in alone.findings.items():
-        assert here.findings[service].judgements == found.judgements
+        assert results(here.findings[service]) == results(found)
 
 
 def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: ExitStack) -> None:
     url = postgres.database()
     stores = [judges.enter_context(closing(open_store(url))) for _ in range(3)]
-    learns = [Learning() for _ in stores]
+    learns = [RestartPrior() for _ in stores]
     lessons = {ServiceKey("", f"s{number}"): Restarts(0.016 + 0.001 * number, 5.0) for number in range(10)}
     for number, (service, lesson) in enumerate(lessons.items()):
         learning, fleet = learns[number % 2], stores[number % 2].fleet
@@ -235,5 +239,5 @@ def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: E
     assert found is not None
     for learning, store in zip(learns, stores, strict=True):
         learning.read_again()
-        prior = learning.prior(store, None)
+        prior = learning.at(store, None)
         assert (prior.number, prior.sd) == (1, found.sd)

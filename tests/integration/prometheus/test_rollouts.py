@@ -14,13 +14,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
+from aiohttp.web import RouteDef
 
 from infercanary.contract.report import Family
 from infercanary.exporter import api
+from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.metrics import UPGRADE, VERDICT
 from infercanary.exporter.polled import INFO
-from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST
-from infercanary.judge.model import ServiceKey
+from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES, State
 
@@ -84,8 +85,8 @@ def test_argo_asks_the_api() -> None:
     found = metric("analysis-template")
     url = urlsplit(filled(found["provider"]["web"]["url"]))
     assert ("get", url.path) in {(route.method.lower(), route.path) for route in served()}
-    asked = api.question(parse_qsl(url.query, keep_blank_values=True))
-    assert asked == (ServiceKey("ml", "search"), "", ARGUMENTS["image"], None)
+    asked = api.parse(dict(parse_qsl(url.query, keep_blank_values=True)))
+    assert asked == Question(service="search", namespace="ml", image=ARGUMENTS["image"])
     assert found["provider"]["web"]["jsonPath"] == "{$.verdict}"
     passes, fails = found["successCondition"], found["failureCondition"]
     assert {word for word in WORST_FIRST if f'"{word}"' in passes} == PROMOTES
@@ -98,14 +99,14 @@ def test_flagger_asks_the_api() -> None:
     assert paths == {"rollback": "/api/v1/rollback", "confirm-promotion": "/api/v1/gate"}
     assert {("post", path) for path in paths.values()} < {(r.method.lower(), r.path) for r in served()}
     for hook in hooks.values():
-        asked = api.question([("namespace", "ml"), *hook["metadata"].items()])
-        assert asked.service == ("ml", "search")
+        asked = api.parse({"namespace": "ml", **hook["metadata"]})
+        assert (asked.namespace, asked.service) == ("ml", "search")
     annotation = '"infercanary.io/service": "search"'
     assert annotation in (DEPLOY / "flagger/canary.yaml").read_text()
 
 
-def served() -> list[Any]:
-    return [*api.routes]
+def served() -> list[RouteDef]:
+    return api.routes(lambda _: ServiceState(NOTHING, ()))
 
 
 # PromQL -----------------------------------------------------------------------------------------------------------

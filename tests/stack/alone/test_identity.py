@@ -16,7 +16,7 @@ import yaml
 from canaries import Begin, begun_in
 from harness import EXAMPLE, PROJECT, run
 
-from infercanary.exporter.judging.findings import NOTHING
+from infercanary.exporter.judging.findings import judge_canary
 from infercanary.judge.drift import Drift
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Start, kept
@@ -90,8 +90,8 @@ class Service:
         return found, words
 
     def drifted(self) -> Drift:
-        findings = NOTHING.judged("net", identified(self._starts), [], SHORT)
-        drift = findings.drifts["net", "net"]
+        finding = judge_canary("net", None, identified(self._starts), [], SHORT)
+        drift = finding.drifts["net"]
         print(drift, *([round(s.median or 0.0, 4) for s in start.samples] for start in self._starts))
         return drift
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from infercanary.exporter.judging.action import NextAction, SeenStart, View, next_action, seen_now
+from infercanary.exporter.judging.schedule import NextAction, SeenStart, View, next_action, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Result

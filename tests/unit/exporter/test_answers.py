@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from infercanary.exporter.judging.answers import PastVerdict, record
+from infercanary.exporter.judging.past_verdicts import PastVerdict, record
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
 from infercanary.pages.sentence import sentence

@@ -14,7 +14,7 @@ from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import ALLOWED, Account
 from infercanary.exporter.polled import PolledProbe
 

@@ -13,7 +13,7 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, ServiceKey, kept
 from infercanary.judge.origin import Origin

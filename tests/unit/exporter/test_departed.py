@@ -9,7 +9,7 @@ from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.departed import KEPT_SECONDS, Departed, Gone
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import ServiceKey
 
 A, B = ServiceKey("", "a"), ServiceKey("", "b")

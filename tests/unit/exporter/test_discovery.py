@@ -1,69 +1,16 @@
-"""The discoveries that there are, and how a new one is added: by one file."""
+"""The discoveries of the exporter."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from infercanary.command.settings import UsageError
-from infercanary.exporter import discovery
 from infercanary.exporter.app import Exporter
-from infercanary.exporter.config import check, file_type
-from infercanary.exporter.discovery import base
+from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.discovery.base import Container, DiscoveryKind, Reloadable, register, registered
+from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticDiscovery, StaticProbe
-
-NEW_DISCOVERY = """
-from typing import Any
-
-import msgspec
-
-from infercanary.command.settings import UsageError
-from infercanary.exporter.discovery.base import Container, DiscoveryKind, register
-
-
-class NomadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    jobs: tuple[str, ...] = ()
-
-
-class NomadDiscovery:
-    source = "Nomad"
-    up = False
-    tried = True
-
-    def __init__(self, settings: NomadSettings, changed: Any) -> None:
-        self.containers = [Container(service="nomad", name=job, url="http://10.0.0.1:9798") for job in settings.jobs]
-
-    def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def families(self) -> list[Any]:
-        return []
-
-
-def check(settings: NomadSettings, limits: Any, place: str) -> None:
-    if "" in settings.jobs:
-        raise UsageError(f"{place}.jobs: a job has no name; give it one")
-
-
-register(
-    DiscoveryKind(
-        key="nomad", settings=NomadSettings, default=NomadSettings(), create=NomadDiscovery, check=check
-    )
-)
-"""
-
-
-@pytest.fixture
-def nomad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A discovery whose only trace is its file."""
-    (tmp_path / "nomad.py").write_text(NEW_DISCOVERY)
-    monkeypatch.setattr(base, "_registered", {kind.key: kind for kind in registered()})
-    monkeypatch.setattr(discovery, "__path__", [*discovery.__path__, str(tmp_path)])
-    sys.modules.pop("infercanary.exporter.discovery.nomad", None)
 
 
 def config_file(tmp_path: Path, text: str) -> Path:
@@ -78,29 +25,6 @@ def test_docker_and_the_list_are_discoveries_like_any_other() -> None:
     assert keys.index("docker") < keys.index("probes"), (
         "an entry of the list counts more than what Docker finds"
     )
-
-
-@pytest.mark.usefixtures("nomad")
-def test_a_new_discovery_takes_one_file(tmp_path: Path) -> None:
-    path = config_file(tmp_path, "docker: {enabled: false}\nnomad: {jobs: [search]}")
-    exporter = Exporter(check(path), path)
-    assert [*exporter.discoveries] == ["nomad", "probes"]
-    [found] = exporter.discoveries["nomad"].containers
-    assert (found.service, found.name) == ("nomad", "search")
-
-
-@pytest.mark.usefixtures("nomad")
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("nomad: {job: x}", "nomad: unknown key `job`; did you mean `jobs`. known keys: jobs"),
-        ("nomad: {jobs: ['']}", "nomad.jobs: a job has no name"),
-        ("nomads: {}", "unknown key `nomads`; did you mean `nomad`. known keys: listen"),
-    ],
-)
-def test_the_settings_of_a_new_discovery_are_checked(tmp_path: Path, text: str, line: str) -> None:
-    with pytest.raises(UsageError, match=line.replace("`", ".")):
-        check(config_file(tmp_path, text))
 
 
 def test_a_key_belongs_to_one_discovery() -> None:
@@ -120,5 +44,5 @@ def test_the_list_can_be_replaced_while_running_and_docker_cannot(tmp_path: Path
 
 
 def test_a_discovery_that_is_off_is_not_made() -> None:
-    config = file_type()(docker={kind.key: kind for kind in registered()}["docker"].settings(enabled=False))  # type: ignore[call-arg]
+    config = ExporterConfig(docker=DockerSettings(enabled=False))
     assert [*map(type, Exporter(config, None).discoveries.values())] == [StaticDiscovery]

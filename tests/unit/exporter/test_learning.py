@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
+from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
@@ -12,8 +12,8 @@ from infercanary.store.store import open_store
 HOUR = LEARN_SECONDS
 
 
-def taught(sd: float, services: int = 10) -> Learning:
-    learning = Learning()
+def taught(sd: float, services: int = 10) -> RestartPrior:
+    learning = RestartPrior()
     for number in range(services):
         learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(sd * (0.8 + 0.04 * number), 5.0))
     return learning
@@ -22,27 +22,27 @@ def taught(sd: float, services: int = 10) -> Learning:
 def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     store = open_store(tmp_path / "judge.sqlite")
     learning = taught(0.02)
-    assert learning.prior(store, 0.0).number == 0
+    assert learning.at(store, 0.0).number == 0
     learning.learn(store, 10.0)
-    assert learning.prior(store, 100.0).number == 0, "not all services were judged yet"
+    assert learning.at(store, 100.0).number == 0, "not all services were judged yet"
     learning.learn(store, 10.0 + HOUR)
-    first = learning.prior(store, None)
+    first = learning.at(store, None)
     assert first.number == 1
-    assert learning.prior(store, HOUR).number == 0 and learning.prior(store, 2 * HOUR) == first
+    assert learning.at(store, HOUR).number == 0 and learning.at(store, 2 * HOUR) == first
     learning.learn(store, 20.0 + 2 * HOUR)
-    assert learning.prior(store, None) == first, "nothing changed"
+    assert learning.at(store, None) == first, "nothing changed"
     for number in range(10):
         learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(0.005, 5.0))
     learning.learn(store, 30.0 + 3 * HOUR)
-    assert learning.prior(store, None).number == 2
-    assert learning.prior(store, None).sd < first.sd / 2
+    assert learning.at(store, None).number == 2
+    assert learning.at(store, None).sd < first.sd / 2
     store.close()
-    again, store = Learning(), open_store(tmp_path / "judge.sqlite")
-    assert again.prior(store, 2 * HOUR) == first
-    assert again.prior(store, 9 * HOUR).number == 2
+    again, store = RestartPrior(), open_store(tmp_path / "judge.sqlite")
+    assert again.at(store, 2 * HOUR) == first
+    assert again.at(store, 9 * HOUR).number == 2
     again.learn(store, 9 * HOUR)
     again.learn(store, 11 * HOUR)
-    assert again.prior(store, None).number == 2, "nobody has taught it anything yet"
+    assert again.at(store, None).number == 2, "nobody has taught it anything yet"
     store.close()
 
 
@@ -52,20 +52,20 @@ def test_too_few_services_leave_the_policys_own() -> None:
     learning.teach((ServiceKey("", "s0"), "other"), Restarts(0.02, 5.0))
     for hour in range(4):
         learning.learn(store, hour * HOUR)
-    assert learning.prior(store, None).number == 0, "canaries of one service are one service"
+    assert learning.at(store, None).number == 0, "canaries of one service are one service"
     learning = taught(0.02)
     learning.teach((ServiceKey("", "s0"), "c"), None)
     learning.forget({(ServiceKey("", f"s{number}"), "c") for number in range(5)})
     for hour in range(4):
         learning.learn(store, hour * HOUR)
-    assert learning.prior(store, None).number == 0
+    assert learning.at(store, None).number == 0
     store.close()
 
 
 def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
     store = open_store(None)
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
-    assert Learning().prior(store, None).number == 0
+    assert RestartPrior().at(store, None).number == 0
     learning = taught(0.02)
     learning.learn(store, 0.0)
     learning.learn(store, 2 * HOUR)
@@ -73,5 +73,5 @@ def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
     store.take(g, [Sample(0, "c", 0.0, "ok", 0.02)])
     for day in range(200):
         store.thin(86_400.0 * day)
-    assert Learning().prior(store, None).number == 1
+    assert RestartPrior().at(store, None).number == 1
     store.close()

@@ -18,8 +18,7 @@ from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition, Lines, write
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import (
     BASE_BYTES,
     PROBE_BYTES,
@@ -31,6 +30,7 @@ from infercanary.exporter.limits import (
 )
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.verdict import Judge
+from tests.results import findings_of
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
@@ -139,12 +139,12 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
 
     assert await shown() == 100
     judgement = Judge().verdict([], [], "model")
-    judging.findings[probe.container.service_key] = Findings(
+    judging.findings[probe.container.service_key] = findings_of(
         judgements={f"{n}": judgement for n in range(20)}
     )
     assert 200 < await shown() <= 600
     assert not probe.account.exceeded
-    judging.findings[probe.container.service_key] = Findings(
+    judging.findings[probe.container.service_key] = findings_of(
         judgements={f"{n}": judgement for n in range(200)}
     )
     assert await shown() <= 600

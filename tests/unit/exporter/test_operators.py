@@ -14,8 +14,7 @@ from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging import metrics
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
@@ -24,7 +23,7 @@ from infercanary.judge.operators import MOST, Operators, OperatorShift
 from infercanary.judge.profiles import FIRST, KEPT, merged, of_runs, pack, unpacked
 from infercanary.judge.result import Causes, Result, State
 from infercanary.pages.from_result import verdict_document
-from tests.results import upgraded
+from tests.results import findings_of, upgraded
 
 S = ServiceKey("", "s")
 
@@ -62,13 +61,13 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
         judging.submit(generation(boot, image, of), [], of)
     judging.turn()
     found = judging.findings[S]
-    assert found.judgements["c"].state == "regressed"
-    assert "conv2d 18 → 38 ms (100 % of the change)" in found.sentences["c"]
+    assert found["c"].result.state == "regressed"
+    assert "conv2d 18 → 38 ms (100 % of the change)" in found["c"].sentence
     [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
     [point] = family.points
     assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
     [table] = [
-        each for each in verdict_document(found.judgements["c"], found.sentences["c"], {}).tables if each.rows
+        each for each in verdict_document(found["c"].result, found["c"].sentence, {}).tables if each.rows
     ]
     assert {"aten::conv2d", "18 ms", "38 ms"} <= {*table.rows[0]}
 
@@ -80,11 +79,11 @@ def test_a_profile_that_comes_after_the_verdict_is_named_when_it_comes() -> None
     late = [msgspec.structs.replace(run, profile=None) for run in runs(192, 0.04)]
     judging.submit(generation("b2", "sha256:2", late), [], late)
     judging.turn()
-    assert "conv2d" not in judging.findings[S].sentences["c"]
+    assert "conv2d" not in judging.findings[S]["c"].sentence
     again = runs(2, 0.04)
     judging.submit(generation("b2", "sha256:2", again), [], again)
     judging.turn()
-    assert "conv2d 18 → 38 ms" in judging.findings[S].sentences["c"]
+    assert "conv2d 18 → 38 ms" in judging.findings[S]["c"].sentence
 
 
 def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
@@ -92,7 +91,7 @@ def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
 
     def points(state: State, of: Operators | None) -> int:
         result = upgraded(state, causes=Causes(operators=of))
-        found = Findings(judgements={"c": result}, sentences={"c": ""})
+        found = findings_of(judgements={"c": result}, sentences={"c": ""})
         [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
         return len(family.points)
 
@@ -115,7 +114,7 @@ def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
         causes = Causes(operators=Operators("explained", shifts))
         return upgraded(causes=causes)
 
-    found = Findings(judgements={name: result(name) for name in ("c", "d")}, sentences={})
+    found = findings_of(judgements={name: result(name) for name in ("c", "d")}, sentences={})
     [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
     assert len(family.points) == MOST
     assert all(len(text.encode()) <= 120 for point in family.points for text in point.labels)
@@ -142,7 +141,9 @@ def test_a_drifts_operators_are_in_the_alert() -> None:
     drift = Drift(shift=0.5, onset=1.0, operators=Operators("explained", (shift,)))
     [family] = [
         each
-        for each in metrics.families(Findings(drifts={("a", "c"): drift}), "a")
+        for each in metrics.families(
+            findings_of({"c": Result(state="no_baseline")}, drifts={"c": {"a": drift}}), "a"
+        )
         if each.name == metrics.DRIFT_INFO.name
     ]
     [point] = family.points

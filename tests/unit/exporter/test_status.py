@@ -19,10 +19,9 @@ from infercanary.exporter import status
 from infercanary.exporter.canaries import ReportedCanaries, reported_canaries
 from infercanary.exporter.departed import Gone
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.history import History, RunSummary, baseline
-from infercanary.exporter.judging.answers import PastVerdict
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.sides import Sides
+from infercanary.exporter.history import History, RunSummary
+from infercanary.exporter.judging.findings import Findings, Sides
+from infercanary.exporter.judging.past_verdicts import PastVerdict
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
@@ -30,6 +29,7 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
+from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
 from tests.results import upgraded
 from tests.status_pages import URL, found, healthy, page, runs
@@ -53,7 +53,7 @@ def states(state: str, detail: str, canary: str = "resnet") -> ReportedCanaries:
 
 
 def drifted(shift: float, replica: str = "search-1") -> Findings:
-    return found(name=replica, drifts={(replica, "resnet"): Drift(shift=shift, onset=time.time() - 7200)})
+    return found(name=replica, drifts={"resnet": {replica: Drift(shift=shift, onset=time.time() - 7200)}})
 
 
 def failed(outcome: Outcome) -> History:
@@ -73,7 +73,6 @@ STATES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "resnet is out of memory: CUDA",
     ),
     ("killed", {}, "failing", "killed for memory", "killed for memory 2 times, last 60 s ago with search:1"),
-    ("raised", {"history": failed("raised")}, "failing", "with a failed last run", "last run raised: boom"),
     (
         "regressed", {"findings": found(upgraded("regressed"))}, "failing", "regressed since an upgrade",
         "regressed +10.0 % [+8.0, +12.0]",
@@ -86,12 +85,9 @@ STATES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "drifted", {"findings": drifted(0.1)}, "failing", "drifted without an upgrade",
         "drifted +10.0 % from the first day of this image, with no upgrade since 2 h ago",
     ),
-    ("lost", {"runs_lost": 7}, "up", "up, with lost runs", "7 runs lost"),
+    ("lost", {"runs_lost": 7}, "up", "up", "7 runs lost"),
+    ("raised", {"history": failed("raised")}, "up", "up", "last run raised: boom"),
     ("busy", {"history": failed("busy")}, "up", "up", "last run busy"),
-    (
-        "renamed after a failure", {"history": failed("raised"), "reported": states("steady", "", "classify")},
-        "up", "up", "last run raised",
-    ),
     ("faster", {"findings": drifted(-0.1)}, "up", "up", "drifted -10.0 %"),
     ("improved", {"findings": found(upgraded("improved", -0.1))}, "up", "up", "improved -10.0 %"),
     (
@@ -200,12 +196,12 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
         with_verdict(upgraded(causes=Causes(operators=CONV))), ["Evidence", "10 ms 20 ms"], [],
     ),
     "operators of a drift": (
-        with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(shift=0.5, onset=1.0, operators=CONV)}),
+        with_verdict(upgraded(), drifts={"resnet": {"search-1": Drift(shift=0.5, onset=1.0, operators=CONV)}}),
         ["no upgrade; conv2d 10 → 20 ms (100 % of the change)", "10 ms 20 ms"], [],
     ),
     "causes of a drift": (
-        with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(
-            shift=0.5, onset=1.0, host=Part(0.02, 0.01, 0.03), changes=(Change("torch", "2.7", "2.8"),))}),
+        with_verdict(upgraded(), drifts={"resnet": {"search-1": Drift(
+            shift=0.5, onset=1.0, host=Part(0.02, 0.01, 0.03), changes=(Change("torch", "2.7", "2.8"),))}}),
         ["with no upgrade; host +2.0 %; since that day torch 2.7 → 2.8"], [],
     ),
     "measures": (
@@ -213,7 +209,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
         ["throughput at batch 8 regressed -20.0 % [-25.0, -15.0]; energy settling"], [],
     ),
     "drift outside of operators": (
-        with_verdict(upgraded(), drifts={("search-1", "resnet"): Drift(shift=0.5, onset=1.0, operators=OUTSIDE)}),
+        with_verdict(upgraded(), drifts={"resnet": {"search-1": Drift(shift=0.5, onset=1.0, operators=OUTSIDE)}}),
         ["no upgrade; no operator explains it since"], [],
     ),
     "earlier upgrade": (
@@ -247,9 +243,9 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     ),
     "no upgrade": (
         with_verdict(ALONE, **NEW),
-        ["no upgrade yet", "baseline 11 of 24 runs, with those of earlier starts and other replicas"], ["upgraded"],
+        ["no upgrade yet", "baseline 11 of 24 runs"], ["upgraded"],
     ),
-    "after a failure": (failing(), ["resnet 20.08 ms min 19.88 ms", "last run raised: boom"], []),
+    "after a failure": (failing(), ["resnet 20.08 ms min 19.88 ms", "last run raised"], []),
     "not judged": (healthy(), ["not judged yet: 3 runs of this start"], []),
     # Before the first run; a hostile probe has other labels and other kinds.
     "opening": (
@@ -305,8 +301,7 @@ def test_a_failing_canary_has_its_detail_once() -> None:
 def test_above_the_cards() -> None:
     gone = {("test", "search", "search-5c4-a/server"): (1, 1.0, "app:1")}
     left = [Gone(ServiceKey("", "<b>"), "search-1", 300.0)]
-    address = "https://me:secret@alerts.example/a?b=1&c"
-    text = page([], troubles=["<the store> fails"], ended=gone, left=left, alertmanager=address)
+    text = page([], troubles=["<the store> fails"], ended=gone, left=left)
     above, _, main = text.partition("<main>")
     for expected in (
         "&lt;the store&gt; fails",
@@ -314,10 +309,7 @@ def test_above_the_cards() -> None:
         "&lt;b&gt;: its last container, search-1, ended 5 min ago. A service that was stopped sends no alert.",
     ):
         assert expected in words(above)
-    [alerts] = re.findall(r'<a href="([^"]*)"[^>]*>alerts</a>', above)
-    assert alerts.endswith("alerts.example/a?b=1&amp;c") and "secret" not in alerts
-    assert "No canaries yet" in main and ">alerts</a>" not in page([])
-    assert '<a href="/alerts/"' in page([], alertmanager="/alerts/")
+    assert "No canaries yet" in main
 
 
 def test_a_label_without_enable_is_a_card_and_no_alert() -> None:
@@ -350,19 +342,14 @@ def test_a_fault_with_one_card_costs_no_other(where: str, monkeypatch: pytest.Mo
     assert [(line["container"], line["log_level"]) for line in lines] == [("evil", "error")]
 
 
-async def test_others_have_their_turn_between_two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "_TURN_SECONDS", 0.0)
+async def test_others_have_their_turn_between_two_cards() -> None:
+    rendering = asyncio.create_task(
+        status.page([healthy(f"s-{n}") for n in range(10)], {}, LIVE, version="1", troubles=(), left=())
+    )
     turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await status.page([healthy(f"s-{n}") for n in range(10)], version="1")
-    counting.cancel()
+    while not rendering.done():
+        turns += 1
+        await asyncio.sleep(0)
     assert turns >= 10
 
 
@@ -386,30 +373,12 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
         )
     whole = page(probes[:1])
     assert "and 72 more</p>" in whole or "more canaries" in whole, "what is left out is counted"
-    assert len(whole) < 400_000
+    assert len(whole) < 450_000
     monkeypatch.setattr(status, "_PAGE", 0)
     small = page(probes)
     assert len(small) < 10 * 35_000
     for what in ("more canaries", "more failing canaries", "more</p>"):
         assert len(re.findall(rf"and \d+ {what}", small)) == len(probes)
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        (runs(0), "baseline 0 of 24 runs"),
-        (runs(1), "baseline 1 of 24 runs"),
-        (runs(11), "baseline 11 of 24 runs, about 2 min left"),
-        (runs(20), "baseline 20 of 24 runs, about 40 s left"),
-        (runs(24), "baseline complete: 24 runs or more; an upgrade can be judged"),
-        (
-            [*runs(2), *[RunSummary("resnet", 5.0, "raised", "", None, None, None)] * 30],
-            "baseline 2 of 24 runs, about",
-        ),
-    ],
-)
-def test_how_far_the_baseline_is(known: list[RunSummary], expected: str) -> None:
-    assert baseline(known).startswith(expected)
 
 
 @pytest.mark.parametrize(

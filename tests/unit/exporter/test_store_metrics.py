@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.judging.worker import Judging
 from infercanary.store.sqlite import SqliteDatabase
 
 SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"

@@ -6,15 +6,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from infercanary.contract.report import Family
 from infercanary.exporter.expose import write
 from infercanary.exporter.judging import metrics
-from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.judging.sides import Sides
+from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Changed
 from infercanary.judge.result import STATES, Causes, Change, Looks, Result, State
 from infercanary.judge.verdict import Trial
 from infercanary.pages.sentence import SENTENCE_BYTES, sentence
-from tests.results import upgraded
+from tests.results import findings_of, upgraded
 
 Points = dict[tuple[str, ...], object]
 
@@ -40,7 +39,7 @@ def shown(found: Findings, name: str) -> Points:
 
 
 def of(result: Result) -> Findings:
-    return Findings(judgements={"c": result}, sentences={"c": sentence(result)})
+    return findings_of(judgements={"c": result}, sentences={"c": sentence(result)})
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def of(result: Result) -> Findings:
     ],
 )
 def test_the_latency_and_the_other_measures_are_told_apart_by_a_label(name: str, points: Points) -> None:
-    found = Findings(
+    found = findings_of(
         judgements={"c": LATENCY}, sentences={"c": "same"}, measures={"c": MEASURES}, trials={"c": TRIALS}
     )
     assert shown(found, name) == points
@@ -107,7 +106,7 @@ CHANGES = (Change("cpu_quota", "4", "2"), Change("memory_limit", "8 GiB", "4 GiB
     ],
 )
 def test_a_drift_of_this_container(drift: Drift, ratio: Points, words: set[tuple[str, ...]]) -> None:
-    found = Findings(drifts={("a", "c"): drift, ("b", "c"): Drift(shift=9.0)})
+    found = findings_of({"c": Result(state="no_baseline")}, drifts={"c": {"a": drift, "b": Drift(shift=9.0)}})
     assert shown(found, "drift_ratio") == ratio
     assert shown(found, "drift_info").keys() == words
 
@@ -119,7 +118,7 @@ def test_a_drift_of_this_container(drift: Drift, ratio: Points, words: set[tuple
 def test_an_upgrade_with_what_it_exchanged_and_who_runs_it(changed: Changed, count: int, named: str) -> None:
     result = upgraded(changed=changed)
     new = frozenset((f"s-{i}", f"boot-{i}") for i in range(count))
-    found = Findings(judgements={"c": result}, sides={"c": Sides(new=new)})
+    found = findings_of(judgements={"c": result}, sides={"c": Sides(new=new)})
     assert [*shown(found, "upgrade_info")] == [("c", "search:1", "search:2", changed, named)]
     assert {labels[2] for labels in shown(found, "shift_cause")} == {changed}
 
@@ -155,7 +154,7 @@ def test_where_a_change_grew_is_shown_where_there_is_one(state: State, is_shown:
         bottlenecks={"compute": 1.2, "scheduling": -0.2},
         controls={"cpu_spin": 0.12},
     )
-    found = Findings(judgements={"c": upgraded(state, causes=causes)})
+    found = findings_of(judgements={"c": upgraded(state, causes=causes)})
     for name, values in (
         ("phase", causes.phases),
         ("bottleneck", causes.bottlenecks),

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from infercanary.exporter.judging.findings import NOTHING
+from infercanary.exporter.judging.findings import judge_canary
 from infercanary.exporter.rollout import is_named
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified, image_name, redrawn
@@ -279,7 +279,7 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
         for n, image in enumerate(["one"] * 6 + ["two"] * 2)
     ]
     assert not trials(twice)[twice[-1].boot].called, "an earlier image is no baseline"
-    shifts = [NOTHING.judged("c", each, [], LIVE).drifts["a", "c"].shift for each in (starts, same)]
+    shifts = [judge_canary("c", None, each, [], LIVE).drifts["a"].shift for each in (starts, same)]
     assert shifts == [None, 0.0], "starts of the same work are one series, and 48 blocks are enough"
 
 
@@ -289,9 +289,9 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it() -> None:
         return start(f"a:{image}/1/s1*{runs}", at, seconds, limits)
 
     starts = [limited(0.0, "4", "one", 720, 0.02), limited(30 * HOUR, "2", "one", 300, 0.04)]
-    found = NOTHING.judged("c", starts, [], LIVE)
-    assert found.judgements["c"].state == "no_baseline" and found.judgements["c"].upgraded_at is None
-    drift = found.drifts["a", "c"]
+    found = judge_canary("c", None, starts, [], LIVE)
+    assert found.result.state == "no_baseline" and found.result.upgraded_at is None
+    drift = found.drifts["a"]
     assert drift.shift == pytest.approx(1.0, abs=0.05)
     changes = Change("cpu_quota", "4", "2"), Change("env_OMP_NUM_THREADS", "4", "2")
     assert drift.changes == changes

@@ -19,7 +19,7 @@ from infercanary.contract.measures import (
     THROUGHPUT,
     throughput_of,
 )
-from infercanary.exporter.judging.findings import NOTHING
+from infercanary.exporter.judging.findings import judge_canary
 from infercanary.judge.measures import Measures, MeasureVerdict, measured
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import FILES, LIVE
@@ -338,9 +338,9 @@ def test_a_users_numbers_hold_for_the_spread() -> None:
 
 def test_the_sentence_on_the_latency_names_the_spread() -> None:
     starts = shaken(2.0)
-    found = NOTHING.judged("c", [*starts[:-2], *(start.first(48) for start in starts[-2:])], [], LIVE)
-    assert found.judgements["c"].state not in CHANGED
-    assert "run-to-run spread regressed +" in found.sentences["c"]
+    found = judge_canary("c", None, [*starts[:-2], *(start.first(48) for start in starts[-2:])], [], LIVE)
+    assert found.result.state not in CHANGED
+    assert "run-to-run spread regressed +" in found.sentence
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:

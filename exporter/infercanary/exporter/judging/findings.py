@@ -39,7 +39,10 @@ class Sides(NamedTuple):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Finding on one canary. The store keeps it: new fields have a default, and one whose type changes gets another name."""
+    """Finding on one canary, as the store keeps it.
+
+    A new field has a default, and a field whose type changes gets another name.
+    """
 
     result: Result
     sentence: str
@@ -138,7 +141,8 @@ def _sides(starts: Sequence[Start]) -> Sides:
     running = [start for start in newest.values() if not start.generation.ended_at]
     upgrade = select(starts).upgrade
     new, old = (
-        {start.identity for start in side} for side in ((upgrade.after, upgrade.before) if upgrade else ((), ()))
+        {start.identity for start in side}
+        for side in ((upgrade.after, upgrade.before) if upgrade else ((), ()))
     )
     return Sides(
         new=frozenset(start.boot for start in running if start.identity in new),

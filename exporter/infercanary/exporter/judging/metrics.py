@@ -13,7 +13,7 @@ from infercanary.contract.profile import bounded
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.contract.vocabulary import CAUSES
-from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.findings import Finding, Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import MOST
@@ -323,22 +323,20 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
     Returns:
         Families, also those without points.
     """
-    if not publishes:
-        found = Findings(drifts=found.drifts)
-    judgements = found.judgements
+    judgements = {c: each.result for c, each in found.items()} if publishes else {}
     upgraded = {c: j for c, j in judgements.items() if j.upgraded_at}
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     drifts: dict[tuple[str, ...], Drift] = {
-        (c,): drift for (name, c), drift in found.drifts.items() if name == container
+        (c,): drift for c, each in found.items() if (drift := each.drifts.get(container)) is not None
     }
     measures: dict[tuple[str, ...], MeasureVerdict] = {
-        (c, name): v for c, known in found.measures.items() for name, v in known.items()
+        (c, name): v for c in judgements for name, v in found[c].measures.items()
     }
     both: dict[tuple[str, ...], Result | MeasureVerdict] = {
         **{(c, LATENCY): j for c, j in judgements.items()},
         **measures,
     }
-    sentences = {(c, LATENCY): label_text(words) for c, words in found.sentences.items()} | {
+    sentences = {(c, LATENCY): label_text(found[c].sentence) for c in judgements} | {
         key: measure_words(key[1], v) for key, v in measures.items() if v.state in CHANGED
     }
     shifts = {metric: _values(both, value) for metric, value in _OF_BOTH.items()}
@@ -352,7 +350,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
         VERDICT_INFO.family({(*key, words): 1.0 for key, words in sentences.items()}),
         UPGRADE.family(
             {
-                (c, j.baseline_image, j.candidate_image, j.changed, _new_containers(found, c)): 1.0
+                (c, j.baseline_image, j.candidate_image, j.changed, _new_containers(found[c])): 1.0
                 for c, j in upgraded.items()
             }
         ),
@@ -393,10 +391,8 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
                 if d.shift and (words := _changes(d))
             }
         ),
-        TRIED.family({(c,): float(len(tried)) for c, tried in found.trials.items()}),
-        ALARMS.family(
-            {(c,): float(sum(t.called for t in tried.values())) for c, tried in found.trials.items()}
-        ),
+        TRIED.family({(c,): float(len(found[c].trials)) for c in judgements}),
+        ALARMS.family({(c,): float(sum(t.called for t in found[c].trials.values())) for c in judgements}),
     ]
 
 
@@ -407,10 +403,9 @@ def _values(
     return {key: x for key, each in found.items() if (x := value(each)) is not None}
 
 
-def _new_containers(found: Findings, canary: str) -> str:
+def _new_containers(finding: Finding) -> str:
     """The containers that run what the verdict is about; of many that there are: each name would be a new series."""
-    side = found.sides.get(canary)
-    names = sorted({container for container, _ in side.new}) if side is not None else []
+    names = sorted({container for container, _ in finding.sides.new})
     return label_text(", ".join(names) if len(names) <= _NAMED else f"more than {_NAMED} containers")
 
 

@@ -18,7 +18,9 @@ from infercanary.store.store import Store
 log = structlog.get_logger(__name__)
 
 _KIND = "verdict"
-_SHOWN = 16  # the page shows eight upgrades and the last one, which may have measures; each takes 2 KB and more
+_SHOWN = (
+    16  # the page shows eight upgrades and the last one, which may have measures; each takes 2 KB and more
+)
 _OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})
 
 

@@ -15,7 +15,7 @@ from infercanary.judge.model import Generation, ServiceKey
 
 _encoder = msgspec.msgpack.Encoder()
 _START_BYTES, _RUN_BYTES = 2_000, 600  # of objects, beside what they hold
-_EXPANDED = 4  # bytes of an object in memory for each that it has encoded
+_EXPANDED = 3  # bytes of an object in memory for each that it has encoded
 
 
 class StartReport(NamedTuple):

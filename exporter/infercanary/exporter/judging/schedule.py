@@ -104,7 +104,9 @@ class RemovedCanaries:
     """Canaries that were removed from their service: they do not run, while others of it do."""
 
     def __init__(self) -> None:
-        self._silent: dict[Canary, tuple[float, int]] = {}  # since when, and for how many turns of its service
+        self._silent: dict[
+            Canary, tuple[float, int]
+        ] = {}  # since when, and for how many turns of its service
 
     def note(self, ran: Collection[Canary], judged: Mapping[ServiceKey, Collection[str]]) -> None:
         """Note the canaries that ran since the last turn, of those that are ``judged`` (service → names)."""
@@ -127,4 +129,6 @@ class RemovedCanaries:
 
     def forget(self, known: Mapping[ServiceKey, Collection[str]]) -> None:
         """Forget all but the canaries that are known (service → names)."""
-        self._silent = {key: silent for key, silent in self._silent.items() if key[1] in known.get(key[0], ())}
+        self._silent = {
+            key: silent for key, silent in self._silent.items() if key[1] in known.get(key[0], ())
+        }

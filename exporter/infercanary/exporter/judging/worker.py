@@ -4,7 +4,7 @@ A report takes these steps:
 
 1. :meth:`Judging.submit` puts it into a bounded queue, from the event loop;
 2. once a second :meth:`Judging.turn` stores what is queued, in one transaction (:mod:`.intake`); of a store that
-   several exporters share it also reads what the others stored, for the services whose lease it has (:mod:`.ownership`);
+   several exporters share it also reads what the others stored for services whose lease it has (:mod:`.ownership`);
 3. :func:`.schedule.next_action` says for each canary that ran what is due: judge it, look at its drift, count, nothing;
 4. :func:`.findings.judge_canary` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.past_verdicts`);
@@ -408,9 +408,7 @@ class Judging:
         is_same = old is not None and old.upgraded_at == result.upgraded_at
         is_new = old is None or not is_same or old.state != result.state
         # Who reads the log at night must see that the host is blamed now, too.
-        is_moved = (
-            old is not None and result.state in CHANGED and old.causes.cause != result.causes.cause
-        )
+        is_moved = old is not None and result.state in CHANGED and old.causes.cause != result.causes.cause
         if is_new or is_moved:
             log.info("verdict", service=str(service), canary=canary, verdict=after.sentence)
         changed = changed_calls(before.measures if before is not None and is_same else {}, after.measures)
@@ -420,9 +418,7 @@ class Judging:
         if not is_new and not changed:
             return after
         over = (old, before.sentence) if old is not None and before is not None and not is_same else None
-        answers = record(
-            store, service, canary, result, after.sentence, time.time(), after.measures, over
-        )
+        answers = record(store, service, canary, result, after.sentence, time.time(), after.measures, over)
         return msgspec.structs.replace(after, answers=answers)
 
     def _keep(self, service: ServiceKey, canary: str, finding: Finding) -> None:
@@ -487,6 +483,8 @@ def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
         if family.name == COLD_START_METRIC and family.labels == ("canary", "step"):
             for point in family.points:
                 canary, step = point.labels
-                if step in COLD_START and isinstance(point.value, float) and point.value > 0:  # a divisor later
+                if (
+                    step in COLD_START and isinstance(point.value, float) and point.value > 0
+                ):  # a divisor later
                     found[canary][step] = point.value
     return dict(found)
