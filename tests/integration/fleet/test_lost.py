@@ -44,7 +44,8 @@ def undisturbed(store: Store) -> Result:
     assert alone._store is not None
     for start, samples in store.generations(KEY, "c"):
         alone._store.take(start, samples)
-    alone._act(alone._store, {(KEY, "c"): set()})
+    alone._due[KEY, "c"] = None
+    alone._act(alone._store)
     return alone.findings[KEY]["c"].result
 
 

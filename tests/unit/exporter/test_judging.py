@@ -285,7 +285,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     drifts: list[int] = []
     verdict, look = Judge.verdict, drift.detect
     monkeypatch.setattr(Judge, "verdict", lambda *given: judged.append(number) or verdict(*given))  # type: ignore[func-returns-value, has-type]
-    monkeypatch.setattr(drift, "detect", lambda *given: drifts.append(number) or look(*given))  # type: ignore[attr-defined, func-returns-value, has-type]
+    monkeypatch.setattr(drift, "detect", lambda *given: drifts.append(number) or look(*given))  # type: ignore[func-returns-value, has-type]
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()
@@ -396,7 +396,7 @@ def test_texts_count_as_what_they_take(wide: dict[str, object]) -> None:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.8 * taken < queue.size_of(held) < 3 * taken
+    assert 0.8 * taken < queue.size_of(held) < 5 * taken
 
 
 def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:

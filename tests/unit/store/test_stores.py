@@ -232,8 +232,8 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store: Store) -> None:
         taken = intake.take(store, reports)
     kept = {"a", "d"} | ({"zero\0"} if store.fleet is None else set())
     assert (taken.runs, taken.failures) == (2 * len(kept), 6 - len(kept))
-    assert taken.ran == {(SEARCH, CANARY): kept}
-    assert taken.found == {(SEARCH, "unknown"): (0, 1)}
+    assert taken.ran == {(SEARCH, CANARY)}
+    assert (taken.known, taken.left_out) == ({}, {(SEARCH, "unknown"): 1})
     assert {start.container for start in store.starts(SEARCH)} == kept
     assert count(store) == 2 * len(kept)
     refused = {log["container"]: log["exc_info"] for log in logs if log["event"] == "runs not stored"}

@@ -15,7 +15,7 @@ from infercanary.judge.model import Generation, ServiceKey
 
 _encoder = msgspec.msgpack.Encoder()
 _START_BYTES, _RUN_BYTES = 2_000, 600  # of objects, beside what they hold
-_EXPANDED = 3  # bytes of an object in memory for each that it has encoded
+_EXPANDED = 3.5  # bytes of numbers in memory for each that is encoded; of texts that is too many
 
 
 class StartReport(NamedTuple):
@@ -82,4 +82,4 @@ def size_of(report: StartReport) -> int:
     """Estimated bytes of a report in memory."""
     start = report.generation
     encoded = _encoder.encode((start.outputs, start.cold_start, report.runs))
-    return _START_BYTES + _RUN_BYTES * len(report.runs) + _EXPANDED * len(encoded)
+    return _START_BYTES + _RUN_BYTES * len(report.runs) + int(_EXPANDED * len(encoded))
