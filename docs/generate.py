@@ -41,7 +41,7 @@ from infercanary.contract.vocabulary import (
     TAGS,
 )
 from infercanary.doctor import rendering
-from infercanary.exporter import budget
+from infercanary.exporter import limits
 from infercanary.judge.model import Changed
 from infercanary.judge.operators import Kind as OperatorChange
 from infercanary.judge.policy import LIVE, Policy
@@ -135,7 +135,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("shift_control_ratio", "control"): tuple(CONTROLS),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
-    ("budget_exceeded_total", "budget"): budget.BUDGETS,
+    ("budget_exceeded_total", "budget"): limits.BUDGETS,
 }
 """Metric (without the prefix) and label → the values that it can have."""
 

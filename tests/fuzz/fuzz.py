@@ -28,7 +28,7 @@ from infercanary.client.fetch import PollError, fetch, open_session, read
 from infercanary.client.limits import Limits
 from infercanary.command.settings import UsageError
 from infercanary.compare import journal
-from infercanary.exporter import expose, guard
+from infercanary.exporter import expose, web
 from infercanary.exporter.config import check
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
@@ -58,7 +58,7 @@ def exporter_settings(data: bytes) -> None:
 
 def web_config(data: bytes) -> None:
     """web.yml."""
-    _settings(data, guard.Secured)
+    _settings(data, web.Secured)
 
 
 def _settings(data: bytes, load: Callable[[Path], object]) -> None:

@@ -17,11 +17,11 @@ from aiohttp import web
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
-from infercanary.exporter import guard, logs
+from infercanary.exporter import logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, place_of, remarks
-from infercanary.exporter.connections import OF_SERVER
 from infercanary.exporter.watch import WATCH
+from infercanary.exporter.web import SERVER_SETTINGS, Secured
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ def command(
     """
     given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
     config = check(path, given)
-    secured = guard.Secured(web_path)
+    secured = Secured(web_path)
     with listen_on(config.listen, place_of("listen", path, given)) as sock:
         logs.configure(log_format)
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -108,7 +108,7 @@ async def serve(
     config: ExporterConfig,
     path: Path | None,
     sock: socket.socket,
-    secured: guard.Secured,
+    secured: Secured,
     given: Mapping[str, object],
 ) -> ExitCode:
     """Run the exporter on a listening socket until SIGTERM, SIGINT or a fault of its own; SIGHUP reloads the config."""
@@ -132,7 +132,7 @@ async def serve(
         access_log=None,
         shutdown_timeout=_DRAIN_SECONDS,
         logger=connections.logger(),
-        **OF_SERVER,
+        **SERVER_SETTINGS,
     )
     await runner.setup()
     try:

@@ -21,19 +21,17 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
 from infercanary.exporter import (
     api,
-    connections,
     expose,
     polled,
     reload,
     runbooks,
     scrape,
     status,
-    totals,
     watch,
 )
+from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.discovery.kills import KillSource
@@ -45,6 +43,8 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.watch import WATCH, in_thread
+from infercanary.exporter.web import ANSWER_SECONDS, Connections
+from infercanary.exporter.web import METRICS as CONNECTION_METRICS
 from infercanary.judge.model import ServiceKey
 
 BUILD = Metric(
@@ -73,9 +73,9 @@ METRICS = (
         LINKS,
         LAG,
         *polled.METRICS,
-        *totals.METRICS,
+        *probe_limits.METRICS,
         *reload.METRICS,
-        *connections.METRICS,
+        *CONNECTION_METRICS,
         *watch.METRICS,
         *base.METRICS,
         *kills.METRICS,
@@ -122,15 +122,14 @@ class Exporter:
         }
         """By their key in the config, the lowest precedence first."""
         self.live = LiveConfig(config, path, self._reconfigure, given)
-        memory = totals.memory_limit()
-        most = totals.Ceilings.within(config.limits, memory)
+        memory = probe_limits.memory_limit()
+        most = probe_limits.Totals.within(config.limits, memory)
         self.judging = Judging(
             config.store,
             config.judge.policy(),
             config.host_name,
             most.queue_bytes,
             most.read_bytes,
-            most.known_bytes,
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
@@ -204,7 +203,7 @@ class Exporter:
             pieces = Pieces([self._page], len(self._page))
         sending = scrape.send(request, [pieces], "text/html; charset=utf-8")
         try:
-            return await asyncio.wait_for(sending, connections.ANSWER_SECONDS)
+            return await asyncio.wait_for(sending, ANSWER_SECONDS)
         except asyncio.TimeoutError:
             # A reader who names a longer time, as for a scrape, would keep a page that others do not see any more.
             raise ConnectionError("the page was not taken in time") from None

@@ -34,10 +34,10 @@ from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.limits import Shares
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
-from infercanary.exporter.totals import Shares
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
 
@@ -252,8 +252,6 @@ class Collector:
         now = time.monotonic()
         probe.account.spend("bytes", len(body), now)
         probe.account.spend("cpu_seconds", cpu_seconds, now)
-        judged = self.judging.charge(probe.container.service_key, probe.container.replica)
-        probe.account.spend("judge_seconds", judged, now)
         known, left_out = self.judging.found(probe.container.service_key, probe.container.replica)
         probe.runs_collected += known
         probe.runs_left_out += left_out
@@ -265,7 +263,7 @@ class Collector:
             accepted = msgspec.structs.replace(accepted, environment=probe.environment)
         # Where the clock was set back, what comes now is of the server that it watches.
         probe.since = min(probe.since, time.time())
-        names = probe.canaries.affordable({run.canary for run in accepted.runs}, probe.account, now)
+        names = probe.account.affordable_canaries({run.canary for run in accepted.runs}, now)
         runs = [each for each in zip(accepted.runs, summaries, strict=True) if each[0].canary in names]
         starts = probe.new_runs(report.boot_id, runs)
         if _affords(probe, report.boot_id, starts, now):
@@ -280,7 +278,7 @@ class Collector:
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
         probe.reported = reported_canaries(accepted.families)
-        affordable = probe.series.affordable(lines, probe.lines, probe.account, now)
+        affordable = probe.account.affordable_series(lines, probe.lines, now)
         self._fit(probe, affordable)
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
@@ -291,10 +289,6 @@ class Collector:
         if not probe.up:
             log.info("probe is up", **probe.identity, url=probe.container.url)
         probe.up, probe.trouble = True, ""
-        for key in self.shares.over(self.config.limits):
-            if key in self.probes and (other := self.probes[key]) is not probe:
-                self._fit(other, other.lines)
-                self.show(other)
 
     def _take(self, probe: PolledProbe, boot_id: str, runs: Sequence[tuple[Run, RunSummary]]) -> None:
         """Hand over the new runs of one start."""

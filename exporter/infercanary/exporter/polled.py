@@ -14,15 +14,14 @@ from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
 from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
-from infercanary.exporter.budget import EXCEEDED, Account
 from infercanary.exporter.canaries import ReportedCanaries
-from infercanary.exporter.churn import KnownCanaries, KnownSeries
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
+from infercanary.exporter.limits import EXCEEDED, Account
 from infercanary.exporter.sharing import (
     SHARED,
     SHARED_GPU,
@@ -146,8 +145,6 @@ class PolledProbe:
         self.history = History()
         self.duration: float | None = None
         self.account = Account()
-        self.series = KnownSeries()
-        self.canaries = KnownCanaries()
         self.failures: Counter[Failure] = Counter()
         self.rejected: Counter[Reason] = Counter()
         self.runs_collected = 0

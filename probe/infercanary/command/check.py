@@ -54,7 +54,7 @@ def command(
             _good(path, remarks(check(path)))
     if webs:
         with needed_by("check-config --web-config", "exporter"):
-            from infercanary.exporter.guard import Secured
+            from infercanary.exporter.web import Secured
 
         for path in webs:
             Secured(Path(path))

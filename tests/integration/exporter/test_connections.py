@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from infercanary.exporter import caller, connections
-from infercanary.exporter.caller import address_of
-from infercanary.exporter.connections import Connections
+from infercanary.exporter import web as own
+from infercanary.exporter.web import Connections, address_of
 
 BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -30,7 +29,7 @@ async def served() -> AsyncIterator[tuple[Connections, int]]:
     app = web.Application(middlewares=[found.middleware])
     app.router.add_get("/", page)
     runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=0.1, logger=found.logger(), **connections.OF_SERVER
+        app, access_log=None, shutdown_timeout=0.1, logger=found.logger(), **own.SERVER_SETTINGS
     )
     await runner.setup()
     assert runner.server is not None
@@ -56,11 +55,6 @@ async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
-
-
-async def answering(found: Connections, count: int) -> None:
-    """Wait until so many answers are under way."""
-    await until(lambda: sum(each.deadline is not None for each in found._open.values()) == count)
 
 
 async def read(reader: asyncio.StreamReader) -> int:
@@ -105,7 +99,7 @@ async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> No
 
 
 async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(own, "HEADER_SECONDS", 0.3)
     async with served() as (found, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(ASK)
@@ -117,7 +111,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
 async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(own, "ANSWER_SECONDS", 0.3)
     async with served() as (found, port):
         late, writer = await ask(port)
         scraper, other = await ask(port, b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n")
@@ -128,52 +122,28 @@ async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
         other.close()
 
 
-async def test_a_newcomer_takes_the_place_of_the_slowest_and_never_of_a_scrape_in_time(
+async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MOST", 8)
-    monkeypatch.setattr(connections, "MOST_OF_ADDRESS", 8)
+    monkeypatch.setattr(own, "CONNECTIONS", 6)
+    monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
     async with served() as (found, port):
-        scraper, its = await ask(port, b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n")
-        await until(lambda: len(found._open) == 1)
-        slow = [await ask(port) for _ in range(7)]
-        await answering(found, 8)
-        slow += [await ask(port) for _ in range(20)]
-        await until(lambda: found.refused["crowded"] == 20)
-        newest, last = await ask(port)
-        assert await read(newest) >= len(BIG)
+        full = [await ask(port, address="127.0.0.2") for _ in range(12)]
+        await until(lambda: found.refused["refused"] == 10)
+        scraper, its = await ask(port)
         assert await read(scraper) >= len(BIG)
-        assert found.refused["refused"] == 0
-        for _, writer in [*slow, (scraper, its), (newest, last)]:
+        its.close()
+        await until(lambda: len(found._open) == 2)
+        full += [await ask(port, address=f"127.0.0.{n}") for n in (3, 3, 4, 4)]
+        await until(lambda: len(found._open) == 6)
+        full.append(await ask(port, address="127.0.0.5"))
+        await until(lambda: found.refused["refused"] == 11)
+        for _, writer in full:
             writer.close()
-
-
-async def test_answers_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_ANSWERS", 2)
-    named = b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n"
-    async with served() as (found, port):
-        first = [await ask(port, named) for _ in range(2)]
-        await answering(found, 2)
-        third, writer = await ask(port)
-        assert b" 503 " in await third.readline()
-        assert found.refused == {"busy": 1}
-        for _, each in [*first, (third, writer)]:
-            each.close()
-
-
-async def test_who_asks_most_gives_way_though_another_has_waited_longest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connections, "MOST_ANSWERS", 4)
-    async with served() as (found, port):
-        first, its = await ask(port)
-        others = [await ask(port, address="127.0.0.2") for _ in range(3)]
-        await answering(found, 4)
-        others += [await ask(port, address="127.0.0.2") for _ in range(10)]
-        await until(lambda: found.refused["crowded"] + found.refused["busy"] == 10)
-        assert await read(first) >= len(BIG)
-        for _, writer in [*others, (first, its)]:
-            writer.close()
+        await until(lambda: not found._open)
+        newest, last = await ask(port, address="127.0.0.2")
+        assert await read(newest) >= len(BIG)
+        last.close()
 
 
 async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from yarl import URL
 
 from infercanary.contract.report import Family, Point, Run
-from infercanary.exporter import app, connections, status
+from infercanary.exporter import app, status
 from infercanary.exporter.config import Links
 from infercanary.exporter.status import SCRIPT_SOURCE
 
@@ -203,7 +203,7 @@ async def test_the_page_is_kept_for_nobody_who_does_not_take_it(
     monkeypatch.setattr(status, "page", large)
     async with exporter(config()) as run:
         assert len((await run.get("/"))[1]) == 32 << 20
-        monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(app, "ANSWER_SECONDS", 0.2)
         url = URL(run.url)
         reader, writer = await asyncio.open_connection(url.host, url.port, limit=4096)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Prometheus-Scrape-Timeout-Seconds: 60\r\n\r\n")

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from infercanary.client.fetch import PollError
 from infercanary.client.limits import Limits
 from infercanary.contract.report import LADDER, LATENCY, Family, HistogramValue, Point, Run, encode
-from infercanary.exporter import collect, totals
+from infercanary.exporter import collect, limits
 from infercanary.exporter.poll import prepared
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -373,7 +373,7 @@ async def test_a_probe_that_costs_much_is_asked_more_rarely(
 async def test_an_answer_that_is_more_than_its_share_of_what_comes_in_is_cut(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(totals, "_UNBOUND", 100)
+    monkeypatch.setattr(limits, "_UNBOUND", 100)
     async with exporter(config(("one", await serve(good_probe.app())))) as run:
         await eventually(lambda: run.value("infercanary_poll_failures_total", reason="too_large"))
         assert await run.value("infercanary_budget_exceeded_total", budget="held_bytes")

@@ -10,14 +10,13 @@ import pytest
 
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.exporter import collect
-from infercanary.exporter.budget import ALLOWED, Account
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.limits import ALLOWED, Account
 from infercanary.exporter.polled import PolledProbe
-from infercanary.judge.model import ServiceKey
 
 
 def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute() -> None:
@@ -109,26 +108,6 @@ async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_take
     assert ran.count("steady") == 100
     assert 64 <= len({*ran}) <= ALLOWED["canaries"].most + ALLOWED["canaries"].minute * minutes + 9
     assert asked.probe.account.exceeded["canaries"] > 50
-
-
-async def test_whose_runs_keep_the_judge_busy_is_polled_rarely(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    charged: list[tuple[str, str]] = []
-
-    def charge(service: ServiceKey, container: str) -> float:
-        charged.append((str(service), container))
-        return 2.0  # each five seconds: twelve times what it may
-
-    monkeypatch.setattr(asked.judging, "charge", charge)
-    begin = asked.now
-    for _ in range(100):
-        await asked.answers(Report(1, "boot", 0.0, "", 0, (), {}, ()))
-    judged, minutes = 2.0 * len(charged), (asked.now - begin) / 60
-    minute, most = ALLOWED["judge_seconds"]
-    assert {*charged} == {("s", "c")}
-    assert judged <= most + minute * minutes + 2.0
-    assert asked.probe.account.exceeded["judge_seconds"] > 50
 
 
 async def test_of_runs_that_are_too_many_none_is_lost_but_they_are_asked_for_again(asked: Asked) -> None:

@@ -21,8 +21,8 @@ class Taken(msgspec.Struct):
 
     runs: int = 0
     """Those that are new."""
-    ran: dict[Canary, set[str]] = {}
-    """Canaries → the containers that reported runs of them."""
+    ran: set[Canary] = set()
+    """Canaries with new runs."""
     ended: set[ServiceKey] = set()
     """Services of which a start said how it ended."""
     found: dict[tuple[ServiceKey, str], tuple[int, int]] = {}
@@ -92,6 +92,6 @@ def _take_one(store: Store, report: StartReport, taken: Taken) -> None:
         start = known
     taken.runs += store.take(start, map(kept, report.runs))
     for canary in {run.canary for run in report.runs}:
-        taken.ran.setdefault((start.key, canary), set()).add(start.container)
+        taken.ran.add((start.key, canary))
     if not runs:
         taken.ended.add(start.key)

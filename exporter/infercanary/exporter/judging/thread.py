@@ -6,7 +6,7 @@ What a probe reported takes these steps:
 2. once a second :meth:`Judging.turn` stores what is queued, in one transaction (:mod:`.intake`); of a store that
    several exporters share it also reads what the others stored, of the services whose lease it has (:mod:`.ownership`);
 3. :func:`.action.next_action` says for each canary that ran what to do: judge it, look at its drift, count, nothing;
-   where there is more to do than a turn is long, it begins with who took least time lately (:mod:`.fairness`);
+   what is not done within a turn is first in the next;
 4. :meth:`.findings.Findings.judged` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.answers`);
 6. the event loop shows the findings (:mod:`.metrics`, the status page).
@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -33,9 +33,7 @@ from infercanary.contract.report import Family, Run
 from infercanary.exporter.judging import action, store_metrics
 from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, View
 from infercanary.exporter.judging.answers import changed_calls, record
-from infercanary.exporter.judging.fairness import Fairness
 from infercanary.exporter.judging.findings import NOTHING, Findings
-from infercanary.exporter.judging.holding import Holding
 from infercanary.exporter.judging.intake import take
 from infercanary.exporter.judging.learning import Learning
 from infercanary.exporter.judging.ownership import PRIORS, Ownership, encoded, with_finding
@@ -60,6 +58,7 @@ log = structlog.get_logger(__name__)
 
 _TURN_SECONDS = 1.0
 _THIN_SECONDS = 900.0
+_CANARIES = 64  # of one service: names that change each time must not fill the memory with verdicts
 
 
 class Judging:
@@ -71,7 +70,6 @@ class Judging:
         host: That the containers run on; it tells hosts apart where several exporters share the store.
         queue_bytes: Of what waits for the store.
         read_bytes: Of what is read of the store for one judgement, as :meth:`Store.generations` counts them.
-        known_bytes: Of what is known of all services, in memory.
     """
 
     def __init__(
@@ -81,7 +79,6 @@ class Judging:
         host: str = "",
         queue_bytes: int = 128 << 20,
         read_bytes: int = 32 << 20,
-        known_bytes: int = 128 << 20,
     ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
         """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
@@ -93,11 +90,10 @@ class Judging:
         self._policy = self._wanted_policy = policy
         self._queue = ReportQueue(queue_bytes)
         self._read_bytes = read_bytes
-        self._holding = Holding(known_bytes)
+        self._crowded: set[ServiceKey] = set()  # services with too many canaries
         self._siblings = Siblings(read_bytes)
         self._silence = Silence()
         self._learning = Learning()
-        self._fairness = Fairness()
         self._stopping = threading.Event()
         self._store: Store | None = None
         self.up = True
@@ -106,7 +102,7 @@ class Judging:
         self._errors = self._stored = 0
         self._seconds = 0.0
         self._bytes: int | None = None
-        self._due: dict[Canary, set[str]] = {}  # to be looked at, and whose runs made it so
+        self._due: dict[Canary, None] = {}  # to be looked at
         self._unfinished = False  # the last turn had no time for all of them
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
         # By service and container: its newest start, and a number that changes when what it reports does.
@@ -183,18 +179,6 @@ class Judging:
         """
         return self._found.pop((service, container), (0, 0))
 
-    def charge(self, service: ServiceKey, container: str) -> float:
-        """What a container's runs took of the judge's time, by which its probe is polled less often.
-
-        Args:
-            service: Its key.
-            container: The stable name.
-
-        Returns:
-            Seconds since it was last asked.
-        """
-        return self._fairness.charge(service, container)
-
     def families(self) -> list[Family]:
         """The metrics of the store and of the judge's own work.
 
@@ -242,14 +226,14 @@ class Judging:
             fleet = store.fleet
             if fleet is not None and not self._stopping.is_set() and not self.ownership.is_due(fleet):
                 if unfinished:
-                    self._act(store, {})
+                    self._act(store, ())
                 return  # many small batches cost a shared store more than few large ones
             ran = self._take(store)
             if fleet is not None and not self._stopping.is_set():
-                ran = {canary: ran.get(canary, set()) for canary in self._share(store, fleet)}
+                ran = self._share(store, fleet)
             self.up, self._complaint = True, ""
             if not self._stopping.is_set():
-                ran = {canary: set() for canary in self._apply_policy(store)} | ran
+                ran = self._apply_policy(store) | ran
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
                 self._act(store, ran)
                 self._thin(store)
@@ -280,15 +264,15 @@ class Judging:
             self._store.keep_for(self._policy)
         return self._store
 
-    def _take(self, store: Store) -> dict[Canary, set[str]]:
-        """Store what is queued: the canaries that ran, and in which containers."""
+    def _take(self, store: Store) -> set[Canary]:
+        """Store what is queued: the canaries that ran."""
         reports = self._queue.waiting()
         taken = take(store, reports)
         for start in (report.generation for report in reports if not report.is_found):
             self._reported.setdefault(start.key, {})[start.container] = self._numbered(start)
         for service in taken.ended:
             judged = self.findings.get(service, NOTHING).judgements
-            self._wait_for({(service, canary): set() for canary in judged})
+            self._wait_for((service, canary) for canary in judged)
         for key, counts in taken.found.items():
             before = self._found.pop(key, (0, 0))  # the event loop may ask at this very moment
             self._found[key] = before[0] + counts[0], before[1] + counts[1]
@@ -304,14 +288,13 @@ class Judging:
         followed = self.watched | self.ownership.read_asked(fleet)
         for service in self.findings.keys() - followed:
             del self.findings[service]
-            self._holding.forget(service)
         unreadable = []
         for found in fleet.findings(followed):
             known = with_finding(self.findings.get(found.service, NOTHING), found.canary, found.body)
             if known is None:
                 unreadable.append(f"{found.service} {found.canary}")
             else:
-                self._keep(found.service, found.canary, known, len(found.body))
+                self.findings[found.service] = known
         if unreadable:
             log.warning("findings of another version are dropped; their canaries are judged anew",
                         canaries=len(unreadable), first=unreadable[0])  # fmt: skip
@@ -346,27 +329,27 @@ class Judging:
         }
         return {*store.canaries(None if store.fleet is None else self.ownership.held)}
 
-    def _wait_for(self, ran: Mapping[Canary, set[str]]) -> None:
-        """Have these canaries looked at, and remember whose runs made it so."""
-        for canary, containers in ran.items():
-            self._due.setdefault(canary, set()).update(containers)
+    def _wait_for(self, canaries: Iterable[Canary]) -> None:
+        """Have these canaries looked at."""
+        self._due.update(dict.fromkeys(canaries))
 
-    def _act(self, store: Store, ran: Mapping[Canary, set[str]]) -> None:
+    def _act(self, store: Store, ran: Iterable[Canary]) -> None:
         """Do what is next for each of these canaries, and for those that the last turns left: as far as a turn goes."""
         self._wait_for(ran)
         pending = self._due
         end = time.thread_time() + _TURN_SECONDS
-        for one in self._fairness.order(pending):
-            pending[one] = pending.pop(one)  # where the store fails with it, the others come first next time
+        for one in [*pending]:
+            pending[one] = pending.pop(
+                one, None
+            )  # where the store fails with it, the others come first next time
             # After a restart of the exporter all probes hand over their rings while all canaries are to be judged.
             if self._queue.is_half_full:
                 taken = self._take(store)
-                self._wait_for(taken if store.fleet is None else {})
+                self._wait_for(taken if store.fleet is None else ())
             if store.fleet is not None and self.ownership.is_due(store.fleet):  # long judgements
-                self._wait_for({canary: set() for canary in self._share(store, store.fleet)})
+                self._wait_for(self._share(store, store.fleet))
             if store.fleet is None or one[0] in self.ownership.held:
-                with self._fairness.counted(one[0], pending[one]):
-                    self._look_at(store, *one)
+                self._look_at(store, *one)
             del pending[one]
             if time.thread_time() > end or self._stopping.is_set():
                 break
@@ -375,6 +358,13 @@ class Judging:
     def _look_at(self, store: Store, service: ServiceKey, canary: str) -> None:
         """Do what is next for a canary."""
         found = self.findings.get(service, NOTHING)
+        if canary not in found.judgements and len(found.judgements) >= _CANARIES:
+            if service not in self._crowded:
+                self._crowded.add(service)
+                log.warning(
+                    "further canaries of the service are not judged", service=str(service), limit=_CANARIES
+                )
+            return
         view = View(
             seen=self._seen.get((service, canary), {}),
             taken=store.taken(service, canary),
@@ -447,7 +437,7 @@ class Judging:
             if store.fleet is not None:
                 lesson = self._learning.lesson((service, canary))
                 store.fleet.put_finding(service, canary, time.time(), body, lesson)
-            self._keep(service, canary, after, len(body))
+            self.findings[service] = after
         except LeaseLost:
             log.warning("another exporter judges this service now", service=str(service))
             self.ownership.lose(service)
@@ -459,16 +449,6 @@ class Judging:
             # A fault of ours: until it is fixed it must cost this canary only.
             self._errors += 1
             log.exception("not judged by a fault of the exporter", service=str(service), canary=canary)
-
-    def _keep(self, service: ServiceKey, canary: str, found: Findings, size: int) -> None:
-        """Keep what is known of a service now, and forget what does not fit any more."""
-        self.findings[service] = found
-        gone: dict[ServiceKey, set[str]] = defaultdict(set)
-        for name, left_out in self._holding.hold((service, canary), size):
-            gone[name].add(left_out)
-        for name, canaries in gone.items():
-            held = self.findings[name]
-            self.findings[name] = held.only(held.judgements.keys() - canaries)
 
     def _thin(self, store: Store) -> None:
         if time.monotonic() - self._thinned_at > _THIN_SECONDS:
@@ -499,11 +479,7 @@ class Judging:
             for service, starts in self._reported.items()
             if known[service]
         }
-        self._fairness.forget(
-            {(service, name) for service, starts in self._reported.items() for name in starts}
-        )
         for service, found in [*self.findings.items()]:
-            self._holding.forget(service, known[service])
             if not known[service]:
                 del self.findings[service]
             elif not found.judgements.keys() <= known[service]:
