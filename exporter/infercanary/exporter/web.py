@@ -343,7 +343,9 @@ def address_of(peer: object) -> str:
 
 
 def _named_seconds(request: web.Request) -> float | None:
-    """Time that Prometheus gives itself for this scrape."""
+    """Time that Prometheus gives itself for this scrape; a page that is read for longer would be an old one."""
+    if request.path != "/metrics":
+        return None
     try:
         seconds = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
     except ValueError:
