@@ -424,9 +424,9 @@ class Secured:
 
     def _read(self) -> bytes | None:
         """Text of the file: its time may be the same after two changes within a second."""
-        if self._path is None or not self._path.is_file():  # a pipe may never end
-            return None
         try:
+            if self._path is None or not self._path.is_file():  # a pipe may never end
+                return None
             with self._path.open("rb") as file:
                 return file.read(_FILE_BYTES)
         except OSError:
