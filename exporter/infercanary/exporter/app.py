@@ -19,6 +19,7 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
+from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
     expose,
@@ -234,8 +235,9 @@ class Exporter:
 
     def _families(self) -> list[Family]:
         links = self.live.current.links
+        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
         return [
-            LINKS.family({(links.grafana, links.runbooks): 1.0} if links.grafana or links.runbooks else {}),
+            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             reload.RELOAD_OK.family(float(self.live.ok)),
