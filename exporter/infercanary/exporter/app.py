@@ -19,6 +19,7 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
+from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
     expose,
@@ -43,8 +44,8 @@ from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.watch import WATCH, in_thread
-from infercanary.exporter.web import ANSWER_SECONDS, Connections
 from infercanary.exporter.web import METRICS as CONNECTION_METRICS
+from infercanary.exporter.web import Connections
 from infercanary.judge.model import ServiceKey
 
 BUILD = Metric(
@@ -201,12 +202,7 @@ class Exporter:
                 now = time.monotonic()
                 self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
             pieces = Pieces([self._page], len(self._page))
-        sending = scrape.send(request, [pieces], "text/html; charset=utf-8")
-        try:
-            return await asyncio.wait_for(sending, ANSWER_SECONDS)
-        except asyncio.TimeoutError:
-            # A reader who names a longer time, as for a scrape, would keep a page that others do not see any more.
-            raise ConnectionError("the page was not taken in time") from None
+        return await scrape.send(request, [pieces], "text/html; charset=utf-8")
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """Send the exposition, in the format that the headers ask for."""
@@ -239,8 +235,9 @@ class Exporter:
 
     def _families(self) -> list[Family]:
         links = self.live.current.links
+        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
         return [
-            LINKS.family({(links.grafana, links.runbooks): 1.0} if links.grafana or links.runbooks else {}),
+            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             reload.RELOAD_OK.family(float(self.live.ok)),

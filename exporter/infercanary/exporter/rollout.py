@@ -174,8 +174,7 @@ def _unknown(question: Question, reason: str, canary: str | None = None) -> Answ
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return ", ".join(names[:_NAMED]) + ", …" * (len(names) > _NAMED)
 
 
 def _utc(at: float) -> datetime | None:

@@ -343,7 +343,9 @@ def address_of(peer: object) -> str:
 
 
 def _named_seconds(request: web.Request) -> float | None:
-    """Time that Prometheus gives itself for this scrape."""
+    """Time that Prometheus gives itself for this scrape; a page that is read for longer would be an old one."""
+    if request.path != "/metrics":
+        return None
     try:
         seconds = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
     except ValueError:
@@ -422,9 +424,9 @@ class Secured:
 
     def _read(self) -> bytes | None:
         """Text of the file: its time may be the same after two changes within a second."""
-        if self._path is None or not self._path.is_file():  # a pipe may never end
-            return None
         try:
+            if self._path is None or not self._path.is_file():  # a pipe may never end
+                return None
             with self._path.open("rb") as file:
                 return file.read(_FILE_BYTES)
         except OSError:

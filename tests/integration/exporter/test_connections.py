@@ -15,7 +15,7 @@ from infercanary.exporter import web as own
 from infercanary.exporter.web import Connections, address_of
 
 BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
-ASK = b"GET / HTTP/1.1\r\nHost: x\r\n"
+ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
 
 
 @asynccontextmanager
@@ -27,7 +27,7 @@ async def served() -> AsyncIterator[tuple[Connections, int]]:
         return web.Response(body=BIG)
 
     app = web.Application(middlewares=[found.middleware])
-    app.router.add_get("/", page)
+    app.add_routes([web.get("/", page), web.get("/metrics", page)])
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=0.1, logger=found.logger(), **own.SERVER_SETTINGS
     )
@@ -43,10 +43,10 @@ async def served() -> AsyncIterator[tuple[Connections, int]]:
 
 
 async def ask(
-    port: int, header: bytes = b"", address: str = "127.0.0.1"
+    port: int, header: bytes = b"", address: str = "127.0.0.1", path: bytes = b"/"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096, local_addr=(address, 0))
-    writer.write(ASK + header + b"\r\n")
+    writer.write(ASK % path + header + b"\r\n")
     return reader, writer
 
 
@@ -102,7 +102,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
     monkeypatch.setattr(own, "HEADER_SECONDS", 0.3)
     async with served() as (found, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(ASK)
+        writer.write(ASK % b"/")
         assert await reader.read() == b""
         assert found.refused == {"no_request": 1}
         writer.close()
@@ -114,9 +114,12 @@ async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
     monkeypatch.setattr(own, "ANSWER_SECONDS", 0.3)
     async with served() as (found, port):
         late, writer = await ask(port)
-        scraper, other = await ask(port, b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n")
-        await until(lambda: found.refused["late_reader"] == 1)
-        assert await read(late) < len(BIG)
+        named = b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n"
+        late_page, third = await ask(port, named)  # a reader of the page may not name a time
+        scraper, other = await ask(port, named, path=b"/metrics")
+        await until(lambda: found.refused["late_reader"] == 2)
+        assert await read(late) < len(BIG) and await read(late_page) < len(BIG)
+        third.close()
         assert await read(scraper) >= len(BIG)
         writer.close()
         other.close()

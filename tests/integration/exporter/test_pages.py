@@ -6,7 +6,6 @@ import asyncio
 import re
 import shutil
 import subprocess
-from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -190,30 +189,6 @@ async def test_every_answer_forbids_what_the_page_does_not_need(exporter: Any, c
                 assert script == SCRIPT_SOURCE and "unsafe" not in script
                 assert response.headers["X-Content-Type-Options"] == "nosniff"
                 assert response.status == (404 if path == "/nowhere" else 200)
-
-
-async def test_the_page_is_kept_for_nobody_who_does_not_take_it(
-    exporter: Any, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each such reader could keep another one, of megabytes, for as long as a scrape may take."""
-
-    async def large(*_: Any, **__: Any) -> bytes:
-        return b"x" * (32 << 20)  # more than the kernel takes for a reader that does not read
-
-    monkeypatch.setattr(status, "page", large)
-    async with exporter(config()) as run:
-        assert len((await run.get("/"))[1]) == 32 << 20
-        monkeypatch.setattr(app, "ANSWER_SECONDS", 0.2)
-        url = URL(run.url)
-        reader, writer = await asyncio.open_connection(url.host, url.port, limit=4096)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Prometheus-Scrape-Timeout-Seconds: 60\r\n\r\n")
-        await asyncio.sleep(1)
-        count = 0
-        with suppress(ConnectionError):
-            while piece := await asyncio.wait_for(reader.read(1 << 20), 20):
-                count += len(piece)
-        writer.close()
-        assert count < 32 << 20
 
 
 async def test_readers_share_a_page_and_one_that_failed_is_made_again(
