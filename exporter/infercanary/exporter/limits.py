@@ -184,20 +184,20 @@ class Totals(NamedTuple):
 
 
 class Share:
-    """A total that probes share: each may have an equal part of it, and more while others leave it unused."""
+    """A total that probes share: half of it in equal parts, the other half as they come."""
 
     def __init__(self) -> None:
-        self._granted: dict[Key, int] = {}
-        self._sum = 0
+        self.probes = 1
+        self._extra: dict[Key, int] = {}
 
     def grant(self, key: Key, wanted: int, total: int) -> int:
         """Amount that a probe may have now, at most ``wanted``; 0 gives all back."""
-        others = self._sum - self._granted.pop(key, 0)
-        granted = min(wanted, max(total - others, total // (len(self._granted) + 1)))
-        if wanted:
-            self._granted[key] = granted
-        self._sum = others + (granted if wanted else 0)
-        return granted
+        part = total // 2 // self.probes
+        free = total // 2 - sum(self._extra.values()) + self._extra.pop(key, 0)
+        extra = min(max(0, wanted - part), max(0, free))
+        if extra:
+            self._extra[key] = extra
+        return min(wanted, part + extra)
 
 
 class Shares:
@@ -227,6 +227,8 @@ class Shares:
                 refused=["/".join(filter(None, key)) for key in new[:_LOGGED]],
             )  # fmt: skip
         self.refused = refused
+        for share in (self._bytes, self._series, self._held):
+            share.probes = max(1, len(found) - len(refused))
         return {key: container for key, container in found.items() if key not in refused}
 
     def fitting(self, key: Key, lines: Sequence[Lines], account: Account, limits: Limits) -> list[Lines]:
