@@ -16,12 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
-import aiohttp
-import msgspec
 import structlog
 
-from infercanary.client.fetch import Failure, PollError, fetch, open_session
-from infercanary.client.wire import Meter, Turns
+from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable
 from infercanary.exporter.canaries import reported_canaries
@@ -93,7 +90,6 @@ class Collector:
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._turns = Turns()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
         self._shares_changed = False
         self._compared_at = -math.inf
@@ -245,10 +241,16 @@ class Collector:
             PollError: It is no valid report.
         """
         since = probe.container.watched_since
-        received, lines, summaries, profiles, cpu_seconds = await asyncio.get_running_loop().run_in_executor(
-            self._reader, prepared, body, probe.identity, since, self.config.limits, self._reserved
+        (
+            report,
+            rejected,
+            lines,
+            summaries,
+            profiles,
+            cpu_seconds,
+        ) = await asyncio.get_running_loop().run_in_executor(
+            self._reader, prepared, body, probe.identity, since, self._reserved
         )
-        report, accepted = received.report, received.accepted
         now = time.monotonic()
         probe.account.spend("bytes", len(body), now)
         probe.account.spend("cpu_seconds", cpu_seconds, now)
@@ -257,19 +259,16 @@ class Collector:
         known, left_out = self.judging.found(probe.container.service_key, probe.container.replica)
         probe.runs_collected += known
         probe.runs_left_out += left_out
-        if accepted.environment == probe.environment or not probe.account.spend(
-            "environment_bytes",
-            sum(len(name) + len(text) for name, text in accepted.environment.items()),
-            now,
-        ):
-            accepted = msgspec.structs.replace(accepted, environment=probe.environment)
+        size = sum(len(name) + len(text) for name, text in report.environment.items())
+        if report.environment != probe.environment and probe.account.spend("environment_bytes", size, now):
+            probe.environment = report.environment
         # Where the clock was set back, what comes now is of the server that it watches.
         probe.since = min(probe.since, time.time())
-        names = probe.canaries.affordable({run.canary for run in accepted.runs}, probe.account, now)
-        runs = [each for each in zip(accepted.runs, summaries, strict=True) if each[0].canary in names]
+        names = probe.canaries.affordable({run.canary for run in report.runs}, probe.account, now)
+        runs = [each for each in zip(report.runs, summaries, strict=True) if each[0].canary in names]
         starts = probe.new_runs(report.boot_id, runs)
         if _affords(probe, report.boot_id, starts, now):
-            probe.remember(report.boot_id, report.started_at, accepted, profiles)
+            probe.remember(report, profiles)
             for boot_id, several in starts.items():
                 self._take(probe, boot_id, several)
             while len(probe.sequences) > _BOOTS:
@@ -277,15 +276,14 @@ class Collector:
             if probe.cursor:  # at the first poll, what is past was never the exporter's
                 probe.runs_lost += report.lost_runs
             probe.cursor = report.cursor  # else the same runs are asked for again
-        probe.rejected += accepted.rejected
-        probe.environment = accepted.environment
-        probe.reported = reported_canaries(accepted.families)
+        probe.rejected += rejected
+        probe.reported = reported_canaries(report.families)
         affordable = probe.series.affordable(lines, probe.lines, probe.account, now)
         self._fit(probe, affordable)
-        if (cpus := listed_cpus(accepted.families)) != probe.cpus:
+        if (cpus := listed_cpus(report.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
             self._shares_changed = True
-        if (gpus := listed_gpus(accepted.families)) is not None and gpus != probe.gpus:
+        if (gpus := listed_gpus(report.families)) is not None and gpus != probe.gpus:
             probe.gpus, self._shares_changed = gpus, True
         probe.reported_at = now
         if not probe.up:
@@ -328,27 +326,22 @@ class Collector:
         loop = asyncio.get_running_loop()
         next_poll = loop.time() + delay
         failed = 0
-        meter = Meter(self._turns)
-        async with open_session(url, self.config.limits.report_bytes, meter) as session:
-            # aiohttp may turn a cancellation into a timeout that comes with it: so it also checks which task polls now.
-            while self._tasks.get(probe.key) is asyncio.current_task():
-                await asyncio.sleep(next_poll - loop.time())
-                await self._poll(probe, session, url)
-                probe.account.spend("cpu_seconds", meter.read(), time.monotonic())
-                failed = 0 if probe.up else failed + 1
-                rest = max(backoff(failed, self.config.poll_seconds), probe.account.wait(time.monotonic()))
-                next_poll = max(next_poll + rest, loop.time())
+        # A cancellation may be lost in a timeout that comes with it: so check which task polls now.
+        while self._tasks.get(probe.key) is asyncio.current_task():
+            await asyncio.sleep(next_poll - loop.time())
+            await self._poll(probe, url)
+            failed = 0 if probe.up else failed + 1
+            rest = max(backoff(failed, self.config.poll_seconds), probe.account.wait(time.monotonic()))
+            next_poll = max(next_poll + rest, loop.time())
 
-    async def _poll(self, probe: PolledProbe, session: aiohttp.ClientSession, url: str) -> None:
+    async def _poll(self, probe: PolledProbe, url: str) -> None:
         config = self.config
         started = time.monotonic()
         try:
             body = await fetch(
-                session,
                 url,
                 probe.cursor,
                 config.timeout_seconds,
-                config.limits.report_bytes,
                 config.probe_access,
                 lambda size: self.shares.may_hold(probe.key, size, probe.account, config.limits),
             )

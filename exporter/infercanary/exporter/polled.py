@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from infercanary.client.accept import Accepted, Reason
+from infercanary.client.accept import Reason
 from infercanary.client.fetch import Failure
-from infercanary.contract.report import Family, Metric, Run
+from infercanary.contract.report import Family, Metric, Report, Run
 from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
 from infercanary.exporter.budget import EXCEEDED, Account
 from infercanary.exporter.canaries import ReportedCanaries
@@ -227,18 +227,17 @@ class PolledProbe:
                 starts.setdefault(of, []).append((run, summary))
         return starts
 
-    def remember(self, boot_id: str, started_at: float, accepted: Accepted, profiles: Packed) -> None:
+    def remember(self, report: Report, profiles: Packed) -> None:
         """Note which start of the container it is that reports.
 
         Args:
-            boot_id: Of the probe's process.
-            started_at: When that began, a Unix time.
-            accepted: The sound part of its report.
+            report: Its sound part.
             profiles: Of the runs in it.
         """
         c = self.container
+        boot_id, started_at = report.boot_id, report.started_at
         self._settle(time.monotonic())
-        environment = self._shared(self._environment(accepted.environment))
+        environment = self._shared(self._environment(self.environment))
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
             self.kills = ()  # an earlier start that ran has them; one that never did leaves them to the next
@@ -256,11 +255,11 @@ class PolledProbe:
             origin=c.origin,
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
             environment=environment,
-            outputs={} if of_earlier else accepted.outputs,
+            outputs={} if of_earlier else report.outputs,
             memory_kills=self.kills,
             profiles=merged({} if before is None else before[0].profiles, profiles),
         )
-        families = () if of_earlier else accepted.families
+        families = () if of_earlier else report.families
         cold_start = [
             family
             for family in families

@@ -28,7 +28,7 @@ docker: {enabled: false, url: "tcp://socket-proxy:2375", relist_seconds: 60}
 probes:
   - {url: "http://10.0.0.7:9798", service: resnet, container: resnet-1}
   - {url: "unix:///run/probe.sock", service: resnet, container: resnet-2}
-limits: {report_bytes: 1000000, probes: 10}
+limits: {shown_series: 1000000, probes: 10}
 """
     )
     config: Any = check(path)
@@ -75,7 +75,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("poll_seconds: 0", "poll_seconds: expected"),
         ("poll_seconds: soon", "poll_seconds: expected"),
         ("timeout_seconds: -1", "timeout_seconds: expected"),
-        ("limits: {families: 0}", "limits.families: expected"),
+        ("limits: {probes: 0}", "limits.probes: expected"),
         ("docker: {socket: x}", "docker: unknown key `socket`; known keys: enabled, url, relist_seconds"),
         ("listen: true", "listen: expected text or a whole number, got true or false"),
         ("listen: 99999", "listen: '99999' is not HOST:PORT"),
