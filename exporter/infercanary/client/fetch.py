@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections.abc import Callable
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
-from infercanary.client import lookups
 from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH
@@ -41,11 +39,11 @@ REPORT_BYTES = 4 << 20
 _HEAD_BYTES = 16 << 10  # a probe's head has 200
 _PAUSE_SECONDS = 0.01
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*(?:\r|$)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _STATUSES = {
-    401: "the probe wants its token; set probe_token_file",
-    404: "another server than a probe is on this port",
+    401: ": the probe wants its token; set probe_token_file",
+    404: ": another server than a probe is on this port",
 }
 
 
@@ -81,98 +79,71 @@ async def fetch(
     Raises:
         PollError: There is no whole answer.
     """
+    answer = _Answer(may_hold)
     try:
-        return await asyncio.wait_for(_ask(url, cursor, timeout_seconds, access, may_hold), timeout_seconds)
+        await asyncio.wait_for(_ask(url, cursor, access, answer), timeout_seconds)
     except asyncio.TimeoutError:
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except ConnectionRefusedError:
         raise PollError("unreachable", "connection refused: nothing listens there") from None
     except (OSError, ValueError, UsageError) as error:
         raise PollError("unreachable", getattr(error, "strerror", None) or str(error)) from None
+    finally:
+        answer.close()
+    return _body(bytes(answer.data))
 
 
-async def _ask(
-    url: str, cursor: str, timeout_seconds: float, access: ProbeAccess, may_hold: Callable[[int], bool]
-) -> bytes:
-    loop = asyncio.get_running_loop()
-    answer = _Answer(may_hold)
-    if url.startswith("unix://"):
-        host, path = "probe", PATH
+async def _ask(url: str, cursor: str, access: ProbeAccess, answer: _Answer) -> None:
+    parts, loop = urlsplit(url), asyncio.get_running_loop()
+    host, path = parts.netloc.rpartition("@")[2], quote(parts.path.rstrip("/"), safe="/%")
+    if parts.scheme == "unix":
+        host, path = "probe", ""
         await loop.create_unix_connection(lambda: answer, url.removeprefix("unix://"))
     else:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-        path = quote(parts.path.rstrip("/"), safe="/%") + PATH
-        name = parts.hostname or ""
-        tls = access.context() if parts.scheme == "https" else None
-        port = parts.port or (443 if tls else 80)
-        await _connect(
-            answer, await lookups.addresses(name, port), port, timeout_seconds, tls, access.name or name
+        name, tls = parts.hostname or "", access.context() if parts.scheme == "https" else None
+        await loop.create_connection(
+            lambda: answer,
+            name,
+            parts.port or (443 if tls else 80),
+            ssl=tls,
+            server_hostname=(access.name or name) if tls else None,
+            happy_eyeballs_delay=0.25,
         )
     query = f"?since={quote(cursor, safe='')}" if cursor else ""
-    head = [f"GET {path}{query} HTTP/1.1", f"Host: {host}", "Accept: application/json", "Connection: close"]
-    head += [f"{name}: {value}" for name, value in access.headers(url).items()]
-    try:
-        answer.transport.write("\r\n".join([*head, "", ""]).encode("ascii"))
-        await answer.ended
-    finally:
-        answer.transport.abort()
-    return answer.body()
-
-
-async def _connect(
-    answer: _Answer,
-    addresses: list[str],
-    port: int,
-    timeout_seconds: float,
-    tls: ssl.SSLContext | None,
-    name: str,
-) -> None:
-    """Connect to the first address that accepts."""
-    for address in addresses:
-        connecting = asyncio.get_running_loop().create_connection(
-            lambda: answer, address, port, ssl=tls, server_hostname=name if tls else None
-        )
-        try:
-            await asyncio.wait_for(connecting, timeout_seconds / len(addresses))
-            return
-        except (OSError, asyncio.TimeoutError):
-            if address == addresses[-1]:
-                raise
+    headers = {"Host": host, "Accept": "application/json", "Connection": "close", **access.headers(url)}
+    lines = [f"GET {path}{PATH}{query} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    answer.transport.write("\r\n".join([*lines, "", ""]).encode("ascii"))
+    await answer.ended
 
 
 class _Answer(asyncio.Protocol):
-    """Bytes of one answer, as they arrive."""
+    """Bytes of one answer, collected until the probe closes the connection."""
 
     transport: asyncio.Transport
 
     def __init__(self, may_hold: Callable[[int], bool]) -> None:
-        self.ended = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.ended = self._loop.create_future()
+        self.data = bytearray()
         self._may_hold = may_hold
-        self._bytes = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._bytes += data
+        self.data += data
         if self.ended.done():
             return
-        try:
-            begin, length = self._frame()
-            if len(self._bytes) - begin > REPORT_BYTES or (length or 0) > REPORT_BYTES:
-                raise PollError("too_large", f"the report is over {REPORT_BYTES} bytes")
-            if not self._may_hold(len(self._bytes)):
-                raise PollError("too_large", "too many answers as large as this one come at once")
-        except PollError as error:
-            self.ended.set_exception(error)
-            return
-        if begin and length is not None and len(self._bytes) - begin >= length:
-            self.ended.set_result(None)
+        if len(self.data) > REPORT_BYTES + _HEAD_BYTES:
+            self.ended.set_exception(PollError("too_large", f"the report is over {REPORT_BYTES} bytes"))
+        elif not self._may_hold(len(self.data)):
+            self.ended.set_exception(
+                PollError("too_large", "too many answers as large as this one come at once")
+            )
         else:
             self.transport.pause_reading()
-            asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._resume)
+            self._loop.call_later(_PAUSE_SECONDS, self._resume)
 
     def _resume(self) -> None:
         if not self.transport.is_closing():
@@ -182,44 +153,29 @@ class _Answer(asyncio.Protocol):
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def body(self) -> bytes:
-        """Cut the body out of a whole answer.
+    def close(self) -> None:
+        self.ended.cancel()
+        if hasattr(self, "transport"):
+            self.transport.abort()
 
-        Raises:
-            PollError: It is not whole.
-        """
-        begin, length = self._frame()
-        body = bytes(self._bytes[begin:])
-        if not begin or len(body) < (length or 0):
-            raise PollError("closed_early", "the connection closed before the whole answer")
-        return body[:length]
 
-    def _frame(self) -> tuple[int, int | None]:
-        """Read the head.
+def _body(answer: bytes) -> bytes:
+    """Cut the body out of an answer.
 
-        Returns:
-            Where the body begins, 0 while the head is not whole; and the body's length, if the head has it.
-
-        Raises:
-            PollError: It is not the head of a report.
-        """
-        end = self._bytes.find(b"\r\n\r\n", 0, _HEAD_BYTES)
-        if end < 0:
-            if len(self._bytes) >= _HEAD_BYTES:
-                raise PollError("malformed", f"not HTTP: no end of the head in {_HEAD_BYTES} bytes")
-            return 0, None
-        head = bytes(self._bytes[: end + 2])
-        status = _STATUS.match(head)
-        if status is None:
-            raise PollError("malformed", "not HTTP: no status line")
-        code = int(status[1])
-        if 300 <= code < 400:
-            raise PollError("redirect", f"HTTP {code}: a probe does not redirect")
-        if code != 200:
-            raise PollError(
-                "http_status", f"HTTP {code}: {_STATUSES[code]}" if code in _STATUSES else f"HTTP {code}"
-            )
-        if _CHUNKED.search(head):
-            raise PollError("malformed", "the answer comes in chunks; a probe gives its length")
-        length = _LENGTH.search(head)
-        return end + 4, int(length[1]) if length else None
+    Raises:
+        PollError: It is not a whole report.
+    """
+    head, end, body = answer.partition(b"\r\n\r\n")
+    status, length = _STATUS.match(head), _LENGTH.search(head)
+    code = int(status[1]) if status else 200
+    if status is None and end:
+        raise PollError("malformed", "not HTTP: no status line")
+    if 300 <= code < 400:
+        raise PollError("redirect", f"HTTP {code}: a probe does not redirect")
+    if code != 200:
+        raise PollError("http_status", f"HTTP {code}{_STATUSES.get(code, '')}")
+    if _CHUNKED.search(head):
+        raise PollError("malformed", "the answer comes in chunks; a probe gives its length")
+    if not end or (length and len(body) < int(length[1])):
+        raise PollError("closed_early", "the connection closed before the whole answer")
+    return body[: int(length[1])] if length else body

@@ -17,6 +17,7 @@ from prometheus_client import ProcessCollector
 from yarl import URL
 
 import infercanary
+from infercanary.client import lookups
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
@@ -157,6 +158,7 @@ class Exporter:
         Yields:
             Once, when everything has been started.
         """
+        lookups.install()
         tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
         self.judging.start()
         self._follow()

@@ -1,4 +1,4 @@
-"""Services of which no container runs any more: a server that is stopped takes its card and its alerts with it."""
+"""Services without a container: a server that is stopped takes its card and its alerts with it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from infercanary.judge.model import ServiceKey
 
 KEPT_SECONDS = 3600.0
-"""For how long a service counts as one that ended just now."""
-_MOST = 32  # that are kept
+"""The status page names a service for this time after its last container."""
+_MOST = 32  # services that are kept
 
 
 class Gone(NamedTuple):
@@ -17,41 +17,39 @@ class Gone(NamedTuple):
 
     service: ServiceKey
     container: str
-    """That ended last, or one of those that did."""
+    """Its last container, or one of these."""
     seconds: float
-    """How long ago that was seen."""
+    """Time since it was found to be gone."""
 
 
 class Departed:
-    """Which services ended, as far as this exporter saw."""
+    """Services that ended while this exporter ran."""
 
     def __init__(self) -> None:
         self._running: Mapping[ServiceKey, str] = {}
-        self._left: dict[ServiceKey, tuple[str, float]] = {}
+        self._ended: dict[ServiceKey, tuple[str, float]] = {}
 
     def follow(self, running: Mapping[ServiceKey, str], now: float) -> None:
-        """Note which services ended since the last call.
+        """Note the services that ended since the last call.
 
         Args:
-            running: Service → the name of one of its containers.
+            running: Service → name of one of its containers.
             now: Seconds, monotonic.
         """
-        ended = {service: (name, now) for service, name in self._running.items() if service not in running}
-        known = {service: each for service, each in self._left.items() if service not in running}
-        recent = {
-            service: each for service, each in {**known, **ended}.items() if now - each[1] < KEPT_SECONDS
-        }
-        self._left = dict([*recent.items()][-_MOST:])
+        ended = self._ended | {service: (name, now) for service, name in self._running.items()}
+        kept = [
+            (service, end)
+            for service, end in ended.items()
+            if service not in running and now - end[1] < KEPT_SECONDS
+        ]
+        self._ended = dict(sorted(kept, key=lambda each: each[1][1])[-_MOST:])
         self._running = running
 
     def recent(self, now: float) -> list[Gone]:
-        """Which ended within the last hour.
+        """Services that ended within the last hour, the last one first.
 
         Args:
             now: Seconds, monotonic.
-
-        Returns:
-            The one that ended last first.
         """
-        left = (Gone(service, name, now - at) for service, (name, at) in self._left.items())
-        return sorted((each for each in left if each.seconds < KEPT_SECONDS), key=lambda each: each.seconds)
+        ended = [Gone(service, name, now - at) for service, (name, at) in reversed(self._ended.items())]
+        return [gone for gone in ended if gone.seconds < KEPT_SECONDS]

@@ -33,7 +33,7 @@ def test_one_that_is_back_or_that_ended_long_ago_is_not_named() -> None:
     assert departed.recent(2.0) == [Gone(B, "b-1", 1.0)]
     assert departed.recent(1.0 + KEPT_SECONDS) == []
     departed.follow({A: "a-1"}, 2 * KEPT_SECONDS)
-    assert departed._left == {}, "they take no memory"
+    assert departed._ended == {}, "they take no memory"
 
 
 def test_names_that_come_and_go_take_no_more_than_their_place() -> None:
