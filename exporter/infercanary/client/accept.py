@@ -31,14 +31,10 @@ from infercanary.contract.report import (
 )
 
 Reason = Literal[
-    "name",
+    "unsound",
     "reserved",
     "conflict",
-    "help",
-    "labels",
-    "label_value",
     "duplicate",
-    "value",
     "too_many",
     "run",
     "environment",
@@ -130,18 +126,23 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
     room = _MAX_SAMPLES
     for family in report.families:
         base, size = base_name(family.name, family.kind), samples(family)
-        reason = _fault(family, base)
-        if reason is None and base in reserved:
+        shape = family.kind, family.labels
+        reason: Reason
+        if not _is_sound(family, base):
+            reason = "unsound"
+        elif base in reserved:
             reason = "reserved"
-        elif reason is None and base in families:
+        elif KINDS.get(base, family.kind) != family.kind or _PINNED.get(family.name, shape) != shape:
+            reason = "conflict"
+        elif base in families:
             reason = "duplicate"
-        elif reason is None and (len(families) == _MAX_FAMILIES or size > room):
+        elif len(families) == _MAX_FAMILIES or size > room:
             reason = "too_many"
-        if reason is None:
+        else:
             families[base] = family
             room -= size
-        else:
-            rejected[reason] += 1
+            continue
+        rejected[reason] += 1
     sound = [run for run in report.runs[:_MAX_RUNS] if _is_sound_run(run)]
     runs = tuple(map(_trimmed, sound))
     environment = _fitting(report.environment)
@@ -186,31 +187,26 @@ def _trimmed(run: Run) -> Run:
     return run
 
 
-def _fault(family: Family, base: str) -> Reason | None:
-    """Find why a family, looked at alone, cannot be shown."""
-    if not _NAME.fullmatch(family.name) or len(family.name) > _MAX_LABEL_BYTES or base.endswith(_SUFFIXES):
-        return "name"
-    if family.kind == "counter" and base == family.name:
-        return "name"
-    shape = family.kind, family.labels
-    if _PINNED.get(family.name, shape) != shape or KINDS.get(base, family.kind) != family.kind:
-        return "conflict"
-    if not family.help or not _printable(family.help, _MAX_HELP):
-        return "help"
-    if len(family.labels) > _MAX_LABELS or not all(map(_is_label, family.labels)):
-        return "labels"
-    if len(set(family.labels)) < len(family.labels):
-        return "labels"
-    for point in family.points:
-        if len(point.labels) != len(family.labels):
-            return "labels"
-        if not all(map(_printable, point.labels)):
-            return "label_value"
-        if not _is_sound_value(point.value, family.kind):
-            return "value"
-    if len({point.labels for point in family.points}) < len(family.points):
-        return "duplicate"
-    return None
+def _is_sound(family: Family, base: str) -> bool:
+    """Check a family, looked at alone."""
+    return (
+        _NAME.fullmatch(family.name) is not None
+        and len(family.name) <= _MAX_LABEL_BYTES
+        and not base.endswith(_SUFFIXES)
+        and (base != family.name or family.kind != "counter")
+        and family.help != ""
+        and _printable(family.help, _MAX_HELP)
+        and len(family.labels) <= _MAX_LABELS
+        and len({*family.labels}) == len(family.labels)
+        and all(map(_is_label, family.labels))
+        and len({point.labels for point in family.points}) == len(family.points)
+        and all(
+            len(point.labels) == len(family.labels)
+            and all(map(_printable, point.labels))
+            and _is_sound_value(point.value, family.kind)
+            for point in family.points
+        )
+    )
 
 
 def _is_label(name: str) -> bool:

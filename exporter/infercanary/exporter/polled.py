@@ -74,7 +74,7 @@ REJECTED = Metric(
     "counter",
     "Parts of valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
-    reading="Healthy is no increase. `too_many`: one of the exporter's `limits`. Otherwise a probe of another "
+    reading="Healthy is no increase. `too_many`: more than an honest report has. Otherwise a probe of another "
     "version, or unusual names of yours.",
 )
 RUNS_COLLECTED = Metric(
