@@ -256,7 +256,7 @@ class Exporter:
             version=VERSION,
             troubles=self._troubles(),
             ended=self.collector.kills.last(),
-            left=self.collector.departed.recent(time.monotonic()),
+            left=self.collector.ended_services(),
             alertmanager=config.links.alertmanager,
             policy=config.judge.policy(),
         )

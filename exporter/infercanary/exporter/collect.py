@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -22,7 +23,6 @@ from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.text import printable
 from infercanary.exporter.canaries import reported_canaries
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.departed import Departed
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
 from infercanary.exporter.expose import Exposition, Lines, write
@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
+_ENDED_SECONDS = 3600.0
+_ENDED_SERVICES = 32
 _COMPARE_SECONDS = 1.0  # probes that report other CPUs each time must not cost more
 
 
@@ -52,6 +54,16 @@ def backoff(failed: int, poll_seconds: float) -> float:
     """
     doubled = poll_seconds * 2.0 ** min(max(0, failed - _QUICK_RETRIES), 32)
     return max(poll_seconds, min(_MAX_BACKOFF_SECONDS, doubled))
+
+
+class EndedService(NamedTuple):
+    """A service without a container: a server that is stopped takes its card and its alerts with it."""
+
+    service: ServiceKey
+    container: str
+    """Its last container, or one of these."""
+    seconds: float
+    """Time since then."""
 
 
 class Collector:
@@ -80,7 +92,7 @@ class Collector:
         """Probes by service."""
         self.shares = Shares(memory)
         self.kills = KillCounts()
-        self.departed = Departed()
+        self._ended: dict[ServiceKey, tuple[str, float]] = {}
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -119,9 +131,16 @@ class Collector:
                 self._update(probe, container, probe.container.notes, spread)
             if container.is_asked:  # a label of others must not make a service wait for it
                 services[container.service_key].append(probe)
-        self.services = dict(services)
-        last = {service: probes[-1].container.replica for service, probes in services.items()}
-        self.departed.follow(last, time.monotonic())
+        now = time.monotonic()
+        ended = {service: (probes[-1].container.replica, now) for service, probes in self.services.items()}
+        kept = [(service, end) for service, end in (self._ended | ended).items() if service not in services]
+        self._ended, self.services = dict(kept[-_ENDED_SERVICES:]), dict(services)
+
+    def ended_services(self) -> list[EndedService]:
+        """Services whose last container ended within the last hour, the last one first."""
+        now = time.monotonic()
+        ended = [EndedService(service, name, now - at) for service, (name, at) in self._ended.items()]
+        return [service for service in reversed(ended) if service.seconds < _ENDED_SECONDS]
 
     def _drop(self, probe: PolledProbe) -> None:
         """Forget a container that was removed."""

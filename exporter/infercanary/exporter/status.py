@@ -13,7 +13,7 @@ from importlib.resources import files
 import structlog
 
 from infercanary.exporter.card import MOST_CANARIES, STATES, Ended, card, state_of
-from infercanary.exporter.departed import Gone
+from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.policy import LIVE, Policy
@@ -37,7 +37,7 @@ async def page(
     version: str,
     troubles: Iterable[str] = (),
     ended: Mapping[Key, Ended] | None = None,
-    left: Iterable[Gone] = (),
+    left: Iterable[EndedService] = (),
     alertmanager: str = "",
     policy: Policy = LIVE,
 ) -> bytes:

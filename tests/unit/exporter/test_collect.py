@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START_METRIC
+from infercanary.exporter import collect
 from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -248,3 +250,28 @@ async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since: f
     generation, families = probe.generations["one"]
     assert generation.outputs == ({"a": (1.0, 2.0)} if counts else {})
     assert bool(families) is counts
+
+
+async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(collect, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
+
+    def ended(*containers: str) -> list[tuple[str, str, float]]:
+        collector.follow([Container(service=name[0], name=name, id=name * 32) for name in containers])
+        return [(gone.service.name, gone.container, gone.seconds) for gone in collector.ended_services()]
+
+    assert ended("a1", "a2", "b1") == []
+    assert ended("a2", "b1") == [], "one replica less"
+    assert ended("a2") == [("b", "b1", 0.0)]
+    now += 10.0
+    assert ended() == [("a", "a2", 0.0), ("b", "b1", 10.0)]
+    assert ended("b1") == [("a", "a2", 0.0)]
+    now += 3600.0
+    assert ended("b1") == []
+    for number in range(40):
+        ended(chr(200 + number))
+    assert len(collector._ended) == 32
+    await collector.close()
