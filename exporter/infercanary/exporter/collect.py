@@ -97,6 +97,8 @@ class Collector:
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
+        # Of a thousand reports that come at once, most wait here: to queue them all would hold up the event loop.
+        self._reading = asyncio.Semaphore(2)
         self._shares_changed = False
         self._compared_at = -math.inf
 
@@ -258,9 +260,10 @@ class Collector:
         Raises:
             PollError: It is no valid report.
         """
-        answer = await asyncio.get_running_loop().run_in_executor(
-            self._reader, prepared, body, probe.identity, probe.container.watched_since, self._reserved
-        )
+        async with self._reading:
+            answer = await asyncio.get_running_loop().run_in_executor(
+                self._reader, prepared, body, probe.identity, probe.container.watched_since, self._reserved
+            )
         now, spend = time.monotonic(), probe.account.spend
         service, replica = probe.container.service_key, probe.container.replica
         spend("bytes", len(body), now)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
 from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.poll import Prepared, prepared
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, ServiceKey, kept
 from infercanary.judge.origin import Origin
@@ -275,3 +278,22 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(
         ended(chr(200 + number))
     assert len(collector._ended) == 32
     await collector.close()
+
+
+async def test_of_reports_that_come_at_once_most_wait_before_the_reading_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To hand a thousand reports to the thread at once held up the event loop for 300 ms."""
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
+    queued = []
+
+    def noted(*given: Any) -> Prepared:
+        queued.append(collector._reader._work_queue.qsize())
+        return prepared(*given)
+
+    monkeypatch.setattr(collect, "prepared", noted)
+    probes = [PolledProbe(Container(service="s", name=f"c{n}")) for n in range(20)]
+    body = encode(Report(1, "boot", 0.0, "boot.0", 0, (), {}, ()))
+    await asyncio.gather(*(collector.absorb(probe, body) for probe in probes))
+    await collector.close()
+    assert len(queued) == 20 and max(queued) <= 2
