@@ -147,7 +147,7 @@ def test_an_exporter_takes_every_metric_of_the_probe() -> None:
     refused = [family.name for family in families if family not in accepted.families]
     assert (refused, rejected) == ([], {})
     container = Metric("infercanary_gc_x", "gauge", "Help.", ("container",)).family({})
-    assert accept(Report(1, "boot", 0.0, "", 0, (container,), {}, ()), ())[1] == {"labels": 1}
+    assert accept(Report(1, "boot", 0.0, "", 0, (container,), {}, ()), ())[1] == {"unsound": 1}
 
 
 @for_each(METRICS, lambda metric: metric.name)

@@ -217,11 +217,12 @@ class PolledProbe:
             Boot id → runs, in order.
         """
         starts: dict[str, list[tuple[Run, RunSummary]]] = {}
+        last = dict(self.sequences)
         for run, summary in runs:
             boot = run.boot_id or boot_id
-            last = starts[boot][-1][0].sequence if boot in starts else self.sequences.get(boot, -1)
-            if run.sequence > last and run.started_at >= self.since:
+            if run.sequence > last.get(boot, -1) and run.started_at >= self.since:
                 starts.setdefault(boot, []).append((run, summary))
+                last[boot] = run.sequence
         return starts
 
     def take(self, boot_id: str, runs: Sequence[tuple[Run, RunSummary]]) -> None:

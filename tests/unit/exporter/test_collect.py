@@ -90,7 +90,7 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
     await answer("two", ("one", 3), ("one", 4), ("", 1))
     await answer("two", ("", 1), ("", 2))
     # Whoever lies about what we have gets nothing counted twice.
-    await answer("three", ("two", 1), ("two", 2), ("", 1))
+    await answer("three", ("two", 1), ("two", 2), ("", 1), ("", 1))
     await collector.close()
     assert sequences == [2, 5, 6, 7]
 
