@@ -23,10 +23,10 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import click
@@ -219,9 +219,28 @@ async def report_for_ever(
             await asyncio.sleep(seconds)
 
 
+async def report_at_once(app: web.Application, bodies: Iterable[bytes]) -> Stalls:
+    """Let all probes answer in the same instant."""
+    collector, stalls = app[EXPORTER].collector, Stalls()
+
+    async def take(probe: PolledProbe, body: bytes) -> None:
+        await collector.absorb(probe, body)
+        collector.show(probe)
+
+    watch = asyncio.create_task(stalls.watch())
+    await asyncio.gather(*map(take, collector.probes.values(), bodies))
+    watch.cancel()
+    return stalls
+
+
 @asynccontextmanager
-async def exporter(containers: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """An exporter whose probes report at the default cadence; yields its port, and what holds reports while cleared."""
+async def exporter(
+    containers: int,
+) -> AsyncIterator[tuple[int, asyncio.Event, Callable[[], Awaitable[Stalls]]]]:
+    """An exporter whose probes report at the default cadence.
+
+    Yields its port, what holds reports while cleared, and a call that makes all report at once.
+    """
     settle_garbage()
     config = msgspec.convert(
         {"docker": {"enabled": False}}, ExporterConfig
@@ -253,7 +272,8 @@ async def exporter(containers: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
             collector.show(probe)
             answers = report_for_ever(app, probe, file.fileno(), bodies, config.poll_seconds, coming)
             tasks.append(asyncio.create_task(answers))
-        yield runner.addresses[0][1], coming
+        bodies_of_all = (encode(report(number, 3)) for number in range(containers))
+        yield runner.addresses[0][1], coming, partial(report_at_once, app, bodies_of_all)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -271,7 +291,7 @@ async def measure(containers: int, rounds: int) -> None:
     reference: dict[tuple[str, str], list[Cost]] = {key: [] for key in each}
     stalls = {phase: Stalls() for phase in ("idle", *each)}
     idle: dict[str, list[float]] = {reports: [] for reports in _REPORTS}
-    async with exporter(containers) as (port, coming):
+    async with exporter(containers) as (port, coming, burst):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             count = await loop.run_in_executor(other, lines, containers)
             for reports in [*_REPORTS] * rounds:  # in turn, so that a noisy neighbour meets all of them
@@ -296,9 +316,17 @@ async def measure(containers: int, rounds: int) -> None:
                         )
                         await asyncio.sleep(0.1)
                     watch.cancel()
+            coming.clear()
+            await asyncio.sleep(0.1)
+            at_once = await burst()
+            after = Stalls()
+            watch = asyncio.create_task(after.watch())
+            await loop.run_in_executor(other, scrape, port, "gzip")
+            watch.cancel()
             held, theirs_held = memory(), await loop.run_in_executor(other, memory)
 
     print(f"{containers} containers, {count:,} lines, medians of {rounds} rounds")
+    print(f"all reports at once: {at_once}; the first scrape after them: {after}")
     for reports in _REPORTS:
         print(f"{reports}:")
         their_plain = medians(reference["identity", reports])

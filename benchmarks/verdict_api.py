@@ -78,7 +78,7 @@ async def measure(containers: int, rate: float, rounds: int) -> None:
     asked: list[Asked] = []
     cpu: list[float] = []  # of the exporter for one verdict, in seconds: waiting for a CPU is not in it
     stalls = Stalls()
-    async with exporter(containers) as (port, _):
+    async with exporter(containers) as (port, _, _):
         with ProcessPoolExecutor(1, context) as prometheus, ProcessPoolExecutor(1, context) as controllers:
             await scrapes(port, prometheus)  # both processes are there before anything counts
             await loop.run_in_executor(controllers, ask, port, 100.0, 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 
 from infercanary.exporter import status
 from infercanary.exporter.canaries import ReportedCanaries
-from infercanary.exporter.departed import Gone
+from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
 from infercanary.exporter.judging.findings import Findings, Sides
@@ -190,4 +190,6 @@ def filled(text: str) -> str:
     fresh = PolledProbe(Container(service=text, name=f"{text}2", url=f"http://{text}"))
     fresh.up, fresh.reported = True, ReportedCanaries({text: "steady", f"{text}2": text})
     gone = {(text, text, "3"): (1, 1.0, text), probe.key: (1, 1.0, text)}
-    return page([probe, fresh], troubles=[text], ended=gone, left=[Gone(ServiceKey(text, text), text, 1.0)])
+    return page(
+        [probe, fresh], troubles=[text], ended=gone, left=[EndedService(ServiceKey(text, text), text, 1.0)]
+    )

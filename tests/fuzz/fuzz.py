@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from stores import generation, samples
 
-from infercanary.client.fetch import PollError, fetch, open_session, read
-from infercanary.client.limits import Limits
+from infercanary.client.accept import read
+from infercanary.client.fetch import PollError, fetch
 from infercanary.command.settings import UsageError
 from infercanary.compare import journal
 from infercanary.exporter import expose, web
@@ -40,7 +40,7 @@ _INPUTS = 200
 def report(data: bytes) -> None:
     """A probe's answer."""
     with suppress(PollError):
-        for family in read(data, Limits()).accepted.families:
+        for family in read(data)[0].families:
             expose.write(family, {"service": "s", "container": "c"})
 
 
@@ -96,9 +96,8 @@ def http_answer(data: bytes) -> None:
 
         async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with open_session(url, 1 << 20) as session:
-                with suppress(PollError):
-                    await fetch(session, url, "", 5.0, 1 << 20)
+            with suppress(PollError):
+                await fetch(url, "", 5.0)
 
     asyncio.run(answer())
 

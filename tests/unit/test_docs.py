@@ -13,7 +13,6 @@ import pytest
 
 import infercanary.probe
 from infercanary.client.accept import accept, base_name
-from infercanary.client.limits import Limits
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.report import Metric, Report
 from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
@@ -144,11 +143,11 @@ def test_an_exporter_takes_every_metric_of_the_probe() -> None:
     declared: list[Metric] = GENERATOR["declared"]([infercanary.probe])
     families = tuple(metric.family({}) for metric in declared)
     report = Report(1, "boot", 0.0, "", 0, families, {}, ())
-    accepted = accept(report, Limits(), {base_name(metric.name, metric.kind) for metric in EXPORTERS_METRICS})
+    accepted, rejected = accept(report, {base_name(metric.name, metric.kind) for metric in EXPORTERS_METRICS})
     refused = [family.name for family in families if family not in accepted.families]
-    assert (refused, accepted.rejected) == ([], {})
+    assert (refused, rejected) == ([], {})
     container = Metric("infercanary_gc_x", "gauge", "Help.", ("container",)).family({})
-    assert accept(Report(1, "boot", 0.0, "", 0, (container,), {}, ()), Limits(), ()).rejected == {"labels": 1}
+    assert accept(Report(1, "boot", 0.0, "", 0, (container,), {}, ()), ())[1] == {"unsound": 1}
 
 
 @for_each(METRICS, lambda metric: metric.name)

@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from infercanary.ab.neighbours import is_quiet
-from infercanary.client.fetch import PollError, Received, fetch, open_session, read
-from infercanary.client.limits import Limits
+from infercanary.client.accept import read
+from infercanary.client.fetch import PollError, fetch
 from infercanary.command.interruption import Interruption
-from infercanary.contract.report import Run
+from infercanary.contract.report import Report, Run
 from infercanary.contract.text import printable, shortened
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
 from infercanary.judge.model import Generation, Sample, Start, kept
@@ -29,7 +29,6 @@ _MOST_RUNS = 3  # times the runs that are needed, if some are contended
 _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds: a sweep that is further away is not waited for
 _SWEEP_PATIENCE = 4.0  # times its interval, after the first run
-_LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
@@ -141,7 +140,7 @@ class TurnReader:
 
     def __post_init__(self) -> None:
         self._begin = self._progressed = time.monotonic()  # and when the last steady run came
-        self._last: Received | None = None
+        self._last: Report | None = None
         self._why = "nothing answers"
         self._runs: dict[str, list[Run]] = defaultdict(list)
         self._steps: dict[str, dict[str, float]] = defaultdict(dict)
@@ -185,16 +184,12 @@ class TurnReader:
     def _ask(self) -> None:
         for url in self._urls:
             try:
-                cursor = self._last.report.cursor if self._last else ""
-                received = read(asyncio.run(_fetched(url, cursor)), _LIMITS)
+                cursor = self._last.cursor if self._last else ""
+                received, _ = read(asyncio.run(fetch(url, cursor, _ASK_SECONDS)))
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
                 continue
-            if (
-                any(self._runs.values())
-                and self._last
-                and self._last.report.boot_id != received.report.boot_id
-            ):
+            if any(self._runs.values()) and self._last and self._last.boot_id != received.boot_id:
                 raise self._failed("its server ended and was started again in the middle of its runs")
             self._last, self._urls = received, [url]
             took = time.monotonic() - self._begin
@@ -202,7 +197,7 @@ class TurnReader:
                 if step == "warm_up":
                     # Warm-up comes after the first inference, and the probe reports both at once.
                     self._steps[canary].setdefault("first_answer", max(self._start, took - seconds))
-            for run in self._last.accepted.runs:
+            for run in self._last.runs:
                 if not run.boot_id:
                     self._runs[run.canary].append(run)
             return
@@ -211,7 +206,7 @@ class TurnReader:
         """Points of a family of the last report, with so many labels: labels → value."""
         return {
             point.labels: point.value
-            for family in (self._last.accepted.families if self._last else ())
+            for family in (self._last.families if self._last else ())
             if family.name == name
             for point in family.points
             if isinstance(point.value, (int, float)) and len(point.labels) == labels
@@ -264,21 +259,16 @@ class TurnReader:
         for name in settled:
             cold[name] = {step: points[name, step] for step in COLD_START if (name, step) in points}
             self._steps[name] |= {"start": self._start, **cold[name]}
-        report, accepted = self._last.report, self._last.accepted
+        report = self._last
         generation = Generation(
             service="",
             container="",
             boot_id=report.boot_id,
             started_at=report.started_at,
-            environment=accepted.environment,
-            outputs=accepted.outputs,
+            environment=report.environment,
+            outputs=report.outputs,
             profiles=merged({}, of_runs(run for runs in self._runs.values() for run in runs)),
             cold_start=cold,
         )
         starts = {name: Start(generation, samples) for name, samples in settled.items()}
         return Turn(starts, self._steps, time.monotonic() - self._begin)
-
-
-async def _fetched(url: str, cursor: str) -> bytes:
-    async with open_session(url, _LIMITS.report_bytes) as session:
-        return await fetch(session, url, cursor, _ASK_SECONDS, _LIMITS.report_bytes)

@@ -1,4 +1,4 @@
-"""What is taken from a report. A probe is untrusted input: what is wrong is left out and counted."""
+"""Sound part of a report. A probe is untrusted input: what is wrong is left out and counted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
+from infercanary.client.fetch import REPORT_BYTES, PollError
 from infercanary.client.limits import Limits
 from infercanary.contract import bounds
 from infercanary.contract.kinds import KINDS
@@ -19,22 +21,20 @@ from infercanary.contract.report import (
     LADDER,
     LATENCY,
     PHASE,
+    SCHEMA_VERSION,
     Family,
     HistogramValue,
     Kind,
     Report,
     Run,
+    decode,
 )
 
 Reason = Literal[
-    "name",
+    "unsound",
     "reserved",
     "conflict",
-    "help",
-    "labels",
-    "label_value",
     "duplicate",
-    "value",
     "too_many",
     "run",
     "environment",
@@ -47,137 +47,169 @@ _LABEL = re.compile(r"[a-z_][a-z0-9_]*")
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
 _PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
+_MAX_LABEL_BYTES = Limits.label_bytes
 _MAX_HELP = 1024
+_MAX_FAMILIES = 200
+_MAX_SAMPLES = 5_000  # lines of all families; a histogram's point has one per bucket
+_MAX_LABELS = 10
+_MAX_RUNS = 10_000
 _MAX_ENVIRONMENT = 200
+_MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
 _MAX_OUTPUT = 64  # places of one output
 _MAX_BOOT_ID = 64  # bytes; ours have 32
+_MAX_CURSOR = 512
 _MAX_OUTPUTS = 1_024  # places of all outputs
 _MAX_NAMES = 100  # phases, controls or measures of one run
 _MAX_TAGS = 32  # of one run; ours are fewer
 _MAX_DETAIL = 500  # letters of why a run failed: what is longer is cut
+_MAX_PARTS = (
+    REPORT_BYTES // 20
+)  # an honest report's parts have 20 bytes or more: most are numbers of 17 digits
 
 
-class Accepted(msgspec.Struct, frozen=True):
-    """The part of a report that is sound, and how often something else was left out, by reason."""
-
-    families: list[Family]
-    runs: list[Run]
-    environment: dict[str, str]
-    outputs: dict[str, tuple[float, ...]]
-    rejected: Counter[Reason]
+class _Schema(msgspec.Struct):
+    schema_version: int
 
 
-def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepted:
-    """Take the sound part of a report.
+def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[Reason]]:
+    """Decode a probe's answer and keep its sound part.
 
     Args:
-        report: As it was decoded: of the right types, with any numbers and texts.
-        limits: How much of it is taken; of too many runs, the first ones.
+        body: Answer of the probe, untrusted.
         reserved: Base names (:func:`base_name`) of the exporter's own metrics, which no probe may use.
 
     Returns:
-        What is sound, and how many parts are not, by reason; reasons that did not occur are not in it.
+        The report without unsound parts, and their number by reason.
+
+    Raises:
+        PollError: It is no report at all.
+    """
+    if (parts := body.count(b",")) > _MAX_PARTS:
+        # "1," takes 32 bytes once it is decoded: two million of them would take 400 MB.
+        raise PollError("too_large", f"the report has {parts} parts, at most {_MAX_PARTS} are read")
+    version, fault = 0, ""
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        version = msgspec.json.decode(body, type=_Schema).schema_version
+    if version > SCHEMA_VERSION:
+        raise PollError(
+            "schema",
+            f"the report has schema {version}, this exporter knows {SCHEMA_VERSION}; upgrade the exporter",
+        )
+    try:
+        report = decode(body)
+    except msgspec.DecodeError as error:
+        raise PollError("malformed", f"the answer is not a report: {error}") from None
+    if not 0 <= report.lost_runs <= 2**53:
+        fault = f"lost_runs is {report.lost_runs}"
+    elif not 0 <= report.started_at <= bounds.LATEST:
+        fault = f"started_at is {report.started_at}"
+    elif not (_is_boot_id(report.boot_id) and _printable(report.cursor, _MAX_CURSOR)):
+        fault = "boot_id or cursor is too long or not printable"
+    if fault:
+        raise PollError("malformed", fault)
+    return accept(report, reserved)
+
+
+def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[Reason]]:
+    """Keep the sound part of a report.
+
+    Args:
+        report: Decoded: of the right types, with any numbers and texts.
+        reserved: Base names (:func:`base_name`) of the exporter's own metrics, which no probe may use.
+
+    Returns:
+        The report without unsound parts, and their number by reason.
     """
     rejected: Counter[Reason] = Counter()
     families: dict[str, Family] = {}
-    budget = limits.samples
+    room = _MAX_SAMPLES
     for family in report.families:
-        base = base_name(family.name, family.kind)
-        reason = _fault(family, limits)
-        if reason is None and base in reserved:
+        base, size = base_name(family.name, family.kind), samples(family)
+        shape = family.kind, family.labels
+        reason: Reason
+        if not _is_sound(family, base):
+            reason = "unsound"
+        elif base in reserved:
             reason = "reserved"
-        elif reason is None and base in families:
+        elif KINDS.get(base, family.kind) != family.kind or _PINNED.get(family.name, shape) != shape:
+            reason = "conflict"
+        elif base in families:
             reason = "duplicate"
-        elif reason is None and (len(families) == limits.families or (size := samples(family)) > budget):
+        elif len(families) == _MAX_FAMILIES or size > room:
             reason = "too_many"
-        if reason is None:
-            families[base] = family
-            budget -= size
         else:
-            rejected[reason] += 1
-    runs = [_cut(run) for run in report.runs[: limits.runs] if _sound_run(run, limits)]
-    environment = bounded(
-        {
-            component: setting
-            for component, setting in list(report.environment.items())[:_MAX_ENVIRONMENT]
-            if len(component) <= _MAX_SETTING and len(setting) <= _MAX_SETTING
-        },
-        limits.environment_bytes,
-    )
+            families[base] = family
+            room -= size
+            continue
+        rejected[reason] += 1
+    sound = [run for run in report.runs[:_MAX_RUNS] if _is_sound_run(run)]
+    runs = tuple(map(_trimmed, sound))
+    environment = _fitting(report.environment)
     outputs: dict[str, tuple[float, ...]] = {}
     places = _MAX_OUTPUTS
     for canary, values in report.outputs.items():
-        if len(values) <= min(_MAX_OUTPUT, places) and _sound_output(canary, values, limits):
+        if (
+            len(values) <= min(_MAX_OUTPUT, places)
+            and _printable(canary)
+            and all(abs(value) <= bounds.MOST_AMOUNT for value in values)
+        ):
             outputs[canary] = values
             places -= len(values)
     rejected["run"] += len(report.runs) - len(runs)
-    unsound = {i for i, run in enumerate(runs) if run.profile is not None and not is_sound(run.profile)}
-    rejected["profile"] += len(unsound)
-    if unsound:
-        runs = [
-            msgspec.structs.replace(run, profile=None) if i in unsound else run for i, run in enumerate(runs)
-        ]
+    rejected["profile"] += sum(run.profile is not kept.profile for run, kept in zip(sound, runs, strict=True))
     rejected["environment"] += len(report.environment) - len(environment)
     rejected["output"] += len(report.outputs) - len(outputs)
-    return Accepted([*families.values()], runs, environment, outputs, +rejected)
+    return msgspec.structs.replace(
+        report, families=(*families.values(),), runs=runs, environment=environment, outputs=outputs
+    ), +rejected
 
 
-def bounded(environment: Mapping[str, str], most: int) -> dict[str, str]:
-    """The components that fit, the shortest first: what identifies a model is short, what is invented need not be.
-
-    Args:
-        environment: Component → its value.
-        most: Bytes of all names and values, as they are in memory: 49 more than its letters for each text.
-
-    Returns:
-        Those, in the order in which they came.
-    """
-    sizes = {name: sys.getsizeof(name) + sys.getsizeof(value) for name, value in environment.items()}
-    if sum(sizes.values()) <= most:
-        return dict(environment)
-    fitting: set[str] = set()
-    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
-        most -= sizes[name]
-        if most < 0:
+def _fitting(environment: Mapping[str, str]) -> dict[str, str]:
+    """Keep the shortest components: what identifies a model is short, what is invented need not be."""
+    fitting: dict[str, str] = {}
+    room = _MAX_ENVIRONMENT_BYTES
+    for name, value in sorted(environment.items(), key=lambda item: (len(item[0]) + len(item[1]), item)):
+        room -= sys.getsizeof(name) + sys.getsizeof(value)
+        if room < 0 or len(fitting) == _MAX_ENVIRONMENT:
             break
-        fitting.add(name)
-    return {name: value for name, value in environment.items() if name in fitting}
+        if max(len(name), len(value)) <= _MAX_SETTING:
+            fitting[name] = value
+    return fitting
 
 
-def _fault(family: Family, limits: Limits) -> Reason | None:
-    """Why ``family``, looked at alone, cannot be shown; None where it can."""
-    if len(family.name) > limits.label_bytes or not _NAME.fullmatch(family.name):
-        return "name"
-    stem = base_name(family.name, family.kind)
-    if stem.endswith(_SUFFIXES) or (family.kind == "counter" and stem == family.name):
-        return "name"
-    pinned = _PINNED.get(family.name)
-    if pinned is not None and pinned != (family.kind, family.labels):
-        return "conflict"
-    if KINDS.get(stem, family.kind) != family.kind:
-        return "conflict"
-    if not family.help or not _printable(family.help, _MAX_HELP):
-        return "help"
-    if len(family.labels) > limits.labels or len(set(family.labels)) < len(family.labels):
-        return "labels"
-    for name in family.labels:
-        if not _sound_label(name):
-            return "labels"
-    for point in family.points:
-        if len(point.labels) != len(family.labels):
-            return "labels"
-        for text in point.labels:
-            if not _printable(text, limits.label_bytes):
-                return "label_value"
-        if not _sound_value(point.value, family.kind):
-            return "value"
-    if len({point.labels for point in family.points}) < len(family.points):
-        return "duplicate"
-    return None
+def _trimmed(run: Run) -> Run:
+    """Cut a long reason of a failure, and drop an unsound profile."""
+    if len(run.detail) > _MAX_DETAIL:
+        run = msgspec.structs.replace(run, detail=run.detail[:_MAX_DETAIL])
+    if run.profile is not None and not is_sound(run.profile):
+        run = msgspec.structs.replace(run, profile=None)
+    return run
 
 
-def _sound_label(name: str) -> bool:
+def _is_sound(family: Family, base: str) -> bool:
+    """Check a family, looked at alone."""
+    return (
+        _NAME.fullmatch(family.name) is not None
+        and len(family.name) <= _MAX_LABEL_BYTES
+        and not base.endswith(_SUFFIXES)
+        and (base != family.name or family.kind != "counter")
+        and family.help != ""
+        and _printable(family.help, _MAX_HELP)
+        and len(family.labels) <= _MAX_LABELS
+        and len({*family.labels}) == len(family.labels)
+        and all(map(_is_label, family.labels))
+        and len({point.labels for point in family.points}) == len(family.points)
+        and all(
+            len(point.labels) == len(family.labels)
+            and all(map(_printable, point.labels))
+            and _is_sound_value(point.value, family.kind)
+            for point in family.points
+        )
+    )
+
+
+def _is_label(name: str) -> bool:
     return (
         _LABEL.fullmatch(name) is not None
         and len(name) <= 64
@@ -186,62 +218,41 @@ def _sound_label(name: str) -> bool:
     )
 
 
-def _sound_value(value: float | HistogramValue, kind: Kind) -> bool:
+def _is_sound_value(value: float | HistogramValue, kind: Kind) -> bool:
     if isinstance(value, HistogramValue):
         return (
             kind == "histogram"
             and len(value.counts) == len(LADDER) + 1
             and min(value.counts) >= 0
             and sum(value.counts) <= bounds.MOST_COUNT
-            and math.isfinite(value.sum)
-            and value.sum >= 0
+            and 0 <= value.sum < math.inf
         )
     return kind != "histogram" and math.isfinite(value) and (kind == "gauge" or value >= 0)
 
 
-def _sound_output(canary: str, values: tuple[float, ...], limits: Limits) -> bool:
-    return _printable(canary, limits.label_bytes) and all(
-        abs(value) <= bounds.MOST_AMOUNT for value in values
-    )
-
-
-def _sound_run(run: Run, limits: Limits) -> bool:
+def _is_sound_run(run: Run) -> bool:
+    names = (run.phases, run.controls, run.off_cpu, run.measures)
     return (
-        _printable(run.canary, limits.label_bytes)
-        and not bounds.fault(run)
-        and all(_sound_names(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures))
+        not bounds.fault(run)
+        and all(len(each) <= _MAX_NAMES and all(map(_printable, each)) for each in names)
         and len(run.tags) <= _MAX_TAGS
-        and all(_printable(word, limits.label_bytes) for word in (*run.tags, run.clock_reason))
-        and is_boot_id(run.boot_id)
+        and all(map(_printable, (run.canary, run.clock_reason, *run.tags)))
+        and _is_boot_id(run.boot_id)
     )
 
 
-def _cut(run: Run) -> Run:
-    if len(run.detail) <= _MAX_DETAIL:
-        return run
-    return msgspec.structs.replace(run, detail=run.detail[:_MAX_DETAIL])
-
-
-def is_boot_id(text: str) -> bool:
-    """Whether a probe's process can have this name: a thousand of them are remembered.
-
-    Args:
-        text: Of a report or a run; empty in a run of the process that reports.
-    """
+def _is_boot_id(text: str) -> bool:
+    """Check the name of a probe's process, of which a thousand are remembered; empty in a run of the process itself."""
     return _printable(text, _MAX_BOOT_ID)
 
 
-def _sound_names(names: Collection[str], limits: Limits) -> bool:
-    return len(names) <= _MAX_NAMES and all(_printable(name, limits.label_bytes) for name in names)
-
-
-def _printable(text: str, most_bytes: int) -> bool:
-    """Printable text has no line ends, control characters or lone surrogates, and so reads the same everywhere."""
+def _printable(text: str, most_bytes: int = _MAX_LABEL_BYTES) -> bool:
+    """Check a text for line ends, control characters and lone surrogates, so that it reads the same everywhere."""
     return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes
 
 
 def samples(family: Family) -> int:
-    """How many lines of an exposition the points of ``family`` take: of a histogram also +Inf, sum and count.
+    """Count the exposition lines of a family's points: of a histogram also +Inf, sum and count.
 
     Args:
         family: Any, also an unsound one.
@@ -250,7 +261,7 @@ def samples(family: Family) -> int:
 
 
 def base_name(name: str, kind: Kind) -> str:
-    """The name under which OpenMetrics groups a family: a counter's goes without ``_total``.
+    """Name under which OpenMetrics groups a family: a counter's goes without ``_total``.
 
     Args:
         name: The family's full name.

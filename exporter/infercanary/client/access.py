@@ -1,11 +1,10 @@
-"""How the exporter shows who it is to probes, and learns that they are who they should be: TLS, and a token."""
+"""Credentials between exporter and probe: TLS, and a token."""
 
 from __future__ import annotations
 
 import ssl
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,18 +15,18 @@ class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The section ``probe_tls:``: probes that a discovery finds are asked over TLS."""
 
     ca_file: str
-    """Who signs the certificates of probes."""
+    """Certificates that sign those of probes."""
     server_name: str = ""
-    """The name that is in them; empty for the address that is asked, which containers change."""
+    """Name in a probe's certificate; empty for the address that is asked, which containers change."""
     cert_file: str = ""
     key_file: str = ""
-    """What the exporter shows, where probes have a ``client_ca_file``."""
+    """Certificate of the exporter, where probes have a ``client_ca_file``."""
 
 
 class ProbeAccess(msgspec.Struct, frozen=True):
-    """What it shows to each probe; by default nothing.
+    """Credentials for each probe; by default none.
 
-    A token is shown to whom TLS confirms where ``tls`` is set; else to each probe, also to an impostor's.
+    Where ``tls`` is set, a token is sent only over TLS; else to each probe, also to an impostor's.
     """
 
     tls: ProbeTls | None = None
@@ -46,80 +45,70 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         if self.tls is not None:
             if bool(self.tls.cert_file) != bool(self.tls.key_file):
                 raise UsageError("probe_tls: cert_file and key_file go together; give both or none")
-            try:
-                _context(self.tls, _stamp(self.tls))
-            except (OSError, ValueError) as error:
-                raise UsageError(
-                    f"probe_tls: its files cannot be used ({getattr(error, 'strerror', None) or error}); give PEM files"
-                ) from None
+            self.context()
+
+    @property
+    def name(self) -> str:
+        """Name in a probe's certificate; empty for the host in its address."""
+        return self.tls.server_name if self.tls else ""
 
     def url(self, found: str) -> str:
-        """Where a probe is asked that a discovery found.
+        """Change the address of a probe that a discovery found to TLS, where that is set.
 
         Args:
             found: ``http://…`` or ``unix://…``.
-
-        Returns:
-            The same over TLS, where that is set.
         """
         return (
             f"https://{found.removeprefix('http://')}" if self.tls and found.startswith("http://") else found
         )
 
-    def request(self, url: str) -> dict[str, Any]:
-        """What aiohttp's request takes for it; files that were renewed count from the next one on.
-
-        Args:
-            url: Of the probe.
-
-        Returns:
-            Arguments by name.
+    def context(self) -> ssl.SSLContext:
+        """Settings of a TLS connection; files that were renewed count from the next one on.
 
         Raises:
-            UsageError: A file cannot be used any more.
+            UsageError: A file cannot be used.
         """
-        over_tls = url.startswith("https://")
-        arguments: dict[str, Any] = {}
-        if over_tls and self.tls is not None:
-            try:
-                arguments["ssl"] = _context(self.tls, _stamp(self.tls))
-            except (OSError, ValueError) as error:
-                raise UsageError(f"probe_tls: {getattr(error, 'strerror', None) or error}") from None
-            if self.tls.server_name:
-                arguments["server_hostname"] = self.tls.server_name
-        if self.token_file is not None and (over_tls or self.tls is None or url.startswith("unix://")):
-            arguments["headers"] = {"Authorization": f"Bearer {_token(self.token_file)}"}
-        return arguments
+        if self.tls is None:
+            return _context(None, ())
+        files = (self.tls.ca_file, self.tls.cert_file, self.tls.key_file)
+        try:
+            return _context(self.tls, tuple(Path(file).stat().st_mtime_ns for file in files if file))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"probe_tls: its files cannot be used ({why}); give PEM files") from None
+
+    def headers(self, url: str) -> dict[str, str]:
+        """Headers of a request.
+
+        Args:
+            url: Address of the probe.
+        """
+        if self.token_file is None or (self.tls and url.startswith("http://")):
+            return {}
+        return {"Authorization": f"Bearer {_token(self.token_file)}"}
 
 
 NO_ACCESS = ProbeAccess()
 
 
 @lru_cache(maxsize=2)
-def _context(tls: ProbeTls, _files_at: tuple[int, ...]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    if tls.cert_file:
+def _context(tls: ProbeTls | None, _files_at: tuple[int, ...]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_file if tls else None)
+    if tls and tls.cert_file:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=_refuse)
     return context
 
 
-def _stamp(tls: ProbeTls) -> tuple[int, ...]:
-    """Changes with the files."""
-    return tuple(Path(file).stat().st_mtime_ns for file in (tls.ca_file, tls.cert_file, tls.key_file) if file)
-
-
 def _token(file: str) -> str:
-    """Its text; empty where it cannot be read."""
+    """Read a token; empty where the file cannot be read."""
     try:
         with open(file, "rb") as source:
             text = source.read(4096).decode("ascii").strip()
     except (OSError, ValueError):
         return ""
-    if not text.isprintable():
-        return ""
-    return text
+    return text if text.isprintable() else ""
 
 
 def _refuse() -> str:
-    """Without it, OpenSSL asks for a key's password on the terminal."""
+    """Refuse a key with a password: without this, OpenSSL asks for it on the terminal."""
     raise ValueError("the key has a password")

@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import ProcessCollector
 
 import infercanary
+from infercanary.client import lookups
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
@@ -143,6 +144,7 @@ class Exporter:
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops."""
+        lookups.install()
         tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
         self.judging.start()
         self._follow()
@@ -197,7 +199,7 @@ class Exporter:
                     self.live.current.judge.policy(),
                     version=VERSION,
                     troubles=self._troubles(),
-                    left=self.collector.departed.recent(begin),
+                    left=self.collector.ended_services(),
                 )
                 now = time.monotonic()
                 self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))

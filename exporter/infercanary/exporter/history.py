@@ -1,4 +1,4 @@
-"""The last runs of each canary, in short: what the status page draws."""
+"""Summaries of the last runs of each canary, for the status page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infercanary.contract.vocabulary import Outcome
 from infercanary.judge.policy import LIVE, Policy
 
 WAITING_SECONDS = 600.0
-"""Latest runs of so long show how much of the latency is waiting: a shorter contention does not count."""
+"""CPU wait is averaged over this time: a shorter contention does not count."""
 _RUNS = 120
 _CANARIES = 16
 
@@ -31,11 +31,11 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
     low: float | None
     high: float | None
     waited: float | None = None
-    """How much the median is higher for waiting for CPUs that others on the host had; None where unknown."""
+    """CPU wait in the median, caused by other processes on the host; None if unknown."""
 
 
 def summarise(run: Run) -> RunSummary:
-    """``run`` in short. No percentile: a run has too few repeats for one.
+    """Summarise a run. No percentile: a run has too few repeats for one.
 
     Args:
         run: Checked.
@@ -43,28 +43,24 @@ def summarise(run: Run) -> RunSummary:
     Returns:
         Median, least and most in seconds; None without latencies.
     """
-    latencies = sorted(run.latencies)
+    latencies = run.latencies
+    middle, low, high = (
+        (median(latencies), min(latencies), max(latencies)) if latencies else (None, None, None)
+    )
     return RunSummary(
-        sys.intern(run.canary),
-        run.started_at,
-        run.outcome,
-        run.detail[:500],
-        median(latencies) if latencies else None,
-        latencies[0] if latencies else None,
-        latencies[-1] if latencies else None,
-        run.waited,
+        sys.intern(run.canary), run.started_at, run.outcome, run.detail, middle, low, high, run.waited
     )
 
 
 def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | None:
-    """How much of a canary's latency is waiting for CPUs that others on the host have.
+    """Share of a canary's latency that is CPU wait caused by other processes on the host.
 
     Args:
         runs: Of one canary, in order of time.
-        policy: Of how long, and of how many runs at least.
+        policy: Fewest runs.
 
     Returns:
-        Share from 0 to 1, of the medians of the latest runs; None where too few of these say it.
+        Share from 0 to 1, of the medians of the latest runs; None if too few runs measured it.
     """
     since = runs[-1].started_at - WAITING_SECONDS if runs else 0.0
     known = [
@@ -78,41 +74,25 @@ def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | 
 
 
 def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0) -> str:
-    """How far the baseline of a canary is that was not upgraded yet.
+    """Describe the progress of the baseline of a canary that was not upgraded yet.
 
     Args:
         runs: Of one canary and start, in order of time.
-        policy: How many runs a baseline has.
-        judged: Number of runs that the judge knew at its last look, also of earlier starts and of other replicas.
+        policy: Number of runs in a baseline.
+        judged: Number of runs at the judge's last look, also of earlier starts and of other replicas.
 
     Returns:
         Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
     """
-    own = sum(run.outcome == "ok" for run in runs)
-    count = max(own, judged)
-    missing = policy.pool.full_baseline_runs - count
-    if missing <= 0:
-        return f"baseline complete: {policy.pool.full_baseline_runs} runs or more; an upgrade can be judged"
-    others = ", with those of earlier starts and other replicas" if count > own else ""
-    return f"baseline {count} of {policy.pool.full_baseline_runs} runs{others}{time_left(missing, runs)}"
-
-
-def time_left(missing: int, runs: Sequence[RunSummary]) -> str:
-    """How long a canary takes for some more runs.
-
-    Args:
-        missing: So many.
-        runs: Of one canary and start, in order of time.
-
-    Returns:
-        Such as ``, about 2 min left``; an empty text where fewer than two runs ended well, or none is missing.
-    """
     times = [run.started_at for run in runs if run.outcome == "ok"]
+    full, runs_so_far = policy.pool.full_baseline_runs, max(len(times), judged)
+    if runs_so_far >= full:
+        return f"baseline complete: {full} runs or more; an upgrade can be judged"
     gaps = [after - before for before, after in pairwise(times[-12:])]
-    if not gaps or missing <= 0:
-        return ""
-    seconds = missing * max(0.0, median(gaps))
-    return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
+    seconds = (full - runs_so_far) * max(0.0, median(gaps)) if gaps else 0.0
+    left = f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
+    others = ", with those of earlier starts and other replicas" if judged > len(times) else ""
+    return f"baseline {runs_so_far} of {full} runs{others}{left if gaps else ''}"
 
 
 class History:
@@ -129,7 +109,7 @@ class History:
         """
         for summary in summaries:
             runs = self.canaries.pop(summary.canary, None) or deque(maxlen=_RUNS)
-            if runs and runs[-1].detail:  # of the last one alone it is shown
+            if runs and runs[-1].detail:  # shown of the last run alone
                 runs[-1] = msgspec.structs.replace(runs[-1], detail="")
             runs.append(summary)
             self.canaries[summary.canary] = runs

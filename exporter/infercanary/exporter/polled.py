@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 
-from infercanary.client.accept import Accepted, Reason
+from infercanary.client.accept import Reason
 from infercanary.client.fetch import Failure
-from infercanary.contract.report import Family, Metric, Run
+from infercanary.contract.report import Family, Metric, Report, Run
 from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
 from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.discovery.base import Container, Key
@@ -73,7 +72,7 @@ REJECTED = Metric(
     "counter",
     "Parts of valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
-    reading="Healthy is no increase. `too_many`: one of the exporter's `limits`. Otherwise a probe of another "
+    reading="Healthy is no increase. `too_many`: more than an honest report has. Otherwise a probe of another "
     "version, or unusual names of yours.",
 )
 RUNS_COLLECTED = Metric(
@@ -119,72 +118,81 @@ METRICS = (
     *metrics.METRICS,
 )
 
+K = TypeVar("K", bound=str)
 Side = Literal["old", "new", "other"]
 
-_TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
-_COLD_START_BYTES = 8 << 10  # of the names of canaries in one family
-_SETTLED_SECONDS = 300.0  # until who comes onto its GPU, or leaves it, is a fact: each change is judged
-_GENERATIONS = 2  # this start, and the one before: its runs may come out of the journal
+_COLD_START_POINTS = 128  # of 16 canaries, several times the steps of each
+_TOGETHER_SECONDS = 60.0  # a sidecar may start so long before its server
+_SETTLED_SECONDS = 60.0
+"""A neighbour that comes and goes within this time is no component of the environment: each change is judged."""
+_GENERATIONS = 2  # this start and the one before, whose runs may come out of the journal
+_BOOTS = 512  # as many as a probe in a crash loop finds runs of in its journal
+Start = tuple[Generation, Sequence[Family]]
+"""A start for the judge, with the family of its cold start."""
 
 
 class PolledProbe:
-    """A container's probe, as polled so far. Times are of the monotonic clock.
+    """State of a container's probe, as polled so far. Times are of the monotonic clock.
 
     Args:
-        container: As it was found first.
+        container: The container as first found.
     """
 
     def __init__(self, container: Container) -> None:
         self.container = container
-        self.up = False
+        # Polls.
+        self.up = self.polled = False
         self.trouble = "not polled yet"
-        self.polled = False
+        self.duration: float | None = None
+        self.failures: Counter[Failure] = Counter()
+        self.account = Account()
+        # The last report.
         self.reported_at: float | None = None
+        self.reported = ReportedCanaries()
+        self.rejected: Counter[Reason] = Counter()
         self.environment: dict[str, str] = {}
         self.history = History()
-        self.duration: float | None = None
-        self.account = Account()
-        self.failures: Counter[Failure] = Counter()
-        self.rejected: Counter[Reason] = Counter()
-        self.runs_collected = 0
-        self.runs_left_out = 0
-        self.runs_lost = 0
-        # The CPUs that it may use, as it last reported, and how many of them it shares.
         self.cpus = ""
         self.cpuset = 0
-        self.shared_cpus: int | None = None
-        # The same of GPUs: as it last reported them, who else is on them, and since when (monotonic).
         self.gpus: tuple[SeenGpu, ...] = ()
+        # Other containers on its CPUs and GPUs.
+        self.shared_cpus: int | None = None
         self.shared_gpus: dict[SeenGpu, GpuShare] = {}
         self.neighbours = ""
         self.neighbours_since: float | None = None
-        self._settled: frozenset[str] = frozenset()  # those who stayed
-        self._moving: dict[str, float] = {}  # who came since, or left: since when
-        # Up to where its runs were collected.
+        self._settled: frozenset[str] = frozenset()
+        self._moving: dict[str, float] = {}  # name of a neighbour that came or left → since when
+        # Runs and starts.
+        self.runs_collected = self.runs_left_out = self.runs_lost = 0
         self.cursor = ""
-        self.sequences: dict[str, int] = {}  # by boot id, of its last starts: the last run that was taken
-        # Runs from before that time are of a server that it no longer watches.
-        self.since = container.watched_since
-        # Its last starts by boot id, for the judge, with what each of them reported of its cold start.
-        self.generations: dict[str, tuple[Generation, list[Family]]] = {}
-        # When the kernel ended its server for memory, since the start before: Unix times.
-        self.kills: tuple[float, ...] = ()
-        # What the judge had found when that was last shown.
-        self.findings: Findings | None = None
-        self.publishes = True
-        self.reported = ReportedCanaries()
-        # What it reported last, what the judge found, and what the exporter says of it, by family.
+        self.sequences: dict[str, int] = {}  # boot id → last run that was taken
+        self.since = container.watched_since  # runs before this Unix time are of an earlier server
+        self.generations: dict[str, Start] = {}  # by boot id
+        self.kills: tuple[float, ...] = ()  # memory kills since the start before, Unix times
+        # Rendered families: of the report, of the judge, and of the exporter.
         self.lines: list[Lines] = []
         self.verdicts: list[Lines] = []
         self.vitals: dict[str, Lines] = {}
+        self.findings: Findings | None = None  # that ``verdicts`` show
+        self.publishes = True
 
     @property
     def key(self) -> Key:
-        """Its identity in every label set."""
+        """Identity of the container."""
         return self.container.key
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """Labels of all of its series."""
+        return self.container.labels
+
+    @property
+    def start(self) -> Generation | None:
+        """The start that reported last."""
+        return next((generation for generation, _ in reversed(self.generations.values())), None)
+
     def start_id(self, boot_id: str) -> str:
-        """The judge's name for a start: another server beside a sidecar is one, although its own process goes on.
+        """Name a start for the judge: a new server beside a sidecar is one, although the probe's process goes on.
 
         Args:
             boot_id: Of the probe's process.
@@ -192,54 +200,58 @@ class PolledProbe:
         watched = self.container.watched_id[:12]
         return f"{boot_id}@{watched}" if watched else boot_id
 
-    @property
-    def start(self) -> Generation | None:
-        """The start that reports now, as it last said; None where none ever did."""
-        return next((generation for generation, _ in reversed(self.generations.values())), None)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The labels that every one of its series carries."""
-        return self.container.labels
-
     def new_runs(
         self, boot_id: str, runs: Iterable[tuple[Run, RunSummary]]
     ) -> dict[str, list[tuple[Run, RunSummary]]]:
-        """The runs that were not taken yet.
+        """Select the runs that were not taken yet.
 
         Args:
             boot_id: Of the probe's process.
-            runs: As it reports them. One that found the journal of the process before it offers those that were not
-                collected from that, too.
+            runs: In order; also those of earlier processes, from the journal.
 
         Returns:
             Boot id → runs, in order.
         """
         starts: dict[str, list[tuple[Run, RunSummary]]] = {}
+        last = dict(self.sequences)
         for run, summary in runs:
-            of = run.boot_id or boot_id
-            last = starts[of][-1][0].sequence if of in starts else self.sequences.get(of, -1)
-            if run.sequence > last and run.started_at >= self.since:
-                starts.setdefault(of, []).append((run, summary))
+            boot = run.boot_id or boot_id
+            if run.sequence > last.get(boot, -1) and run.started_at >= self.since:
+                starts.setdefault(boot, []).append((run, summary))
+                last[boot] = run.sequence
         return starts
 
-    def remember(self, boot_id: str, started_at: float, accepted: Accepted, profiles: Packed) -> None:
-        """Note which start of the container it is that reports.
+    def take(self, boot_id: str, runs: Sequence[tuple[Run, RunSummary]]) -> None:
+        """Note the new runs of one start.
 
         Args:
             boot_id: Of the probe's process.
-            started_at: When that began, a Unix time.
-            accepted: The sound part of its report.
-            profiles: Of the runs in it.
+            runs: In order.
         """
-        c = self.container
+        self.sequences[boot_id] = runs[-1][0].sequence
+        while len(self.sequences) > _BOOTS:
+            del self.sequences[next(iter(self.sequences))]
+        self.history.take(summary for _, summary in runs)
+
+    def remember(self, report: Report, profiles: Packed) -> None:
+        """Note the start that reports.
+
+        Args:
+            report: Its sound part.
+            profiles: Profiles of the runs in it.
+        """
         self._settle(time.monotonic())
-        environment = self._shared(self._environment(accepted.environment))
-        before = self.generations.pop(boot_id, None)
+        c, latest, boot_id = self.container, self.start, report.boot_id
+        before, _ = self.generations.pop(boot_id, (None, ()))
         if before is None and next(reversed(self.generations), "") in self.sequences:
-            self.kills = ()  # an earlier start that ran has them; one that never did leaves them to the next
-        # What a sidecar reports of its start, and the outputs that it compares with, are an earlier server's.
-        of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
+            self.kills = ()  # they ended an earlier start that ran; a start that never ran leaves them to the next
+        environment = {name: text for name, text in self.environment.items() if name != GPU_SHARED_WITH}
+        if self.neighbours:
+            environment[GPU_SHARED_WITH] = self.neighbours
+        if latest is not None and latest.environment == environment:
+            environment = latest.environment  # many reports may wait for the store
+        # A sidecar's start, and the outputs that it compares with, may be those of an earlier server.
+        is_own = c.watched_since <= report.started_at + _TOGETHER_SECONDS
         generation = Generation(
             namespace=c.namespace,
             service=c.service,
@@ -250,91 +262,84 @@ class PolledProbe:
             image_digest=c.image_digest,
             image_form=c.image_form,
             origin=c.origin,
-            started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
+            started_at=before.started_at if before else max(report.started_at, c.watched_since),
             environment=environment,
-            outputs={} if of_earlier else accepted.outputs,
+            outputs=report.outputs if is_own else {},
             memory_kills=self.kills,
-            profiles=merged({} if before is None else before[0].profiles, profiles),
+            profiles=merged(before.profiles if before else {}, profiles),
         )
-        families = () if of_earlier else accepted.families
         cold_start = [
             family
-            for family in families
-            if family.name == COLD_START_METRIC
-            and sum(sys.getsizeof(text) for point in family.points for text in point.labels)
-            <= _COLD_START_BYTES
+            for family in report.families
+            if is_own and family.name == COLD_START_METRIC and len(family.points) <= _COLD_START_POINTS
         ]
         self.generations[boot_id] = generation, cold_start
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]
 
-    def ended(self, at: float) -> tuple[Generation, list[Family]] | None:
-        """Note that the kernel ended its server for memory.
+    def killed(self, at: float) -> Start | None:
+        """Note that the kernel ended the server for memory.
 
         Args:
-            at: A Unix time.
+            at: Unix time.
 
         Returns:
-            The start that ended so, for the judge, with what it reported of its cold start; None where none ran yet.
+            The start that ended; None if none ran yet.
         """
         self.kills += (at,)
+        return self._end(memory_kills=self.kills)
+
+    def gone(self, at: float) -> Start | None:
+        """Note that the container was removed.
+
+        Args:
+            at: Unix time.
+
+        Returns:
+            The start that ended; None if none ran yet.
+        """
+        return self._end(ended_at=at)
+
+    def _end(self, **changes: object) -> Start | None:
         boot_id = next(reversed(self.generations), "")
         if boot_id not in self.sequences:
             return None
         generation, cold_start = self.generations[boot_id]
-        generation = msgspec.structs.replace(generation, memory_kills=self.kills)
-        self.generations[boot_id] = generation, cold_start
-        return generation, cold_start
+        self.generations[boot_id] = ended = msgspec.structs.replace(generation, **changes), cold_start
+        return ended
 
     def side(self, canary: str) -> Side:
-        """Which side of a canary's last upgrade it runs.
+        """Side of the canary's last upgrade that the container runs.
 
         Args:
             canary: Its name.
 
         Returns:
-            ``new`` where the verdict is about its image, also where nothing was upgraded; ``old`` where it runs what
-            that one replaced; else ``other``, such as for an image of which the judge has no run yet.
+            ``new`` if the verdict is about its image, also without an upgrade; ``old`` if it runs the image before;
+            else ``other``, such as for an image of which the judge has no run yet.
         """
         finding = self.findings.get(canary) if self.findings is not None else None
         if finding is None:
             return "new"
         if self.start is None:
             return "other"
-        judgement, sides = finding.result, finding.sides
-        boot, name = (self.start.container, self.start.boot_id), image_name(self.start)
-        if judgement.upgraded_at is None:
-            return "new" if boot in sides.others or name == judgement.candidate_image else "other"
-        # By its start, else by its image: the judge may not know the start yet, or another host's of that name.
-        if boot in sides.new or boot in sides.old:
-            return "new" if boot in sides.new else "old"
-        if name == judgement.candidate_image:
+        sides, is_upgraded = finding.sides, finding.result.upgraded_at is not None
+        boot, image = (self.start.container, self.start.boot_id), image_name(self.start)
+        # By its start, else by its image: the judge may not know the start yet, or it is of another host.
+        if is_upgraded and boot in sides.old and boot not in sides.new:
+            return "old"
+        if boot in (sides.new if is_upgraded else sides.others) or image == finding.result.candidate_image:
             return "new"
-        return "old" if name == judgement.baseline_image else "other"
-
-    def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
-        """Note that its container is no more.
-
-        Args:
-            at: A Unix time.
-
-        Returns:
-            The start that ended so, for the judge, with what it reported of its cold start; None where none ran yet.
-        """
-        boot_id = next(reversed(self.generations), "")
-        if boot_id not in self.sequences:
-            return None
-        generation, cold_start = self.generations[boot_id]
-        return msgspec.structs.replace(generation, ended_at=at), cold_start
+        return "old" if is_upgraded and image == finding.result.baseline_image else "other"
 
     def families(self, now: float) -> list[Family]:
-        """What the exporter itself measures of it; ``now`` is of the monotonic clock.
+        """Measure the polls.
 
         Args:
-            now: Seconds, of the monotonic clock.
+            now: Seconds, monotonic clock.
 
         Returns:
-            Families without labels of the container; those that are not known have no points.
+            Families without labels of the container; unknown ones have no points.
         """
         c = self.container
         shares = self.shared_gpus if self.up else {}
@@ -343,13 +348,9 @@ class PolledProbe:
             AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
             INFO.family({(c.image, c.image_key, c.image_digest, c.id): 1.0}),
             POLL_DURATION.family({(): self.duration} if self.duration is not None else {}),
-            POLL_FAILURES.family(
-                {(reason,): float(count) for reason, count in sorted(self.failures.items())}
-            ),
-            EXCEEDED.family(
-                {(budget,): float(count) for budget, count in sorted(self.account.exceeded.items())}
-            ),
-            REJECTED.family({(reason,): float(count) for reason, count in sorted(self.rejected.items())}),
+            POLL_FAILURES.family(_counts(self.failures)),
+            EXCEEDED.family(_counts(self.account.exceeded)),
+            REJECTED.family(_counts(self.rejected)),
             RUNS_COLLECTED.family(float(self.runs_collected)),
             RUNS_LEFT_OUT.family(float(self.runs_left_out)),
             RUNS_LOST.family(float(self.runs_lost)),
@@ -363,42 +364,36 @@ class PolledProbe:
         ]
 
     def waiting(self) -> dict[str, float]:
-        """How much of the latency is waiting for CPUs that others on the host have.
+        """Share of the latency that is CPU wait caused by other processes on the host.
 
         Returns:
-            Canary → share from 0 to 1; only where that is known.
+            Canary → share from 0 to 1; only if known.
         """
         shares = {canary: waiting_share(runs) for canary, runs in self.history.canaries.items()}
         return {canary: share for canary, share in shares.items() if share is not None}
 
     def share(self, gpus: dict[SeenGpu, GpuShare], now: float) -> None:
-        """Note who else is on its GPUs.
+        """Note the other containers on its GPUs.
 
         Args:
             gpus: Its GPUs → who shares each.
-            now: Seconds, of the monotonic clock.
+            now: Seconds, monotonic clock.
         """
         changed = self._settled ^ neighbours(gpus.values())
         self._moving = {name: self._moving.get(name, now) for name in changed}
         self.shared_gpus = gpus
 
     def _settle(self, now: float) -> None:
-        """Take it for a fact of the start that one came or left, once that held for a while.
+        """Make a neighbour that stayed, or stayed away, a fact of the start.
 
         Any probe may claim to be on this GPU: one that comes and goes changes nothing, nor what is known of others.
         """
         due = {name: since for name, since in self._moving.items() if now - since >= _SETTLED_SECONDS}
         if due:
-            self._settled = self._settled.symmetric_difference(due)
+            self._settled ^= due.keys()
             self._moving = {name: since for name, since in self._moving.items() if name not in due}
             self.neighbours, self.neighbours_since = in_words(self._settled), max(due.values())
 
-    def _shared(self, environment: dict[str, str]) -> dict[str, str]:
-        """The same environment as one that is in memory already: many reports may wait for the store."""
-        known = (generation.environment for generation, _ in self.generations.values())
-        return next((each for each in known if each == environment), environment)
 
-    def _environment(self, reported: dict[str, str]) -> dict[str, str]:
-        """What the probe reports, and what only the exporter knows: who else is on the container's GPUs."""
-        own = {name: value for name, value in reported.items() if name != GPU_SHARED_WITH}
-        return own | ({GPU_SHARED_WITH: self.neighbours} if self.neighbours else {})
+def _counts(counter: Counter[K]) -> dict[tuple[str, ...], float]:
+    return {(reason,): float(count) for reason, count in sorted(counter.items())}

@@ -40,7 +40,7 @@ CUDA_MISSING = Metric(
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")
 
 _ANY: tuple[Reason, ...] = REASONS[:7]  # those that any target may have
-_DETAIL_BYTES = 240  # below the exporter's default of limits.label_bytes
+_DETAIL_BYTES = 240  # the exporter takes labels of 256
 _NUMBER = re.compile(r"\d[\w.]*")
 
 

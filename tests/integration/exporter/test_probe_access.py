@@ -99,9 +99,9 @@ async def test_a_stranger_on_either_side_is_refused(
 async def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
     access = ProbeAccess(client_tls(files), f"{files}/token")
     assert access.url("http://10.0.0.7:9798") == "https://10.0.0.7:9798"
-    assert access.request("https://10.0.0.7:9798")["headers"] == {"Authorization": "Bearer open sesame"}
-    assert "headers" not in access.request("http://10.0.0.7:9798")
-    assert ProbeAccess(None, f"{files}/token").request("http://10.0.0.7:9798")["headers"]
+    assert access.headers("https://10.0.0.7:9798") == {"Authorization": "Bearer open sesame"}
+    assert not access.headers("http://10.0.0.7:9798")
+    assert ProbeAccess(None, f"{files}/token").headers("http://10.0.0.7:9798")
 
 
 def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from infercanary.ab import turn
 from infercanary.ab.turn import Plan, StartFailed, TurnReader
-from infercanary.client.fetch import Received, read
-from infercanary.client.limits import Limits
+from infercanary.client.accept import read
 from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Family, Point, Report, Run, encode
 
@@ -23,7 +22,7 @@ def reader(runs: int = 8) -> TurnReader:
     return made
 
 
-def report(interval: float | None, swept_at: float | None, runs: int, at: float) -> Received:
+def report(interval: float | None, swept_at: float | None, runs: int, at: float) -> Report:
     """A probe with one canary and so many runs, the first at 0 and the last then."""
     of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
     families = [
@@ -37,7 +36,7 @@ def report(interval: float | None, swept_at: float | None, runs: int, at: float)
         ),
     ]
     ran = tuple(Run(i, "c", at, at if i else 0.0, "ok", (0.02,)) for i in range(runs))
-    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)), Limits())
+    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)))[0]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
 ) -> None:
     start = reader()
     start._last = report(interval, swept_at, runs, run_at)
-    start._runs["c"] = [*start._last.report.runs]
+    start._runs["c"] = [*start._last.runs]
     assert start._has_enough() is is_enough
 
 
@@ -68,7 +67,7 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     now = 0.0
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
 
-    async def fetched(url: str, cursor: str) -> bytes:
+    async def fetched(url: str, cursor: str, _seconds: float) -> bytes:
         """What the probe says now."""
         opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
         steps = [Point((name, "warm_up"), 2.0) for name in opened]
@@ -79,7 +78,7 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
         )
         return encode(Report(1, "boot", 0.0, "1", 0, families, {}, ()))
 
-    monkeypatch.setattr(turn, "_fetched", fetched)
+    monkeypatch.setattr(turn, "fetch", fetched)
     start = reader()
     while len(start._steps) < 2:
         start._ask()
@@ -94,12 +93,12 @@ def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch: pytest
     """Its runs would be those of two starts. A restart before the first run does no harm."""
     boots = iter((("first", 0), ("second", 3), ("second", 4), ("third", 0)))
 
-    async def fetched(url: str, cursor: str) -> bytes:
+    async def fetched(url: str, cursor: str, _seconds: float) -> bytes:
         boot, runs = next(boots)
         ran = tuple(Run(i, "c", 1.0, 1.0, "ok", (0.02,)) for i in range(runs))
         return encode(Report(1, boot, 0.0, "1", 0, (), {}, ran))
 
-    monkeypatch.setattr(turn, "_fetched", fetched)
+    monkeypatch.setattr(turn, "fetch", fetched)
     start = reader()
     start.arm.last_words.return_value = "out of memory"  # type: ignore[attr-defined]
     for _ in range(3):

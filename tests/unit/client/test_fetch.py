@@ -1,133 +1,118 @@
-"""What is no report is said to be none, whatever it is, and takes no more memory than one."""
+"""An answer that is no report says why, and takes no more memory or time of the event loop than a report."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 import tracemalloc
-from contextlib import suppress
+from collections.abc import Iterable
 
 import pytest
-from aiohttp import StreamReader
-from aiohttp.client_proto import ResponseHandler
 
-from infercanary.client import wire
-from infercanary.client.fetch import PollError, fetch, open_session, read
-from infercanary.client.limits import Limits
+from infercanary.client import fetch as module
+from infercanary.client.accept import read
+from infercanary.client.fetch import PollError, fetch
 from infercanary.contract.report import Report, Run, encode
 
 WHOLE = encode(
     Report(1, "boot", 1.0, "c", 0, (), {"torch": "2.13"}, (Run(1, "resnet18", 1.0, 1.0, "ok", (0.1,)),))
 )
-
-
-@pytest.mark.parametrize("text", [b"resnet18", b"torch", b"2.13"])
-def test_a_report_with_a_text_that_is_not_utf_8(text: bytes) -> None:
-    assert text in WHOLE
-    with pytest.raises(PollError, match="not a report: a text that is not UTF-8") as raised:
-        read(WHOLE.replace(text, text[:-1] + b"\xff"), Limits())
-    assert raised.value.reason == "malformed"
-
-
-def test_a_report_that_is_nested_for_ever() -> None:
-    with pytest.raises(PollError, match="nested too deeply"):
-        read(WHOLE[:-1] + b',"x":' + b"[" * 100_000, Limits())
-
-
-LINES = b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(127))
+OK = b"HTTP/1.1 200 OK\r\n"
+LENGTH = b"Content-Length: %d\r\n\r\n" % len(WHOLE)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("body", "detail"),
     [
-        pytest.param(b"HTTP/1.1 200 OK\r\n" + LINES, id="a head of 1 MB"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" * 3_000, id="3,000 answers"),
-        pytest.param(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"
-            + b" " * 9_000
-            + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" * 3_000,
-            id="3,000 answers after one",
+        *(
+            (WHOLE.replace(text, text[:-1] + b"\xff"), "a text that is not UTF-8")
+            for text in (b"resnet18", b"2.13")
         ),
+        (WHOLE[:-1] + b',"x":' + b"[" * 100_000, "nested too deeply"),
     ],
 )
-async def test_what_http_says_beside_a_report_takes_little_memory(answer: bytes) -> None:
+def test_a_body_that_is_no_report(body: bytes, detail: str) -> None:
+    with pytest.raises(PollError, match=f"not a report: {detail}") as raised:
+        read(body)
+    assert raised.value.reason == "malformed"
+
+
+async def ask(pieces: Iterable[bytes], pause: float = 0.0, timeout: float = 10.0) -> bytes:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        with suppress(ConnectionError):
-            for start in range(0, len(answer), 4_096):
-                writer.write(answer[start : start + 4_096])
+        try:
+            for piece in pieces:
+                writer.write(piece)
                 await writer.drain()
-        writer.close()
+                await asyncio.sleep(pause)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+            ended.set()
 
+    ended = asyncio.Event()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with open_session(url := f"http://127.0.0.1:{port}", 4 << 20) as session:
-            tracemalloc.start()
-            try:
-                with pytest.raises(PollError):
-                    read(await fetch(session, url, "", 10.0, 4 << 20), Limits())
-                _, most = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-    assert most < 600 << 10
+        try:
+            return await fetch(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "a b", timeout)
+        finally:
+            await ended.wait()
 
 
-ONE_BYTE_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([OK + LENGTH + WHOLE], id="at once"),
+        pytest.param(
+            [OK, LENGTH[:20], LENGTH[20:], *(WHOLE[n : n + 9] for n in range(0, len(WHOLE), 9))], id="pieces"
+        ),
+        pytest.param([OK + LENGTH.lower() + WHOLE], id="small letters"),
+        pytest.param([OK + b"\r\n" + WHOLE], id="without a length"),
+        pytest.param([OK + LENGTH + WHOLE + OK + LENGTH + WHOLE], id="two answers"),
+    ],
+)
+async def test_a_whole_answer_is_read_however_it_comes(pieces: list[bytes]) -> None:
+    assert await ask(pieces, 0.001) == WHOLE
 
 
-async def test_answers_of_many_probes_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock on which each piece takes a millisecond: what is done of all polls between two looks of another."""
-    pieces, chunks, most = 0, 0, 0
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        pytest.param(OK + b"X-More: %b\r\n" % (b"x" * 8_000) * 127, "closed_early", id="a head of 1 MB"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "http_status", id="interim answers"),
+        pytest.param(
+            OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000, "malformed", id="chunks"
+        ),
+        pytest.param(
+            OK + b"Content-Length: 9999999\r\n\r\n" + b" " * 9_999_999, "too_large", id="a long body"
+        ),
+        pytest.param(OK + LENGTH + WHOLE[:-1], "closed_early", id="less than its length"),
+        pytest.param(OK, "closed_early", id="half a head"),
+        pytest.param(b"SSH-2.0\r\n\r\n", "malformed", id="no HTTP"),
+    ],
+)
+async def test_an_answer_that_is_no_report_takes_little_memory(answer: bytes, reason: str) -> None:
+    pieces = [answer[start : start + 65_536] for start in range(0, len(answer), 65_536)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(PollError) as raised:
+            await ask(pieces)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert raised.value.reason == reason
+    assert most < (600 << 10) + 3 * min(len(answer), module.REPORT_BYTES)
 
-    def thread_time() -> float:
-        return pieces / 1_000
 
-    parse, take = ResponseHandler.data_received, StreamReader._read_nowait_chunk
+async def test_many_small_packets_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    received = module._Answer.data_received
+    calls = 0
 
-    def parsed(self: ResponseHandler, data: bytes) -> None:
-        nonlocal pieces
-        pieces += 1
-        parse(self, data)
+    def counted(self: module._Answer, data: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        received(self, data)
 
-    def taken(self: StreamReader, n: int) -> bytes:
-        nonlocal chunks
-        chunks += 1
-        return take(self, n)
-
-    monkeypatch.setattr(time, "thread_time", thread_time)
-    monkeypatch.setattr(ResponseHandler, "data_received", parsed)
-    monkeypatch.setattr(StreamReader, "_read_nowait_chunk", taken)
-    answers = {
-        "good": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(WHOLE), WHOLE),
-        "odd": ONE_BYTE_CHUNKS,
-    }
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.readuntil(b"\r\n\r\n")
-        with suppress(ConnectionError):
-            writer.write(answers["good" if b"since=good" in asked else "odd"])
-            await writer.drain()
-        writer.close()
-
-    async def look() -> None:
-        nonlocal most
-        while True:
-            before = pieces
-            await asyncio.sleep(0)
-            most = max(most, pieces - before)
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        looking, turns = asyncio.create_task(look()), wire.Turns()
-
-        async def poll(cursor: str) -> bytes:
-            async with open_session(url, 4 << 20, wire.Meter(turns)) as session:
-                return await fetch(session, url, cursor, 60.0, 4 << 20)
-
-        *odd, good = await asyncio.gather(*(poll("") for _ in range(8)), poll("good"), return_exceptions=True)
-        looking.cancel()
-    assert good == WHOLE
-    assert [getattr(error, "reason", error) for error in odd] == ["too_costly"] * 8
-    assert pieces > 8 * 50, "each was taken apart until it cost too much"
-    assert most <= 7, "of a turn, and its reading goes on where another one begins"
-    assert chunks <= 2 * pieces, "what came is read as a whole, not byte by byte"
+    monkeypatch.setattr(module._Answer, "data_received", counted)
+    with pytest.raises(PollError, match=r"in 0\.5 s"):
+        await ask([OK + b"\r\n", *(b" " for _ in range(100_000))], 0.0001, timeout=0.5)
+    assert 5 < calls <= 52, "one each 10 ms"

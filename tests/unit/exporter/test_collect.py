@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START_METRIC
+from infercanary.exporter import collect
 from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -14,6 +18,7 @@ from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
 from infercanary.exporter.judging.worker import Judging
+from infercanary.exporter.poll import Prepared, prepared
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, ServiceKey, kept
 from infercanary.judge.origin import Origin
@@ -85,7 +90,7 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
     await answer("two", ("one", 3), ("one", 4), ("", 1))
     await answer("two", ("", 1), ("", 2))
     # Whoever lies about what we have gets nothing counted twice.
-    await answer("three", ("two", 1), ("two", 2), ("", 1))
+    await answer("three", ("two", 1), ("two", 2), ("", 1), ("", 1))
     await collector.close()
     assert sequences == [2, 5, 6, 7]
 
@@ -248,3 +253,47 @@ async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since: f
     generation, families = probe.generations["one"]
     assert generation.outputs == ({"a": (1.0, 2.0)} if counts else {})
     assert bool(families) is counts
+
+
+async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(collect, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
+
+    def ended(*containers: str) -> list[tuple[str, str, float]]:
+        collector.follow([Container(service=name[0], name=name, id=name * 32) for name in containers])
+        return [(gone.service.name, gone.container, gone.seconds) for gone in collector.ended_services()]
+
+    assert ended("a1", "a2", "b1") == []
+    assert ended("a2", "b1") == [], "one replica less"
+    assert ended("a2") == [("b", "b1", 0.0)]
+    now += 10.0
+    assert ended() == [("a", "a2", 0.0), ("b", "b1", 10.0)]
+    assert ended("b1") == [("a", "a2", 0.0)]
+    now += 3600.0
+    assert ended("b1") == []
+    for number in range(40):
+        ended(chr(200 + number))
+    assert len(collector._ended) == 32
+    await collector.close()
+
+
+async def test_of_reports_that_come_at_once_most_wait_before_the_reading_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To hand a thousand reports to the thread at once held up the event loop for 300 ms."""
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
+    queued = []
+
+    def noted(*given: Any) -> Prepared:
+        queued.append(collector._reader._work_queue.qsize())
+        return prepared(*given)
+
+    monkeypatch.setattr(collect, "prepared", noted)
+    probes = [PolledProbe(Container(service="s", name=f"c{n}")) for n in range(20)]
+    body = encode(Report(1, "boot", 0.0, "boot.0", 0, (), {}, ()))
+    await asyncio.gather(*(collector.absorb(probe, body) for probe in probes))
+    await collector.close()
+    assert len(queued) == 20 and max(queued) <= 2

@@ -484,5 +484,5 @@ async def test_the_poll_itself_survives_it(host: Host, monkeypatch: pytest.Monke
     monkeypatch.setattr(collect, "fetch", lambda *_: asyncio.sleep(0, report("0-7")))
     probe = host.probe("a")
     with structlog.testing.capture_logs():
-        await host.collector._poll(probe, None, "http://a")  # type: ignore[arg-type]
+        await host.collector._poll(probe, "http://a")
     assert (probe.polled, probe.up, probe.failures["internal"]) == (True, False, 1)

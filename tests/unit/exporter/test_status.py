@@ -17,7 +17,7 @@ from infercanary.contract.report import Family, Point
 from infercanary.contract.vocabulary import NOBODY, Outcome
 from infercanary.exporter import status
 from infercanary.exporter.canaries import ReportedCanaries, reported_canaries
-from infercanary.exporter.departed import Gone
+from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
 from infercanary.exporter.judging.findings import Findings, Sides
@@ -300,7 +300,7 @@ def test_a_failing_canary_has_its_detail_once() -> None:
 
 def test_above_the_cards() -> None:
     gone = {("test", "search", "search-5c4-a/server"): (1, 1.0, "app:1")}
-    left = [Gone(ServiceKey("", "<b>"), "search-1", 300.0)]
+    left = [EndedService(ServiceKey("", "<b>"), "search-1", 300.0)]
     text = page([], troubles=["<the store> fails"], ended=gone, left=left)
     above, _, main = text.partition("<main>")
     for expected in (

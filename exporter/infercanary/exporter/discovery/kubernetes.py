@@ -18,7 +18,6 @@ import aiohttp
 import msgspec
 import structlog
 
-from infercanary.client import lookups
 from infercanary.client.limits import Limits
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
@@ -148,9 +147,7 @@ class KubernetesDiscovery:
         while True:
             version, self._answered_at = self._pods.version, math.inf
             try:
-                async with aiohttp.ClientSession(
-                    connector=lookups.connector(), cookie_jar=aiohttp.DummyCookieJar()
-                ) as session:
+                async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
                     if self._settings.kubelet.enabled:
                         await self._ask_kubelet(session)
                     if not self._pods.version:

@@ -22,9 +22,7 @@ from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMOR
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
-_MAX_LABEL = (
-    256  # the exporter's default of limits.label_bytes: it would refuse a longer list, and count that
-)
+_MAX_LABEL = 256  # longest label that the exporter takes: it would refuse a longer list, and count that
 
 
 @register()
