@@ -118,9 +118,12 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "probes: [{url: http://h, service: s, container: c}, {url: http://i, service: s, container: c}]",
             "probes[1]: same service and container as probes[0]; give one of them another container",
         ),
-        ("store: sqlite:///tmp", "store: /tmp: is a folder; name a file in it"),
-        ("store: /dev/null", "store: /dev/null: is no regular file"),
-        ("store: nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
+        ("store: sqlite:///tmp", "store: /tmp: is a folder or a device; name a file"),
+        ("store: /dev/null", "store: /dev/null: is a folder or a device"),
+        (
+            "store: nosuch://host/db",
+            "the location is no name of a file; begin a URL with postgresql:// or sqlite://",
+        ),
         (
             "judge: {smallest: 0.02}",
             "judge: unknown key `smallest`; did you mean `smallest_effect`? known keys: smallest_effect, clear_zone",
