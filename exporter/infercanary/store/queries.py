@@ -105,13 +105,13 @@ TAKEN = text(
     "WHERE namespace = :namespace AND service = :service AND canary = :canary"
 )
 SERIES_OF_CANARY = text(
-    "SELECT container, image_key, first_at, last_at, taken, start, series.id, length(body) AS bytes, "
+    "SELECT container, image_key, last_at, taken, start, series.id, length(body) AS bytes, "
     "opening + raw + failed + first + blocks + hours AS rows FROM start JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND canary = :canary AND began >= :since "
     "AND container = coalesce(:container, container) AND opening + raw + failed + first + blocks + hours > 0 "
     "ORDER BY began, container, start.id"
 )
-SIZES = text("SELECT sum(length(body)) FROM sample WHERE series IN :ids GROUP BY series").bindparams(_IDS)
+SIZE = text("SELECT coalesce(sum(length(body)), 0) FROM sample WHERE series IN :ids").bindparams(_IDS)
 BODIES = text("SELECT series, body FROM sample WHERE series IN :ids ORDER BY series, sequence").bindparams(
     _IDS
 )

@@ -21,7 +21,6 @@ from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
-from infercanary.contract.text import printable
 from infercanary.store import migrate, queries, schema
 from infercanary.store.base import Database, StoreAway, StoreError
 from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
@@ -103,9 +102,9 @@ class SqliteDatabase(Database):
                 with suppress(OSError):
                     self._set_aside(cause)
             return StoreAway(f"{self.shown}: corrupt ({cause}); it is set aside, and begun anew")
+        kind = StoreAway if isinstance(cause, sqlite3.OperationalError) else StoreError
         is_writable = self._path is None or os.access(self._path.parent, os.W_OK)
-        text = self.explained(str(cause), "" if is_writable else "readonly")
-        return (StoreAway if isinstance(cause, sqlite3.OperationalError) else StoreError)(text)
+        return kind(self.explained(str(cause), "" if is_writable else "readonly"))
 
     def size(self, connection: Connection) -> int:
         """Return the bytes of the database, without what still is in its log."""
@@ -154,15 +153,6 @@ class SqliteDatabase(Database):
         """Return the revision of the tables; None for an empty file."""
         application = connection.exec_driver_sql("PRAGMA application_id").scalar()
         names = connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars().all()
-        # A view may never end, a trigger may do anything, and a generated column may be of any size.
-        odd = connection.exec_driver_sql(
-            "SELECT name FROM sqlite_master m WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%' "
-            "OR EXISTS (SELECT 1 FROM pragma_table_xinfo(m.name) WHERE hidden > 1)"
-        ).scalar()
-        if odd is not None:
-            raise StoreError(
-                f"{self.shown}: holds `{printable(odd, 80)}`, which no exporter makes; name another file"
-            )
         if names and application != _APPLICATION_ID:
             raise StoreError(f"{self.shown}: the database of another program; name another file")
         fault = "ok"

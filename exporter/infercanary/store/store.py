@@ -22,11 +22,11 @@ import structlog
 from sqlalchemy import Connection, Executable
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import queries, retention, thinning
 from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
 from infercanary.store.queries import named
-from infercanary.store.reading import StartSummary, fair, to_judge
+from infercanary.store.reading import RUNNING_SECONDS, StartSummary, to_judge
 from infercanary.store.records import (
     MAX_BYTES,
     MAX_CANARIES,
@@ -157,8 +157,8 @@ class Store:
             container: Starts of this container alone.
             since: Starts of that Unix time and later.
             most_bytes: For a judgement: the starts that it needs (:func:`.reading.to_judge`), so many bytes of them,
-                and of their runs. Beyond it the oldest starts are left out, and of those that have most runs the ones
-                between their first and last. None for all.
+                and of their runs. Beyond it the oldest starts are left out, and of those that have more runs than an
+                equal share the ones between their first and last. None for all.
 
         Returns:
             Starts, and samples of each, in order of time; of starts that began at the same time, by container.
@@ -166,8 +166,17 @@ class Store:
         key = named(service, canary=canary, container=container, since=since)
         rows = self.session.rows(queries.SERIES_OF_CANARY, key)
         if most_bytes is not None:
-            now = max((row.last_at for row in rows), default=0.0)
-            rows = [rows[place] for place in to_judge([StartSummary.of(row, now) for row in rows])]
+            running_since = max((row.last_at for row in rows), default=0.0) - RUNNING_SECONDS
+            summaries = [
+                StartSummary(
+                    row.container,
+                    row.image_key,
+                    row.taken < LIVE.pool.fewest_new_runs,
+                    row.last_at >= running_since,
+                )
+                for row in rows
+            ]
+            rows = [rows[place] for place in to_judge(summaries)]
             fitting = bisect_right([*accumulate(row.bytes for row in reversed(rows))], most_bytes)
             rows = rows[-max(1, fitting) :]
         starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
@@ -291,9 +300,9 @@ class Store:
         statement: Executable = queries.BODIES
         given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
-            sizes = [size for (size,) in self.session.rows(queries.SIZES, given)]
-            if sum(sizes) > most_bytes:
-                statement, given["half"] = queries.ENDS, fair(sizes, most_bytes) / 2
+            [(size,)] = self.session.rows(queries.SIZE, given)
+            if size > most_bytes:
+                statement, given["half"] = queries.ENDS, most_bytes / len(rows) / 2
         bodies: defaultdict[int, list[bytes]] = defaultdict(list)
         for series, body in self.session.rows(statement, given):
             bodies[series].append(body)
