@@ -76,7 +76,7 @@ def store(data: bytes) -> None:
             for service, canary in found.canaries():
                 found.generations(service, canary, most_bytes=10_000)
                 found.taken(service, canary)
-                found.starts(service)
+                found.newest_starts(service)
                 found.history(service, canary, "verdict")
             found.last_runs("")
             found.take(generation(), samples(20, 60))

@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import text
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.store.records import decode_start
 from infercanary.store.retention import TIERS, Retention
 from infercanary.store.store import Store, open_store
 
@@ -121,6 +122,13 @@ def count(store: Store, table: str = "sample") -> int:
 def kept(store: Store, boot_id: str = "boot", canary: str = CANARY) -> list[Sample]:
     """Return what is left of the runs of a start."""
     return next((runs for start, runs in store.generations(SEARCH, canary) if start.boot_id == boot_id), [])
+
+
+def starts_of(store: Store, service: ServiceKey = SEARCH) -> list[Generation]:
+    """Return the readable starts of a service, in order of time."""
+    statement = "SELECT body FROM start WHERE namespace = :namespace AND service = :name ORDER BY began, container, id"
+    bodies = query(store, statement, namespace=service.namespace, name=service.name)
+    return [start for (body,) in bodies if (start := decode_start(body)) is not None]
 
 
 def check_counts(store: Store) -> None:

@@ -11,11 +11,10 @@ from sqlalchemy import Connection, Executable
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store import queries
 from infercanary.store.base import LeaseLost, StoredFinding
-from infercanary.store.records import decode_start
+from infercanary.store.records import decode_starts
 from infercanary.store.session import Session
 
 _GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
-_BODIES = 100  # findings in a statement, each of some kilobytes
 
 _Services: TypeAlias = Collection[ServiceKey]
 _Canary: TypeAlias = tuple[ServiceKey, str]
@@ -84,7 +83,7 @@ class Fleet:
         Returns:
             Service and canary of each canary of which a start, or its runs, changed since.
         """
-        before, self._counts = self._counts, self._by_canary(queries.counts(services))
+        before, self._counts = self._counts, self._by_canary(queries.COUNTS, services)
         both = self._counts.keys() | before.keys()
         return {key for key in both if key[0] in services and self._counts.get(key) != before.get(key)}
 
@@ -101,20 +100,20 @@ class Fleet:
         Raises:
             LeaseLost: Another process has the lease by now.
         """
-        mine = self._mine(service)
-        rows = self._rows(queries.PUT_FINDING, **mine, canary=canary, at=at, body=body, taught=taught)
+        given = self._mine(service, canary=canary, at=at, body=body, taught=taught)
+        rows = self._session.keyed(queries.PUT_FINDING, given)
         if not rows:
             raise self._lost(service)
         self._numbers[service, canary] = [*rows[0][1:]]
 
     def findings(self, services: _Services) -> list[StoredFinding]:
         """Read the findings about these services that changed since the call before; forget all other services."""
-        numbers = self._by_canary(queries.finding_numbers(services))
+        numbers = self._by_canary(queries.FINDING_NUMBERS, services)
         changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
-        parts = (changed[begin : begin + _BODIES] for begin in range(0, len(changed), _BODIES))
-        found = [StoredFinding(*row) for part in parts for row in self._rows(queries.finding_bodies(part))]
+        keys = [(*service, canary) for service, canary in changed]
+        findings = [StoredFinding(*row) for row in self._session.keyed(queries.FINDINGS, {"canaries": keys})]
         self._numbers = numbers
-        return found
+        return findings
 
     def running(self, service: ServiceKey) -> list[Generation]:
         """Read the newest start of each container that still runs, as far as runs and their ends show.
@@ -123,24 +122,24 @@ class Fleet:
             Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
             sees what runs.
         """
-        rows = self._session.rows(queries.RUNNING, {**queries.named(service), "gone": _GONE_SECONDS})
-        newest = {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
+        rows = self._session.rows(queries.RUNNING, queries.named(service, gone=_GONE_SECONDS))
+        newest = {start.container: start for start in decode_starts(rows)}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
     def services(self) -> set[ServiceKey]:
         """Read which services are judged: somebody holds their lease."""
-        return {service for (service,) in self._rows(queries.SERVICES)}
+        return {service for (service,) in self._session.keyed(queries.SERVICES)}
 
     def taught(self) -> list[StoredFinding]:
         """Read what each canary of all services teaches, where that is anything."""
-        return [StoredFinding(*row) for row in self._rows(queries.TAUGHT)]
+        return [StoredFinding(*row) for row in self._session.keyed(queries.TAUGHT)]
 
     def close(self) -> None:
         """Let go of the connection for renewals. Never raises."""
         self._renewing.close()
 
-    def _mine(self, service: ServiceKey) -> dict[str, Any]:
-        return {**queries.named(service), "holder": self.holder, "fence": self.held.get(service, 0)}
+    def _mine(self, service: ServiceKey, **more: Any) -> dict[str, Any]:
+        return queries.named(service, holder=self.holder, fence=self.held.get(service, 0), **more)
 
     def _lost(self, service: ServiceKey) -> LeaseLost:
         self.held.pop(service, None)
@@ -149,17 +148,15 @@ class Fleet:
     def _lease(
         self, session: Session, services: _Services, seconds: float, takes: bool = False
     ) -> dict[ServiceKey, int]:
-        names = {
+        given = {
             "namespaces": [key.namespace for key in services],
             "services": [key.name for key in services],
+            "holder": self.holder,
+            "seconds": seconds,
+            "takes": takes,
         }
-        given = {"holder": self.holder, "seconds": seconds, "takes": takes}
-        return dict(self._rows(queries.LEASE, session, **names, **given))
+        return dict(session.keyed(queries.LEASE, given))
 
-    def _by_canary(self, statement: Executable) -> dict[_Canary, Any]:
-        return {(service, canary): rest for service, canary, *rest in self._rows(statement)}
-
-    def _rows(self, statement: Executable, session: Session | None = None, **given: Any) -> list[Any]:
-        """Rows, of which the first two columns are a service's key."""
-        rows = (session or self._session).rows(statement, given)
-        return [(ServiceKey(*row[:2]), *row[2:]) for row in rows]
+    def _by_canary(self, statement: Executable, services: _Services) -> dict[_Canary, Any]:
+        rows = self._session.keyed(statement, queries.among(services))
+        return {(service, canary): numbers for service, canary, *numbers in rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,6 @@ import msgspec
 
 from infercanary.store.base import StoreError
 
-_HOSTS = re.compile(r"((\[[^]]*]|[^:,]*)(:\d*)?(,|\Z))+")
 _DEFAULTS: Mapping[str, str] = {
     "client_encoding": "utf8",
     "connect_timeout": "5",
@@ -47,8 +45,7 @@ class Location(msgspec.Struct, frozen=True):
         base, _, text = url.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
         role, _, place = base.partition("//")[2].rpartition("@")
-        # A character that is not percent-encoded ends its part of the URL.
-        is_cut = not _HOSTS.fullmatch(place.partition("/")[0]) and "@" in text
+        is_cut = "@" in text  # a `?` in a password, not percent-encoded, began the parameters
         shown = f"postgresql://{'…' if is_cut else place}"
         if "password" in query or ":" in role or is_cut:
             raise StoreError(

@@ -17,7 +17,7 @@ def read_version(connection: Connection, shown: str) -> str | None:
     """Return the revision of the tables; None where there are none.
 
     Raises:
-        StoreError: They are newer than those of :mod:`.schema`, or of no revision that there was.
+        StoreError: They are newer than those of :mod:`.schema`, or of an unknown revision.
     """
     from sqlalchemy import inspect
 
@@ -27,13 +27,11 @@ def read_version(connection: Connection, shown: str) -> str | None:
     if not inspect(connection).has_table(schema.schema.name):
         return None
     version = str(connection.scalar(schema.schema.select()) or "")
-    if version > schema.SCHEMA:
+    if not any(MIGRATIONS.glob(f"versions/{version or '?'}_*.py")):
         raise StoreError(
-            f"{shown}: written by a newer InferCanary (schema {version}, this one knows {schema.SCHEMA}); upgrade "
+            f"{shown}: written by a newer InferCanary (schema `{version}`, this one knows {schema.SCHEMA}); upgrade "
             "this one, or name another store"
         )
-    if not any(MIGRATIONS.glob(f"versions/{version or '?'}_*.py")):
-        raise StoreError(f"{shown}: has no schema that there was (`{version}`); name another store")
     return version
 
 

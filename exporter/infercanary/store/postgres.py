@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, func, inspect, select
+from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.pool import NullPool
 
 from infercanary.store import migrate, queries, schema
@@ -25,6 +25,7 @@ _ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the text where th
     "42501": "the role lacks a right; docs/fleet.md has the grants",
     "read-only": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
     "3D000": "there is no such database; create it, or correct `store:`",
+    "42P07": "it has tables of another program, or of 0.1.0; name an empty database",
     "57014": "it took too long; the database is overloaded, or its disk is slow",
     "55P03": "it waited too long for a lock; it is tried again",
     "40001": "another exporter was faster; it is tried again",
@@ -131,10 +132,6 @@ class PostgresDatabase(Database):
             )
         self.begin(connection)
         connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
-        if version is None and inspect(connection).has_table("schema_version"):
-            raise StoreError(
-                f"{self.shown}: has tables of 0.1.0, which cannot be read; name an empty database"
-            )
         if migrate.read_version(connection, self.shown) == version:  # else another one was faster
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             migrate.update(connection, version)

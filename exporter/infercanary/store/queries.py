@@ -1,7 +1,7 @@
 """The statements of the store, once for SQLite and PostgreSQL, and nothing but statements.
 
-Constants are SQL that both databases understand. SQLAlchemy builds the statements about a set of services, and
-those that lock rows: SQLite has no FOR UPDATE.
+Constants are SQL that both databases understand. SQLAlchemy builds the statements that lock rows: SQLite has no
+FOR UPDATE.
 """
 
 from __future__ import annotations
@@ -9,38 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Delete,
-    Select,
-    Table,
-    bindparam,
-    delete,
-    func,
-    select,
-    text,
-    true,
-    tuple_,
-)
+from sqlalchemy import BindParameter, Text, bindparam, select, text
+from sqlalchemy.types import TupleType
 
 from infercanary.judge.model import ServiceKey
-from infercanary.store.schema import finding, series, start
+from infercanary.store.schema import series, start
 
 
-def of_services(table: Table, services: Collection[ServiceKey] | None) -> ColumnElement[bool]:
-    """Return the condition that a row is of one of these services; of any, for None."""
-    if services is None:
-        return true()
-    return tuple_(table.c.namespace, table.c.service).in_([tuple(service) for service in services])
+def named(service: ServiceKey, **more: Any) -> dict[str, Any]:
+    """Return the parameters that name a service, and ``more``."""
+    return {"namespace": service.namespace, "service": service.name, **more}
 
 
-def named(service: ServiceKey) -> dict[str, Any]:
-    """Return the parameters that name a service."""
-    return {"namespace": service.namespace, "service": service.name}
+def among(services: Collection[ServiceKey] | None) -> dict[str, Any]:
+    """Return the parameters of a statement about these services; about all, for None."""
+    return {"everything": services is None, "services": [*map(tuple, services or ())]}
 
 
-_CANARY = *start.c["namespace", "service"], series.c.canary
+_SERVICES: BindParameter[Any] = bindparam("services", expanding=True, type_=TupleType(Text, Text))
 
 # Age -------------------------------------------------------------------------------------------------------------
 
@@ -78,9 +64,6 @@ PUT_START = text(
 START = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service AND container = :container "
     "AND boot_id = :boot_id"
-)
-STARTS = text(
-    "SELECT body FROM start WHERE namespace = :namespace AND service = :service ORDER BY began, container, id"
 )
 NEWEST_STARTS = text(
     "SELECT body FROM start JOIN (SELECT id, row_number() OVER (PARTITION BY container ORDER BY began DESC, id DESC) "
@@ -122,13 +105,13 @@ TAKEN = text(
     "WHERE namespace = :namespace AND service = :service AND canary = :canary"
 )
 SERIES_OF_CANARY = text(
-    "SELECT container, image_key, first_at, last_at, taken, start, series.id, length(body) AS bytes, "
+    "SELECT container, image_key, last_at, taken, start, series.id, length(body) AS bytes, "
     "opening + raw + failed + first + blocks + hours AS rows FROM start JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND canary = :canary AND began >= :since "
     "AND container = coalesce(:container, container) AND opening + raw + failed + first + blocks + hours > 0 "
     "ORDER BY began, container, start.id"
 )
-SIZES = text("SELECT sum(length(body)) FROM sample WHERE series IN :ids GROUP BY series").bindparams(_IDS)
+SIZE = text("SELECT coalesce(sum(length(body)), 0) FROM sample WHERE series IN :ids").bindparams(_IDS)
 BODIES = text("SELECT series, body FROM sample WHERE series IN :ids ORDER BY series, sequence").bindparams(
     _IDS
 )
@@ -140,11 +123,10 @@ ENDS = text(
 ).bindparams(_IDS)
 """The first and the last rows of each series, so many bytes of either: what a start began with and what it came to."""
 
-
-def canaries(services: Collection[ServiceKey] | None) -> Select[tuple[str, str, str]]:
-    """Return namespace, service and canary of each canary that ran; of these services, or of all."""
-    return select(*_CANARY).distinct().select_from(start.join(series)).where(of_services(start, services))
-
+CANARIES = text(
+    "SELECT DISTINCT namespace, service, canary FROM start JOIN series ON series.start = start.id "
+    "WHERE (:everything OR (namespace, service) IN :services)"
+).bindparams(_SERVICES)
 
 # Documents -------------------------------------------------------------------------------------------------------
 
@@ -164,27 +146,21 @@ HISTORY = text(
 
 # Sweeping --------------------------------------------------------------------------------------------------------
 
-
-def records(services: Collection[ServiceKey] | None) -> Select[Any]:
-    """Return the starts as :func:`.retention.expired` wants them; of these services, or of all."""
-    return (
-        select(
-            *start.c["namespace", "service", "id", "container", "image_key", "seen"],
-            func.count(series.c.id).label("canaries"),
-        )
-        .select_from(start.outerjoin(series))
-        .where(of_services(start, services))
-        .group_by(start.c.id)
-        .order_by(start.c.began, start.c.id)
-    )
-
-
-def drop_orphans(table: Table, services: Collection[ServiceKey] | None) -> Delete:
-    """Return the deletion of documents, or findings, of canaries that have no start; of these services, or of all."""
-    is_known = tuple_(*table.c["namespace", "service", "canary"]).in_(canaries(None))
-    is_of_one = table.c.service != ""  # the others are about all services
-    return delete(table).where(is_of_one, ~is_known, of_services(table, services))
-
+RECORDS = text(
+    "SELECT namespace, service, start.id, container, image_key, seen, count(series.id) AS canaries "
+    "FROM start LEFT JOIN series ON series.start = start.id "
+    "WHERE (:everything OR (namespace, service) IN :services) GROUP BY start.id ORDER BY began, start.id"
+).bindparams(_SERVICES)
+"""Starts as :func:`.retention.expired` reads them."""
+DROP_ORPHANS = [
+    text(
+        f"DELETE FROM {table} WHERE service <> '' AND (:everything OR (namespace, service) IN :services) "  # noqa: S608 - constants
+        "AND (namespace, service, canary) NOT IN "
+        "(SELECT namespace, service, canary FROM start JOIN series ON series.start = start.id)"
+    ).bindparams(_SERVICES)
+    for table in ("document", "finding")
+]
+"""Drop documents and findings of canaries without a start; rows without a service are about all services."""
 
 # Thinning --------------------------------------------------------------------------------------------------------
 
@@ -248,30 +224,19 @@ RUNNING = text(
     "AND EXISTS (SELECT 1 FROM lease WHERE namespace = :namespace AND service = :service "
     "AND expires > extract(epoch FROM now())) ORDER BY began, container, id"
 )
-_FINDING = finding.c["namespace", "service", "canary"]
+FINDING_NUMBERS = text(
+    "SELECT namespace, service, canary, number FROM finding WHERE (:everything OR (namespace, service) IN :services)"
+).bindparams(_SERVICES)
+FINDINGS = text(
+    "SELECT namespace, service, canary, body FROM finding WHERE (namespace, service, canary) IN :canaries"
+).bindparams(bindparam("canaries", expanding=True, type_=TupleType(Text, Text, Text)))
+COUNTS = text(
+    "SELECT namespace, service, canary, count(*), sum(series.id), sum(taken), sum(failed), sum(thinned), sum(revision) "
+    "FROM start JOIN series ON series.start = start.id "
+    "WHERE (:everything OR (namespace, service) IN :services) GROUP BY namespace, service, canary"
+).bindparams(_SERVICES)
+"""Sums for each canary, of which one changes whenever its starts or runs change.
 
-
-def finding_numbers(services: Collection[ServiceKey]) -> Select[Any]:
-    """Return the number of each finding about these services."""
-    return select(*_FINDING, finding.c.number).where(of_services(finding, services))
-
-
-def finding_bodies(canaries: Collection[tuple[ServiceKey, str]]) -> Select[Any]:
-    """Return the findings about these canaries."""
-    keys = [(*service, canary) for service, canary in canaries]
-    return select(*_FINDING, finding.c.body).where(tuple_(*_FINDING).in_(keys))
-
-
-def counts(services: Collection[ServiceKey]) -> Select[Any]:
-    """Return sums for each canary of these services, of which one changes whenever its starts or runs change.
-
-    Of a start or a series each of these numbers only grows (but ``failed``: then ``thinned`` does), and new ones have
-    larger ids than those that were dropped.
-    """
-    numbers = *series.c["id", "taken", "failed", "thinned"], start.c.revision
-    return (
-        select(*_CANARY, func.count(), *map(func.sum, numbers))
-        .select_from(start.join(series))
-        .where(of_services(start, services))
-        .group_by(*_CANARY)
-    )
+Of a start or a series each of these numbers only grows (but ``failed``: then ``thinned`` does), and new ones have
+larger ids than those that were dropped.
+"""

@@ -1,16 +1,16 @@
-"""How much of what is kept is read at once: a judgement is to fit into memory, whatever a probe reported."""
+"""Bounds on what one judgement reads: it must fit into memory, whatever a probe reported."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from infercanary.judge.policy import LIVE
-
-FIRST_STARTS, LATEST_STARTS = 8, 56
-"""Starts of each image in containers that no longer run, that a judgement reads: as many as are kept of one container.
-So its work does not grow where containers come and go under new names."""
+FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 8, 56, 8
+"""Starts of each image that a judgement reads: the first and the latest ones, as many as are kept of one container;
+and the latest ones of each container that runs. So its work grows neither with restarts nor with pods' new names."""
+RUNNING_SECONDS = 3_600.0
+"""A container runs if its newest start had a run within this time before the canary's last run."""
 _IMAGES = 8  # with so many models each have starts of their own; weights may be drawn anew at each start
 
 
@@ -25,23 +25,10 @@ class StartSummary(NamedTuple):
     runs: bool
     """Whether it goes on, if the container had no later start."""
 
-    @classmethod
-    def of(cls, series: Any, now: float) -> StartSummary:
-        """By the pace of all of its runs, where the judge takes the latest ones to say who is live.
-
-        Args:
-            series: A row of :data:`.queries.SERIES_OF_CANARY`.
-            now: When the last run of the canary began, a Unix time.
-        """
-        pace = (series.last_at - series.first_at) / (series.taken - 1) if series.taken > 1 else 0.0
-        gone_at = series.last_at + max(LIVE.pool.gone_seconds, LIVE.pool.gone_runs * pace)
-        is_short = series.taken < LIVE.pool.fewest_new_runs
-        return cls(series.container, series.image_key, is_short, gone_at >= now)
-
 
 def to_judge(starts: Sequence[StartSummary]) -> list[int]:
-    """Choose the starts that a judgement needs: of each image and model those of containers that run, and of the others
-    the first ones, which say when an upgrade began, and the latest.
+    """Choose the starts that a judgement needs: of each image and model the latest ones of each container that runs,
+    and of the others the first ones, which say when an upgrade began, and the latest.
 
     Starts with too few runs have places of their own, wherever they run: they take none of those that count.
 
@@ -53,17 +40,23 @@ def to_judge(starts: Sequence[StartSummary]) -> list[int]:
     """
     running = {start.container: start.runs for start in starts}  # as the newest start says
     recent = [*dict.fromkeys(start.work for start in reversed(starts))][:_IMAGES]
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, start in enumerate(starts):
-        runs = running[start.container] and not start.is_short
-        key = (place,) if runs else (start.work if start.work in recent else "", start.is_short)
-        groups.setdefault(key, []).append(place)
-    chosen = (places[:FIRST_STARTS] + places[FIRST_STARTS:][-LATEST_STARTS:] for places in groups.values())
-    return sorted(chain.from_iterable(chosen))
+    owned: Counter[tuple[str, str]] = Counter()
+    chosen: list[int] = []
+    groups: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+    for place, start in reversed([*enumerate(starts)]):
+        own = start.container, start.work
+        if running[start.container] and not start.is_short and owned[own] < OWN_STARTS:
+            owned[own] += 1
+            chosen.append(place)
+        else:
+            groups[start.work if start.work in recent else "", start.is_short].append(place)
+    for places in groups.values():  # the newest first
+        chosen += places[:LATEST_STARTS] + places[LATEST_STARTS:][-FIRST_STARTS:]
+    return sorted(chosen)
 
 
 def fair(wanted: Iterable[int], total: int) -> int:
-    """The most that each may have, so that all together have no more than ``total`` (max-min fairness).
+    """Bound each one's size such that all together have no more than ``total`` (max-min fairness).
 
     Args:
         wanted: What each wants.

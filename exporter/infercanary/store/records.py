@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import msgspec
@@ -14,11 +14,11 @@ from infercanary.judge.profiles import merged
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 4096
-"""Of a run as it is kept."""
+"""Limit of an encoded run."""
 MAX_CANARIES = 32
-"""Of one start: a probe that invents names must not fill the disk."""
+"""Limit for one start: a probe that invents names must not fill the disk."""
 
-_MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
+_MAX_KILLS = 64  # a crash loop of a server that never reports must not fill the disk
 _MAX_CACHED = 512  # decoded starts
 
 _encoder = msgspec.msgpack.Encoder()
@@ -30,7 +30,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
 
 def encode(sample: Sample) -> bytes:
-    """``sample`` as it is kept. One of a probe that invents hundreds of phases is kept without them.
+    """Encode a run for the store; without its maps and tags if a probe invented hundreds of them.
 
     Args:
         sample: A run, or the median of several.
@@ -46,7 +46,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(bodies: Iterable[bytes]) -> list[Sample]:
-    """The samples in ``bodies``, without those that a failing disk made unreadable.
+    """Decode runs, and leave out those that a failing disk made unreadable.
 
     Args:
         bodies: As :func:`encode` made them.
@@ -66,7 +66,7 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
 
 
 def encode_start(generation: Generation) -> bytes:
-    """A start as it is kept."""
+    """Encode a start for the store."""
     return _encoder.encode(generation)
 
 
@@ -77,6 +77,13 @@ def decode_start(body: bytes) -> Generation | None:
     except _UNREADABLE:
         log.warning("a stored start cannot be read, and is left out: check the disk")
         return None
+
+
+def decode_starts(rows: Iterable[Iterable[bytes]]) -> Iterator[Generation]:
+    """Yield the readable starts of rows that have nothing but a start's body."""
+    for (body,) in rows:
+        if (start := decode_start(body)) is not None:
+            yield start
 
 
 def with_known(generation: Generation, body: bytes) -> Generation:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Executable
 from sqlalchemy.exc import SQLAlchemyError
 
+from infercanary.judge.model import ServiceKey
 from infercanary.store.base import Database, StoreError
 
 
@@ -89,6 +90,10 @@ class Session:
         """Return all rows of a statement that returns rows."""
         with self.work() as connection:
             return connection.execute(statement, given).all()
+
+    def keyed(self, statement: Executable, given: Any = None) -> list[Any]:
+        """Return all rows, with the first two columns as the key of a service."""
+        return [(ServiceKey(*row[:2]), *row[2:]) for row in self.rows(statement, given)]
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
         """Run a statement by the driver alone, within :meth:`work`: SQLAlchemy takes longer than SQLite itself.

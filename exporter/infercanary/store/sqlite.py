@@ -36,7 +36,6 @@ _WAL_PAGES = 4_000  # 16 MB: a page that was written often meanwhile goes into t
 _APPLICATION_ID = 0x1CA9A12  # in the file's header: no other program's database is taken for ours
 _CORRUPT = ".corrupt-%Y%m%dT%H%M%S.%f%z"
 _CORRUPT_FILES = ".corrupt-????????T??????.??????+0000"
-_OF_0_1_0 = "tables of 0.1.0"
 _NOT_WRITABLE = f"cannot be written; make its folder, or make both writable for this user (uid {os.getuid()})"
 _ADVICE: Mapping[str, str] = {
     "locked": "in use by another process; give each exporter a file of its own",
@@ -60,9 +59,8 @@ class SqliteDatabase(Database):
     advice = _ADVICE
 
     def __init__(self, path: Path | None) -> None:
-        if path and os.path.exists(path) and not os.path.isfile(path):
-            kind = "a folder; name a file in it" if os.path.isdir(path) else "no regular file; name another"
-            raise StoreError(f"{path}: is {kind}")
+        if path and path.exists() and not path.is_file():
+            raise StoreError(f"{path}: is a folder or a device; name a file")
         self.shown = str(path or "the store in memory")
         self.retention = Retention() if path else IN_MEMORY
         self._path = path
@@ -76,7 +74,7 @@ class SqliteDatabase(Database):
         self._inodes: list[int] = []
 
     def connect(self) -> Connection:
-        """Open the file for this process alone; a corrupt one is set aside, and one of 0.1.0 renamed."""
+        """Open the file for this process alone; a corrupt one, and one of 0.1.0, is set aside."""
         try:
             connection = super().connect()
         except DatabaseError as error:
@@ -85,8 +83,7 @@ class SqliteDatabase(Database):
             self._set_aside(error.orig)
             connection = super().connect()
         for file in self._corrupt_files()[-1:]:
-            stamp = datetime.strptime(file[len(self.shown) :], _CORRUPT)
-            self.set_aside_at = stamp.timestamp()
+            self.set_aside_at = os.stat(file).st_ctime  # when it was renamed
         self._inodes = self._find_inodes()
         return connection
 
@@ -106,9 +103,9 @@ class SqliteDatabase(Database):
                 with suppress(OSError):
                     self._set_aside(cause)
             return StoreAway(f"{self.shown}: corrupt ({cause}); it is set aside, and begun anew")
+        kind = StoreAway if isinstance(cause, sqlite3.OperationalError) else StoreError
         is_writable = self._path is None or os.access(self._path.parent, os.W_OK)
-        text = self.explained(str(cause), "" if is_writable else "readonly")
-        return (StoreAway if isinstance(cause, sqlite3.OperationalError) else StoreError)(text)
+        return kind(self.explained(str(cause), "" if is_writable else "readonly"))
 
     def size(self, connection: Connection) -> int:
         """Return the bytes of the database, without what still is in its log."""
@@ -172,17 +169,14 @@ class SqliteDatabase(Database):
         if self._path and self._path.stat().st_size <= _MAX_CHECKED_BYTES:
             fault = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
         if fault == "ok" and names and schema.schema.name not in names:
-            fault = _OF_0_1_0
+            fault = "tables of 0.1.0"
         if fault != "ok":
             raise DatabaseError("", None, sqlite3.DatabaseError(fault))
         return migrate.read_version(connection, self.shown)
 
     def _set_aside(self, error: object) -> None:
         """Rename the file with its log, for a new one to be begun; the last three corrupt ones are kept."""
-        ending = ".0.1.0" if str(error) == _OF_0_1_0 else datetime.now(timezone.utc).strftime(_CORRUPT)
-        renamed = f"{self._path}{ending}"
-        while os.path.exists(renamed):
-            renamed += ".new"
+        renamed = f"{self._path}{datetime.now(timezone.utc).strftime(_CORRUPT)}"
         # The file itself last: until then the same would be found again.
         for suffix in ("-wal", "-shm", "-journal", ""):
             with suppress(FileNotFoundError):

@@ -22,22 +22,22 @@ import structlog
 from sqlalchemy import Connection, Executable
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import queries, retention, thinning
 from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
 from infercanary.store.queries import named
-from infercanary.store.reading import StartSummary, fair, to_judge
+from infercanary.store.reading import RUNNING_SECONDS, StartSummary, to_judge
 from infercanary.store.records import (
     MAX_BYTES,
     MAX_CANARIES,
     decode,
     decode_start,
+    decode_starts,
     encode,
     encode_start,
     with_known,
 )
-from infercanary.store.retention import FAILED, OPENING, RAW, Retention
-from infercanary.store.schema import document, finding
+from infercanary.store.retention import FAILED, OPENING, RAW, TIERS, Retention
 from infercanary.store.session import Session
 from infercanary.store.sqlite import SqliteDatabase
 
@@ -46,7 +46,6 @@ log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 900.0  # a start takes its whole environment: a crash loop may add one in 10 s
 _AFTER_SECONDS = 1e-3
 _OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
-_COUNTED = "opening", "raw", "failed", "row", "last", "last_at"
 _DROPPED = 20  # starts in a transaction: each may have thousands of rows
 _FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # neither libpq's other form nor a URL without slashes
 
@@ -119,34 +118,27 @@ class Store:
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
         """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
-        rows = self.session.rows(queries.canaries(services))
-        return sorted((ServiceKey(namespace, service), canary) for namespace, service, canary in rows)
+        rows = self.session.keyed(queries.CANARIES, queries.among(services))
+        return sorted((service, canary) for service, canary in rows)
 
     def last_runs(self, host: str) -> list[LastRun]:
         """Return the last run of each canary in each container on a host that Docker or Kubernetes found."""
-        rows = self.session.rows(queries.LAST_RUNS, {"host": host})
-        return [LastRun(ServiceKey(namespace, service), *rest) for namespace, service, *rest in rows]
+        return [LastRun(*row) for row in self.session.keyed(queries.LAST_RUNS, {"host": host})]
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return container and boot id → runs that were taken and had not failed, also those merged since."""
-        rows = self.session.rows(queries.TAKEN, {**named(service), "canary": canary})
+        rows = self.session.rows(queries.TAKEN, named(service, canary=canary))
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
         """Return what is known of a start; None where it was never seen, or its row cannot be read."""
-        key = {**named(service), "container": container, "boot_id": boot_id}
-        rows = self.session.rows(queries.START, key)
-        return decode_start(rows[0].body) if rows else None
-
-    def starts(self, service: ServiceKey) -> list[Generation]:
-        """Return each start of the service's containers, also without runs, in order of time."""
-        rows = self.session.rows(queries.STARTS, named(service))
-        return [start for (body,) in rows if (start := decode_start(body)) is not None]
+        key = named(service, container=container, boot_id=boot_id)
+        return next(decode_starts(self.session.rows(queries.START, key)), None)
 
     def newest_starts(self, service: ServiceKey) -> dict[str, Generation]:
         """Return container → its newest start, of each container of the service."""
         rows = self.session.rows(queries.NEWEST_STARTS, named(service))
-        return {start.container: start for (body,) in rows if (start := decode_start(body)) is not None}
+        return {start.container: start for start in decode_starts(rows)}
 
     def generations(
         self,
@@ -165,17 +157,26 @@ class Store:
             container: Starts of this container alone.
             since: Starts of that Unix time and later.
             most_bytes: For a judgement: the starts that it needs (:func:`.reading.to_judge`), so many bytes of them,
-                and of their runs. Beyond it the oldest starts are left out, and of those that have most runs the ones
-                between their first and last. None for all.
+                and of their runs. Beyond it the oldest starts are left out, and of those that have more runs than an
+                equal share the ones between their first and last. None for all.
 
         Returns:
             Starts, and samples of each, in order of time; of starts that began at the same time, by container.
         """
-        key = {**named(service), "canary": canary, "container": container, "since": since}
+        key = named(service, canary=canary, container=container, since=since)
         rows = self.session.rows(queries.SERIES_OF_CANARY, key)
         if most_bytes is not None:
-            now = max((row.last_at for row in rows), default=0.0)
-            rows = [rows[place] for place in to_judge([StartSummary.of(row, now) for row in rows])]
+            running_since = max((row.last_at for row in rows), default=0.0) - RUNNING_SECONDS
+            summaries = [
+                StartSummary(
+                    row.container,
+                    row.image_key,
+                    row.taken < LIVE.pool.fewest_new_runs,
+                    row.last_at >= running_since,
+                )
+                for row in rows
+            ]
+            rows = [rows[place] for place in to_judge(summaries)]
             fitting = bisect_right([*accumulate(row.bytes for row in reversed(rows))], most_bytes)
             rows = rows[-max(1, fitting) :]
         starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
@@ -215,7 +216,7 @@ class Store:
         Raises:
             LeaseLost: The store is shared, and this process does not judge the service.
         """
-        key = {**named(service), "canary": canary, "kind": kind}
+        key = named(service, canary=canary, kind=kind)
         with self.session.transaction() as connection:
             number = connection.execute(queries.ADD_DOCUMENT, {**key, "at": at, "body": body}).scalar_one()
             connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
@@ -224,7 +225,7 @@ class Store:
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
-        key = {**named(service), "canary": canary, "kind": kind}
+        key = named(service, canary=canary, kind=kind)
         return [Document(*row) for row in self.session.rows(queries.HISTORY, key)]
 
     def _write_start(self, connection: Connection, generation: Generation) -> int:
@@ -254,28 +255,26 @@ class Store:
                 if len(known) == MAX_CANARIES:
                     refused.append(canary)
                     continue
-                new = {"start": start, "canary": canary, "first_at": first.started_at}
-                known[canary] = [run(queries.ADD_SERIES, new)[0][0], 0, -1, -1]
+                values = {"start": start, "canary": canary, "first_at": first.started_at}
+                known[canary] = [run(queries.ADD_SERIES, values)[0][0], 0, -1, -1]
             series, taken, last, through = known[canary]
-            stored = set()
+            stored: list[Any] = []
             if first.sequence <= last:
                 between = {"series": series, "first": first.sequence, "last": newest.sequence}
-                stored = {sequence for (sequence,) in run(queries.KNOWN_SEQUENCES, between)}
-            new_of = [0, 0, 0]  # by tier
-            for sample in samples:
-                sequence = sample.sequence
-                if sequence > through and sequence not in stored:
-                    stored.add(sequence)
-                    is_opening = taken + new_of[OPENING] < self._keep.opening
-                    tier = FAILED if sample.failed else OPENING if is_opening else RAW
-                    new_of[tier] += 1
-                    added.append(
-                        {"series": series, "sequence": sequence, "tier": tier, "body": encode(sample)}
-                    )
-            if any(new_of):
+                stored = run(queries.KNOWN_SEQUENCES, between)
+            new = {sample.sequence: sample for sample in samples if sample.sequence > through}
+            for (sequence,) in stored:
+                new.pop(sequence, None)
+            rows = dict.fromkeys((OPENING, RAW, FAILED), 0)
+            for sequence, sample in new.items():
+                good = RAW if taken + rows[OPENING] >= self._keep.opening else OPENING
+                tier = FAILED if sample.failed else good
+                rows[tier] += 1
+                added.append({"series": series, "sequence": sequence, "tier": tier, "body": encode(sample)})
+            if new:
                 last_at = max(sample.started_at for sample in samples)
-                numbers = *new_of, series, newest.sequence, last_at
-                counts.append(dict(zip(_COUNTED, numbers, strict=True)))
+                newest_run = {"last": newest.sequence, "last_at": last_at, "row": series}
+                counts.append({TIERS[tier]: count for tier, count in rows.items()} | newest_run)
         if refused:
             log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, refused=len(refused),
                         service=str(generation.key), container=generation.container)  # fmt: skip
@@ -286,24 +285,24 @@ class Store:
 
     def _sweep(self) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
-        services = None if self.fleet is None else [*self.fleet.held]
-        records = self.session.rows(queries.records(services))
+        services = queries.among(None if self.fleet is None else self.fleet.held)
+        records = self.session.rows(queries.RECORDS, services)
         expired = retention.expired(records, self._age, self._keep)
         for begin in range(0, len(expired), _DROPPED):
             with self.session.transaction() as connection:
                 connection.execute(queries.DROP_STARTS, {"ids": expired[begin : begin + _DROPPED]})
         with self.session.transaction() as connection:
-            for table in (document, finding):
-                connection.execute(queries.drop_orphans(table, services))
+            for statement in queries.DROP_ORPHANS:
+                connection.execute(statement, services)
 
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
         """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
         statement: Executable = queries.BODIES
         given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
-            sizes = [size for (size,) in self.session.rows(queries.SIZES, given)]
-            if sum(sizes) > most_bytes:
-                statement, given["half"] = queries.ENDS, fair(sizes, most_bytes) / 2
+            [(size,)] = self.session.rows(queries.SIZE, given)
+            if size > most_bytes:
+                statement, given["half"] = queries.ENDS, most_bytes / len(rows) / 2
         bodies: defaultdict[int, list[bytes]] = defaultdict(list)
         for series, body in self.session.rows(statement, given):
             bodies[series].append(body)
@@ -332,10 +331,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
 
         return PostgresDatabase(text)
     path = text.removeprefix("sqlite://")
-    scheme, separator, _ = path.partition("://")
-    if separator:
-        raise StoreError(f"{location}: no store for {scheme}://; those that there are: postgresql, sqlite")
-    if not _FILE.fullmatch(path):  # not shown: it may have a password
+    if "://" in path or not _FILE.fullmatch(path):  # not shown: it may have a password
         raise StoreError("the location is no name of a file; begin a URL with postgresql:// or sqlite://")
     return SqliteDatabase(Path(path))
 

@@ -32,7 +32,7 @@ _MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)
 
 def thin(connection: Connection, service: ServiceKey, container: str, keep: Retention) -> None:
     """Merge and drop the rows of one container, within a transaction; its series are locked until that ends."""
-    key = {**queries.named(service), "container": container}
+    key = queries.named(service, container=container)
     several = connection.execute(queries.SERIES_OF_CONTAINER, key).all()
     for _, group in groupby(several, attrgetter("canary")):
         series = [*group]

@@ -382,5 +382,5 @@ def test_a_folder_that_is_missing_or_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="make its folder"):
         open_store(tmp_path / "file" / "store.db")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match="is a folder; name a file in it"):
+    with pytest.raises(StoreError, match="is a folder or a device; name a file"):
         open_store(tmp_path / "folder")

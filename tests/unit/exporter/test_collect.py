@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stores import starts_of
 
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START_METRIC
@@ -106,7 +107,7 @@ async def test_the_judge_learns_that_a_container_is_gone() -> None:
     def ended_at() -> list[float]:
         judging.turn()
         assert judging._store is not None
-        return [start.ended_at for start in judging._store.starts(S)]
+        return [start.ended_at for start in starts_of(judging._store, S)]
 
     await collector.absorb(probe, encode(report))
     assert ended_at() == [0.0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stores import CANARY, SEARCH, T, generation, sample
+from stores import CANARY, SEARCH, T, generation, sample, starts_of
 
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import StoreError
@@ -102,7 +102,7 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(
         for canary in {name for _, name in store.canaries()}:
             store.taken(SEARCH, canary)
             store.generations(SEARCH, canary)
-        store.starts(SEARCH)
+        starts_of(store, SEARCH)
         store.take(generation(container="search-3"), RUNS)
         store.take(generation(), [sample(99)])
         store.thin(2e9)

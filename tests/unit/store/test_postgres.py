@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from postgres import Postgres
 from sqlalchemy import text
+from stores import starts_of
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store.base import LeaseLost, StoreAway, StoredFinding, StoreError
@@ -309,11 +310,8 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(
     for number in range(250):
         writer.put_finding(SEARCH, f"c-{number}", T, b"f", b"")
 
-    def away(_: object) -> None:
-        raise StoreAway("no connection")
-
     with monkeypatch.context() as patched:
-        patched.setattr("infercanary.store.queries.finding_bodies", away)
+        patched.setattr("infercanary.store.queries.FINDINGS", text("SELECT * FROM nothing"))
         with pytest.raises(StoreAway):
             reader.findings({SEARCH})
     assert len(reader.findings({SEARCH})) == 250
@@ -392,6 +390,6 @@ def test_what_belongs_to_nothing_any_more_goes(
         assert keeper.fleet is not None
         keeper.fleet.hold({SEARCH})
         keeper.thin(T)
-        assert [g.container for g in keeper.starts(SEARCH)] == ["pod-2", "pod-3"]
+        assert [g.container for g in starts_of(keeper, SEARCH)] == ["pod-2", "pod-3"]
         assert [len(keeper.history(SEARCH, canary, "verdict")) for canary in ("old", "c")] == [0, 1]
         assert keeper.fleet.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"f")]

@@ -63,6 +63,10 @@ def command(
     output = Output(**more)
     hosts: dict[str, str] = {}
     for file in files:
+        if "postgresql://" in file:
+            raise UsageError(
+                "report reads files, not PostgreSQL; give a store in SQLite, or the journals of probes"
+            )
         name, is_named, path = file.partition("=")
         host = name if is_named else Path(file).stem
         if host in hosts:
