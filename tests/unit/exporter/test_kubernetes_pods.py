@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from infercanary.exporter.discovery import kubernetes_pods
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kubernetes_pods import (
+    NodePods,
     Pod,
     containers,
     image_identity,
-    memory_kills,
-    reachable,
     service_of,
 )
 
@@ -133,15 +133,6 @@ def test_the_owner_is_the_service(
     assert service_of(pod(owner=owner, labels=labels)) == service
 
 
-@pytest.mark.parametrize(
-    ("source", "service"), [("file", "search"), ("http", "search"), ("api", "search-node-1")]
-)
-def test_a_static_pod_has_no_owner_in_its_kubelets_list(source: str, service: str) -> None:
-    static = pod(name="search-node-1", annotations={"kubernetes.io/config.source": source})
-    static.spec.node_name = "node-1"
-    assert service_of(static) == service
-
-
 def test_an_annotation_names_the_service() -> None:
     otel = {"resource.opentelemetry.io/service.name": "ranking"}
     owner = ("Deployment", "x")
@@ -235,34 +226,10 @@ def test_an_ipv6_address_is_bracketed() -> None:
     assert (none.url, none.url_missing) == (None, "the pod has no address yet")
 
 
-@pytest.mark.parametrize(
-    ("first", "others", "host"),
-    [
-        ("127.0.0.1", ["::1"], "127.0.0.1"),
-        ("255.255.255.255", ["127.0.0.1"], "127.0.0.1"),  # to which there is no route
-        ("", ["127.0.0.1"], "127.0.0.1"),
-        ("255.255.255.255", [], "255.255.255.255"),
-    ],
-)
-def test_of_several_addresses_one_with_a_route_is_asked(first: str, others: list[str], host: str) -> None:
-    found = pod(address=first)
-    both = msgspec.json.decode(
-        msgspec.json.encode({"podIP": first, "podIPs": [{"ip": each} for each in (first, *others)]}),
-        type=type(found.status),
-    )
-    status_ = msgspec.structs.replace(found.status, pod_ips=both.pod_ips)
-    assert only(msgspec.structs.replace(found, status=status_)).url == f"http://{host}:9798"
-
-
 def test_a_container_that_does_not_run_is_not_found() -> None:
     waiting = status(state={"waiting": {"reason": "CrashLoopBackOff"}})
     ended = status(state={"terminated": {"reason": "Error", "exitCode": 1}})
     assert containers(pod(waiting)) == containers(pod(ended)) == ()
-
-
-def test_a_terminating_pod_is_found_while_its_container_runs() -> None:
-    """As `kubectl delete` leaves it for the grace period: the probe still answers."""
-    assert only(pod()).url is not None
 
 
 def test_a_sidecar_among_the_init_containers() -> None:
@@ -304,30 +271,155 @@ def test_every_form_of_an_image_id(image_id: str, identity: tuple[str, str, str]
     assert image_identity(image_id) == identity
 
 
-def test_an_address_belongs_to_the_newer_pod() -> None:
-    """The end of the older one is not known yet."""
-    older, newer = containers(pod(name="a")), containers(pod(name="b"))
-    for both in ([(1.0, older), (2.0, newer)], [(2.0, newer), (1.0, older)]):
-        assert [(c.pod, c.url is None) for c in reachable(both)] == [
-            (of_pod[0].pod, created == 1.0) for created, of_pod in both
-        ]
-    found = {each.pod: each for each in reachable([(1.0, older), (2.0, newer)])}
-    assert found["a"].url is None and found["a"].url_missing == "its address is that of the newer pod b"
-    assert found["b"].url == "http://10.244.1.2:9798"
-    elsewhere = containers(pod(name="c", annotations={"infercanary.io/port": "9102"}))
-    shared = reachable([(2.0, newer), (3.0, elsewhere)])
-    assert all(each.url for each in shared), "pods on the host's network share its address"
+# Pods of a node -----------------------------------------------------------------------------------------------------
 
 
-def test_what_the_kernel_ended_for_memory() -> None:
-    before = containers(pod())
-    oom = {
+def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata: Any) -> msgspec.Raw:
+    """Pod with one container, of which ``number`` runs and ``killed`` was killed for memory."""
+    end = {
         "reason": "OOMKilled",
         "finishedAt": "2026-11-24T23:20:00Z",
-        "containerID": f"containerd://{1:064}",
+        "containerID": f"containerd://{killed}",
     }
-    again = pod(status(number=2, lastState={"terminated": oom}))
-    [kill] = memory_kills(again, [*before, *containers(again)])
-    assert (kill.container, kill.id, kill.at) == (before[0], f"{1:064}", 1795562400.0)
-    error = pod(status(number=2, lastState={"terminated": {**oom, "reason": "Error"}}))
-    assert memory_kills(error, before) == []
+    state = {"running": {}} if number is not None else {"terminated": end}
+    last = {"terminated": end} if killed is not None and number is not None else {}
+    of = {
+        "name": "server",
+        "containerID": f"containerd://{number or killed}",
+        "state": state,
+        "lastState": last,
+    }
+    return msgspec.Raw(
+        msgspec.json.encode({
+            "metadata": {"name": name, "namespace": "prod", "annotations": ENABLED, **metadata},
+            "spec": {"containers": [{"name": "server", "image": "x:1"}]},
+            "status": {"podIP": f"10.0.0.{name[-1]}", "containerStatuses": [of]},
+        })
+    )  # fmt: skip
+
+
+def node(*pods: msgspec.Raw) -> NodePods:
+    known = NodePods()
+    known.replace(known.read(pods))
+    return known
+
+
+def names(known: NodePods) -> list[str]:
+    return sorted(each.pod for each in known.containers())
+
+
+def test_lists_and_changes() -> None:
+    known = node(raw("1"), raw("2"))
+    assert known.changed and names(known) == ["1", "2"] and not known.changed
+    known.replace(known.read([raw("1"), raw("2")]))
+    assert not known.changed, "the same list"
+    known.replace(known.read([raw("2"), raw("off", annotations={})]))
+    assert known.changed and names(known) == ["2"]
+    known.take(raw("3"), gone=False)
+    assert names(known) == ["2", "3"]
+    known.take(raw("2"), gone=True)
+    assert names(known) == ["3"]
+    known.take(raw("3", 7), gone=False)
+    assert [each.id for each in known.containers()] == ["7"], "made again: found once"
+    known.take(raw("3", annotations={}), gone=False)
+    assert known.changed and names(known) == [], "it no longer asks"
+    known.take(raw("3", annotations={}), gone=False)
+    assert not known.changed
+
+
+def test_the_recorded_watch() -> None:
+    known = NodePods()
+    seen: list[set[str]] = []
+    for line in gzip.decompress((GOLDEN / "watch.jsonl.gz").read_bytes()).splitlines():
+        event = json.loads(line)
+        if event["type"] != "BOOKMARK":
+            known.take(msgspec.Raw(json.dumps(event["object"]).encode()), gone=event["type"] == "DELETED")
+        ranking = {each.id[:4] for each in known.containers() if each.service == "ranking"}
+        if not seen or seen[-1] != ranking:
+            seen.append(ranking)
+    assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()], (
+        "each start has an id of its own"
+    )
+    assert names(known) == ["daemon-fp7t7"]
+
+
+@pytest.mark.parametrize("odd", [None, 5, [], {}, {"metadata": None}, {"metadata": {"name": "odd", "labels": 5}},
+                                 {"metadata": {"name": 7}}, "fault"])  # fmt: skip
+def test_a_pod_that_cannot_be_read_costs_no_other(
+    odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faulty(pod: Pod) -> tuple[Container, ...]:
+        if pod.metadata.name == "odd":
+            raise ValueError("a fault of ours")
+        return containers(pod)
+
+    monkeypatch.setattr(kubernetes_pods, "containers", faulty)
+    bad = raw("odd") if odd == "fault" else msgspec.Raw(msgspec.json.encode(odd))
+    known = node(raw("1"), bad, raw("2"))
+    known.take(bad, gone=False)
+    known.take(raw("3"), gone=False)
+    assert names(known) == ["1", "2", "3"]
+    assert capsys.readouterr().out.count("a pod cannot be read") == (
+        odd != {"metadata": {}} and odd != {"x": 1}
+    )
+
+
+def test_an_address_belongs_to_the_newer_pod() -> None:
+    """The end of the older one is not known yet."""
+    older, newer = (
+        raw("a-1", creationTimestamp="2026-11-24T00:00:00Z"),
+        raw("b-1", creationTimestamp="2026-11-25T00:00:00Z"),
+    )
+    elsewhere = {**ENABLED, "infercanary.io/port": "9102"}
+    for pods in ((older, newer), (newer, older)):
+        known = node(*pods, raw("c-1", annotations=elsewhere))
+        found = {each.pod: each for each in known.containers()}
+        assert (found["a-1"].url, found["a-1"].url_missing) == (
+            None,
+            "its address is that of the newer pod b-1",
+        )
+        assert found["b-1"].url == "http://10.0.0.1:9798"
+        assert found["c-1"].url == "http://10.0.0.1:9102", "pods on the host's network share its address"
+
+
+@pytest.mark.parametrize(
+    ("pods", "kills"),
+    [
+        ([raw("1"), raw("1", None, killed=1), raw("1", 2, killed=1), raw("1", 2, killed=1)], ["1"]),
+        ([raw("1"), raw("1", 2, killed=1), raw("1", 3, killed=2)], ["1", "2"]),
+        ([raw("1", 2, killed=1)], []),  # before the exporter began
+        ([raw("1"), raw("2", 2, killed=1)], []),  # of another pod
+    ],
+)
+@pytest.mark.parametrize("by_list", [True, False])
+def test_a_container_killed_for_memory_is_new_once(
+    pods: list[msgspec.Raw], kills: list[str], by_list: bool
+) -> None:
+    known = NodePods()
+    for each in pods:
+        if by_list:
+            known.replace(known.read([each]))
+        else:
+            known.take(each, gone=False)
+    assert [kill.id for kill in known.kills] == kills
+    assert all(kill.container.pod == "1" and kill.at == 1795562400.0 for kill in known.kills)
+
+
+def test_a_kill_that_only_the_end_of_a_pod_says_is_counted() -> None:
+    known = node(raw("1"))
+    known.take(raw("1", None, killed=1), gone=True)
+    assert [kill.id for kill in known.kills] == ["1"] and known.changed
+
+
+def test_a_kill_of_the_server_that_a_sidecar_watches() -> None:
+    watches = {"infercanary.io/watches": "server"}
+    known = NodePods()
+    running = pod(status(), status("probe", 2), annotations=watches)
+    oom = {"terminated": {"reason": "OOMKilled", "containerID": f"containerd://{1:064}"}}
+    again = pod(status(number=3, lastState=oom), status("probe", 2), annotations=watches)
+    for each in (running, again):
+        known.take(msgspec.Raw(msgspec.json.encode(each)), gone=False)
+    assert [(kill.container.name, kill.id) for kill in known.kills] == [("probe", f"{1:064}")]
+    error = pod(status(number=4, lastState={"terminated": {**oom["terminated"], "reason": "Error"}}))
+    known.take(msgspec.Raw(msgspec.json.encode(error)), gone=False)
+    assert len(known.kills) == 1
