@@ -22,6 +22,7 @@ from infercanary.exporter.discovery.kubernetes_pods import (
 
 GOLDEN = Path(__file__).parents[2] / "golden/kubernetes"
 ENABLED = {"infercanary.io/enable": "true"}
+WATCHES = {**ENABLED, "infercanary.io/watches": "server"}
 RUNNING = {"running": {"startedAt": "2026-11-24T23:09:17Z"}}
 DIGEST = "sha256:" + "a" * 64
 
@@ -43,15 +44,14 @@ def status(name: str = "server", number: int = 1, **others: Any) -> dict[str, An
 
 def pod(
     *statuses: dict[str, Any],
-    annotations: dict[str, str] | None = None,
-    labels: dict[str, str] | None = None,
-    owner: tuple[str, str] | None = None,
     ports: dict[str, list[dict[str, Any]]] | None = None,
     init: tuple[dict[str, Any], ...] = (),
     address: str = "10.244.1.2",
-    name: str = "search-0",
+    owner: tuple[str, str] = ("", ""),
+    **metadata: Any,
 ) -> Pod:
     statuses = statuses or (status(),)
+    owners = [{"kind": "Other", "name": "other"}, {"kind": owner[0], "name": owner[1], "controller": True}]
 
     def listed(each: dict[str, Any]) -> dict[str, Any]:
         return {"name": each["name"], "image": f"{each['name']}:1", "ports": (ports or {}).get(each["name"])}
@@ -59,13 +59,12 @@ def pod(
     return msgspec.convert(
         {
             "metadata": {
-                "name": name,
+                "name": "search-0",
                 "namespace": "prod",
-                "uid": f"uid-{name}",
                 "creationTimestamp": "2026-11-24T23:09:16Z",
-                "annotations": ENABLED if annotations is None else {**ENABLED, **annotations},
-                "labels": labels,
-                "ownerReferences": owner and [{"kind": owner[0], "name": owner[1], "controller": True}],
+                "annotations": ENABLED,
+                "ownerReferences": owners if owner[0] else owners[:1],
+                **metadata,
             },
             "spec": {"containers": [*map(listed, statuses)], "initContainers": [*map(listed, init)]},
             "status": {"podIP": address, "containerStatuses": statuses, "initContainerStatuses": init},
@@ -110,7 +109,7 @@ def test_each_kind_of_owner_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("owner", "labels", "service"),
     [
-        (None, None, "search-0"),
+        (("", ""), None, "search-0"),
         (("ReplicaSet", "search-7d9"), {"pod-template-hash": "7d9"}, "search"),
         (("ReplicaSet", "search-7d9"), {"rollouts-pod-template-hash": "7d9"}, "search"),
         (("ReplicaSet", "search-7d9"), None, "search-7d9"),
@@ -122,13 +121,14 @@ def test_each_kind_of_owner_as_it_is() -> None:
         (("Job", "train"), None, "train"),
         (("Job", "train-20261124"), None, "train-20261124"),  # a date is no minute of Unix time
         (("Job", "nightly-29926029"), None, "nightly"),
+        (("Job", "nightly-29926030"), None, "nightly"),  # the clocks differ by less than a minute
         (("Job", "nightly-29926090"), None, "nightly-29926090"),  # an hour after it was made
         (("Node", "0"), None, "search"),
         (("RayCluster", "llm"), None, "llm"),
     ],
 )
 def test_the_owner_is_the_service(
-    owner: tuple[str, str] | None, labels: dict[str, str] | None, service: str
+    owner: tuple[str, str], labels: dict[str, str] | None, service: str
 ) -> None:
     assert service_of(pod(owner=owner, labels=labels)) == service
 
@@ -140,53 +140,38 @@ def test_an_annotation_names_the_service() -> None:
     assert service_of(pod(annotations={**otel, "infercanary.io/service": "search"}, owner=owner)) == "search"
 
 
-def test_who_asks_for_it_by_annotation_or_label() -> None:
-    assert len(containers(pod())) == 1
-    no = {"infercanary.io/enable": "false"}
-    assert containers(pod(annotations=no)) == ()
-    assert containers(pod(annotations={"infercanary.io/enable": ""})) == ()
-    by_label = msgspec.structs.replace(pod(labels=ENABLED).metadata, annotations=None)
-    assert len(containers(msgspec.structs.replace(pod(), metadata=by_label))) == 1
-    assert containers(pod(annotations=no, labels=ENABLED)) == (), "the annotation is nearer"
+NO = {"infercanary.io/enable": "false"}
 
 
 @pytest.mark.parametrize(
-    ("annotations", "missing", "note"),
-    [
-        (
-            {"infercanary.io/enabled": "true"},
-            "annotation infercanary.io/enable is missing, so the probe is not polled",
-            "annotation infercanary.io/enabled: not known; did you mean infercanary.io/enable?",
-        ),
-        (
-            {"infercanary.io/service": "search"},
-            "annotation infercanary.io/enable is missing, so the probe is not polled",
-            "",
-        ),
-        (
-            {"infercanary.io/enable": "yes"},
-            "annotation infercanary.io/enable: 'yes' is neither true nor false; write true",
-            "",
-        ),
-    ],
+    ("annotations", "labels", "asks"),
+    [(ENABLED, None, 1), (None, ENABLED, 1), (NO, ENABLED, 0), (NO, None, 0), (None, {"app": "x"}, 0)],
 )
-def test_a_mistake_in_who_asks_is_found_and_said(
-    annotations: dict[str, str], missing: str, note: str
-) -> None:
-    metadata = msgspec.structs.replace(pod().metadata, annotations=annotations)
-    found = only(msgspec.structs.replace(pod(), metadata=metadata))
-    assert found.is_asked == ("infercanary.io/enable" in annotations)
-    as_labels = msgspec.structs.replace(pod().metadata, annotations=None, labels=annotations)
-    by_label = only(msgspec.structs.replace(pod(), metadata=as_labels))
-    assert by_label.url_missing.startswith(
-        missing.replace("annotation", "label") if found.is_asked else missing
-    )
-    assert found.url is None
-    assert found.url_missing.startswith(missing)
-    assert found.notes == ((note,) if note else ())
+def test_a_pod_asks_by_annotation_or_label(annotations: Any, labels: Any, asks: int) -> None:
+    assert len(containers(pod(annotations=annotations, labels=labels))) == asks
 
 
 PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containerPort": 9101}]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "note"),
+    [
+        (
+            {"infercanary.io/enabled": "true"},
+            "infercanary.io/enable is missing",
+            "mean infercanary.io/enable?",
+        ),
+        ({"infercanary.io/service": "search"}, "infercanary.io/enable is missing", ""),
+        ({"infercanary.io/enable": "yes"}, "infercanary.io/enable: 'yes' is neither true nor false", ""),
+    ],
+)
+@pytest.mark.parametrize("kind", ["annotations", "labels"])
+def test_a_mistake_in_asking_is_said(kind: str, given: dict[str, str], missing: str, note: str) -> None:
+    found = only(pod(ports={"server": PORT}, **{"annotations": None, kind: given}))
+    assert found.is_asked == ("infercanary.io/enable" in given)
+    assert found.url is None and missing in found.url_missing
+    assert note in "".join(found.notes)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +198,8 @@ PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containe
 def test_where_the_probe_answers(
     names: str, ports: dict[str, list[dict[str, Any]]], annotations: dict[str, str], found: dict[str, str]
 ) -> None:
-    each = containers(pod(*(status(name) for name in names.split()), ports=ports, annotations=annotations))
+    statuses = map(status, names.split())
+    each = containers(pod(*statuses, ports=ports, annotations={**ENABLED, **annotations}))
     assert {container.name for container in each} == found.keys()
     for container in each:
         expected = found[container.name]
@@ -234,24 +220,21 @@ def test_a_container_that_does_not_run_is_not_found() -> None:
 
 def test_a_sidecar_among_the_init_containers() -> None:
     side = status("probe", 2)
-    found = only(
-        pod(status(), init=(side,), ports={"probe": PORT}, annotations={"infercanary.io/watches": "server"})
-    )
+    found = only(pod(status(), init=(side,), ports={"probe": PORT}, annotations=WATCHES))
     assert (found.name, found.id, found.watched_id) == ("probe", f"{2:064}", f"{1:064}")
     assert found.image == "server:1", "of what it watches"
     assert found.watched_since == 1795561757.0
 
 
 def test_a_sidecar_whose_server_does_not_run() -> None:
-    watches = {"infercanary.io/watches": "server"}
     down = status(state={"waiting": {}})
-    found = only(pod(down, status("probe", 2), annotations=watches))
+    found = only(pod(down, status("probe", 2), annotations=WATCHES))
     assert (
         found.failure == "server_gone"
         and found.url is None
         and "no container 'server' runs" in found.url_missing
     )
-    wrong = only(pod(status("probe", 2), annotations={"infercanary.io/watches": "sever"}))
+    wrong = only(pod(status("probe", 2), annotations={**WATCHES, "infercanary.io/watches": "sever"}))
     assert wrong.failure == "server_gone" and "no container 'sever' runs" in wrong.url_missing
 
 
@@ -277,25 +260,18 @@ def test_every_form_of_an_image_id(image_id: str, identity: tuple[str, str, str]
 def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata: Any) -> msgspec.Raw:
     """Pod with one container, of which ``number`` runs and ``killed`` was killed for memory."""
     end = {
-        "reason": "OOMKilled",
-        "finishedAt": "2026-11-24T23:20:00Z",
-        "containerID": f"containerd://{killed}",
+        "terminated": {
+            "reason": "OOMKilled",
+            "finishedAt": "2026-11-24T23:20:00Z",
+            "containerID": f"x://{killed}",
+        }
     }
-    state = {"running": {}} if number is not None else {"terminated": end}
-    last = {"terminated": end} if killed is not None and number is not None else {}
-    of = {
-        "name": "server",
-        "containerID": f"containerd://{number or killed}",
-        "state": state,
-        "lastState": last,
-    }
-    return msgspec.Raw(
-        msgspec.json.encode({
-            "metadata": {"name": name, "namespace": "prod", "annotations": ENABLED, **metadata},
-            "spec": {"containers": [{"name": "server", "image": "x:1"}]},
-            "status": {"podIP": f"10.0.0.{name[-1]}", "containerStatuses": [of]},
-        })
-    )  # fmt: skip
+    of = status(
+        containerID=f"x://{number or killed}",
+        lastState=end if killed else {},
+        state=RUNNING if number else end,
+    )
+    return msgspec.Raw(msgspec.json.encode(pod(of, name=name, address=f"10.0.0.{name[-1]}", **metadata)))
 
 
 def node(*pods: msgspec.Raw) -> NodePods:
@@ -332,8 +308,7 @@ def test_the_recorded_watch() -> None:
     seen: list[set[str]] = []
     for line in gzip.decompress((GOLDEN / "watch.jsonl.gz").read_bytes()).splitlines():
         event = json.loads(line)
-        if event["type"] != "BOOKMARK":
-            known.take(msgspec.Raw(json.dumps(event["object"]).encode()), gone=event["type"] == "DELETED")
+        known.take(msgspec.Raw(json.dumps(event["object"]).encode()), gone=event["type"] == "DELETED")
         ranking = {each.id[:4] for each in known.containers() if each.service == "ranking"}
         if not seen or seen[-1] != ranking:
             seen.append(ranking)
@@ -412,14 +387,11 @@ def test_a_kill_that_only_the_end_of_a_pod_says_is_counted() -> None:
 
 
 def test_a_kill_of_the_server_that_a_sidecar_watches() -> None:
-    watches = {"infercanary.io/watches": "server"}
+    def end(number: int, reason: str) -> dict[str, Any]:
+        return {"terminated": {"reason": reason, "containerID": f"containerd://{number:064}"}}
+
     known = NodePods()
-    running = pod(status(), status("probe", 2), annotations=watches)
-    oom = {"terminated": {"reason": "OOMKilled", "containerID": f"containerd://{1:064}"}}
-    again = pod(status(number=3, lastState=oom), status("probe", 2), annotations=watches)
-    for each in (running, again):
-        known.take(msgspec.Raw(msgspec.json.encode(each)), gone=False)
+    for number, state in enumerate(({}, end(1, "OOMKilled"), end(2, "Error")), 1):
+        both = pod(status(number=number, lastState=state), status("probe", 9), annotations=WATCHES)
+        known.take(msgspec.Raw(msgspec.json.encode(both)), gone=False)
     assert [(kill.container.name, kill.id) for kill in known.kills] == [("probe", f"{1:064}")]
-    error = pod(status(number=4, lastState={"terminated": {**oom["terminated"], "reason": "Error"}}))
-    known.take(msgspec.Raw(msgspec.json.encode(error)), gone=False)
-    assert len(known.kills) == 1

@@ -214,8 +214,7 @@ class KubernetesPods:
         of = _decode_object(event.object)
         if event.type == "ERROR":
             raise ExpiredError if of.code == 410 else ApiError(f"{of.code}: {of.message}")
-        if event.type != "BOOKMARK":
-            self.pods.take(event.object, gone=event.type == "DELETED")
+        self.pods.take(event.object, gone=event.type == "DELETED")  # a bookmark is a pod without annotations
         self._version = of.metadata.resource_version
 
     @asynccontextmanager

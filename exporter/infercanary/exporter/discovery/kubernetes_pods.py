@@ -231,8 +231,7 @@ def _owner(metadata: _Metadata) -> str:
     if owner.kind == "Job":
         # The jobs of a CronJob end with the minute that they are scheduled for, in minutes of Unix time.
         name, _, minutes = owner.name.rpartition("-")
-        is_number = minutes.isascii() and minutes.isdigit() and len(minutes) <= 10
-        late = _unix(metadata.creation_timestamp) - 60 * int(minutes) if is_number else -math.inf
+        late = _unix(metadata.creation_timestamp) - 60 * int(minutes) if minutes.isdecimal() else -math.inf
         return name if name and -60 <= late <= _CRON_SECONDS else owner.name
     if owner.kind == "Node":  # mirror of a static pod
         return metadata.name.removesuffix(f"-{owner.name}")
@@ -274,7 +273,7 @@ class NodePods:
 
     def __init__(self) -> None:
         self.changed = False
-        """True if containers or kills changed since :meth:`containers` was called."""
+        """True if containers changed since :meth:`containers` was called."""
         self.kills: list[MemoryKill] = []
         """New kills; the reader empties the list."""
         self._pods: dict[tuple[str, str], PodState] = {}
@@ -336,7 +335,7 @@ class NodePods:
             if id_ in state.kills
         ]
         self.kills += kills
-        self.changed = self.changed or bool(kills) or state.containers != before
+        self.changed = self.changed or state.containers != before
         if state.containers:
             self._pods[key] = state
 
@@ -348,7 +347,7 @@ def _kills(pod: Pod) -> dict[str, float]:
         for end in (status.last_state.terminated, status.state.terminated)
         if end is not None and end.reason == "OOMKilled"
     ]
-    return {_bare(id_): _unix(end.finished_at) for id_, end in ends if id_}
+    return {_bare(id_): _unix(end.finished_at) for id_, end in ends}
 
 
 def _bare(container_id: str) -> str:
