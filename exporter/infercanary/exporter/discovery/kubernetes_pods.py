@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from operator import attrgetter
 
 import msgspec
 import structlog
@@ -285,15 +286,16 @@ class NodePods:
         An address is given to another pod as soon as one has ended, which may be known late: the newer pod has it.
         """
         self.changed = False
-        pods = sorted(self._pods.values(), key=lambda pod: pod.created)
-        owners = {each.url: each for pod in pods for each in pod.containers}
-        return [
-            each if each.url is None or owners[each.url] is each
-            else msgspec.structs.replace(
-                each, url=None, url_missing=f"its address is that of the newer pod {owners[each.url].pod}"
-            )
-            for pod in pods for each in pod.containers
-        ]  # fmt: skip
+        pods = sorted(self._pods.values(), key=attrgetter("created"))
+        found = [each for pod in pods for each in pod.containers]
+        owners = {each.url: each for each in found}
+        if len(owners) == len(found):
+            return found
+        for i, each in enumerate(found):
+            if each.url is not None and (newer := owners[each.url]) is not each:
+                mistake = f"its address is that of the newer pod {newer.pod}"
+                found[i] = msgspec.structs.replace(each, url=None, url_missing=mistake)
+        return found
 
     def read(self, pods: Iterable[msgspec.Raw]) -> dict[tuple[str, str], PodState]:
         """Convert pods, by namespace and name."""
