@@ -168,7 +168,8 @@ PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containe
 )
 @pytest.mark.parametrize("kind", ["annotations", "labels"])
 def test_a_mistake_in_asking_is_said(kind: str, given: dict[str, str], missing: str, note: str) -> None:
-    found = only(pod(ports={"server": PORT}, **{"annotations": None, kind: given}))
+    metadata: dict[str, Any] = {"annotations": None, kind: given}
+    found = only(pod(ports={"server": PORT}, **metadata))
     assert found.is_asked == ("infercanary.io/enable" in given)
     assert found.url is None and missing in found.url_missing
     assert note in "".join(found.notes)
