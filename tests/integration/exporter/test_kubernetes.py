@@ -115,6 +115,10 @@ class Follower:
                 self.failures.append(error)
             await asyncio.sleep(0.02)
 
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
     async def until(self, what: Callable[[], object]) -> None:
         async def comes() -> None:
             while not what():  # noqa: ASYNC110 - nothing says when a metric changes
@@ -153,8 +157,7 @@ async def follow(api: Api) -> AsyncIterator[Follow]:
 
     yield begin
     for each in started:
-        each.task.cancel()
-        await asyncio.gather(each.task, return_exceptions=True)
+        await each.stop()
     api.send(*[None] * 10)
 
 
@@ -280,7 +283,7 @@ async def test_a_server_that_is_gone_for_a_while(api: Api, follow: Follow) -> No
     await follower.finds("1", "2")
     assert [kill.id for kill in follower.discovery.new_kills()] == ["1"], "killed meanwhile"
     assert follower.discovery.new_kills() == []
-    follower.task.cancel()
+    await follower.stop()
     again.send(None, None)
     await again.server.close()
 
@@ -343,7 +346,7 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
     assert served.tokens == []
     shutil.copy(certificate, ca_file)
     await follower.finds("1")
-    follower.task.cancel()
+    await follower.stop()
     served.send(None)
     await served.server.close()
 
