@@ -200,7 +200,7 @@ def serve(folder: Path, asking: int) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
             return web.Response(
-                body=pages[tokens[request.query["continue"]] if "continue" in request.query else 0]
+                body=pages[tokens[request.query["continue"]] if request.query["continue"] else 0]
             )
         response = web.StreamResponse()
         await response.prepare(request)
@@ -233,20 +233,20 @@ async def measure(port: int) -> dict[str, float]:
     settle_garbage()
     process = psutil.Process()
     before = process.memory_info().rss
-    settings = KubernetesSettings(enabled=True, token_file="", ca_file="", watch_seconds=3600)
+    settings = KubernetesSettings(enabled=True, token_file="", ca_file="")
     changes: list[float] = []
     discovery = KubernetesDiscovery(
         settings, f"http://127.0.0.1:{port}", NODE, lambda: changes.append(time.monotonic())
     )
     loop = asyncio.get_running_loop()
-    taken, take_event = 0, discovery._pods.take_event
+    taken, take = 0, discovery._take
 
     def counted(line: bytes) -> None:
         nonlocal taken
         taken += 1
-        take_event(line)
+        take(line)
 
-    discovery._pods.take_event = counted  # type: ignore[method-assign]
+    discovery._take = counted  # type: ignore[method-assign]
 
     async def late(until: Callable[[], bool]) -> list[float]:
         """By how much each tick was, in order of size."""
@@ -265,7 +265,6 @@ async def measure(port: int) -> dict[str, float]:
     lags = await late(lambda: taken >= EVENTS)
     used = time.process_time() - cpu
     result = {
-        "pods": discovery._pods.count,
         "containers": len(discovery.containers),
         "list_seconds": listed,
         "list_cpu_seconds": listing,

@@ -131,7 +131,7 @@ MISTAKES = {
     "a policy for pulls": (("image.pullPolicy=never",), "image.pullPolicy must be one of"),
     "a link without a scheme": (("links.grafana=grafana.example.com",), "links.grafana: Does not match"),
     "a setting that the chart makes": (("config.store=/tmp/x",), "config: Must not validate the schema"),
-    "a switch that is a word": (("discovery.kubelet=true",), "discovery.kubelet: Invalid type"),
+    "a switch that is a word": (("rbac.create=yes",), "rbac.create: Invalid type"),
     "honest labels": (("monitoring.endpoint.honorLabels=false",), "monitoring.endpoint: Must not validate"),
     "a port": (("networkPolicy.probePorts={0}",), "probePorts.0: Must be greater than or equal to 1"),
     "no account": (("serviceAccount.create=false",), "serviceAccount.name: name the account that is there"),
@@ -275,8 +275,8 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         lambda o: _container(o)["image"] == f"r.example.com:5000/x@{DIGEST}",
     ),
     "a setting": (
-        ("--set=config.poll_seconds=2", "--set=config.kubernetes.watch_seconds=60"),
-        lambda o: (_config(o)["poll_seconds"], _config(o)["kubernetes"]) == (2, {"enabled": True, "watch_seconds": 60}),
+        ("--set=config.poll_seconds=2", "--set=config.kubernetes.node=n"),
+        lambda o: (_config(o)["poll_seconds"], _config(o)["kubernetes"]) == (2, {"enabled": True, "node": "n"}),
     ),
     "an account that is there": (
         ("--set=serviceAccount.create=false", "--set=serviceAccount.name=mine"),
@@ -304,23 +304,6 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         lambda o: "--web-config=/etc/infercanary-web/web.yml" in _container(o)["args"]
         and _container(o)["livenessProbe"]["tcpSocket"] == {"port": "metrics"},
     ),
-    "the kubelet is asked": (
-        ("--set=discovery.kubelet.enabled=true", "--set=networkPolicy.enabled=true"),
-        lambda o: o["ClusterRole/infercanary"]["rules"]
-        == [{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}]
-        and _config(o)["kubernetes"] == {
-            "enabled": True, "kubelet": {"enabled": True, "port": 10250, "insecure_skip_verify": False}
-        }
-        and "status.hostIP" in str(_container(o)["env"])
-        and o["NetworkPolicy/infercanary"]["spec"]["egress"][1]["ports"] == [{"protocol": "TCP", "port": 10250}],
-    ),
-    "who signs kubelets' certificates": (
-        ("--set=discovery.kubelet.enabled=true", "--set=discovery.kubelet.caConfigMap=ca"),
-        lambda o: _config(o)["kubernetes"]["ca_file"] == "/etc/infercanary-kubelet/ca.crt"
-        and {"name": "kubelet-ca", "configMap": {"name": "ca"}} in pod(o)["spec"]["volumes"]
-        and {"name": "kubelet-ca", "mountPath": "/etc/infercanary-kubelet", "readOnly": True}
-        in _container(o)["volumeMounts"],
-    ),
     "a store of all nodes": (
         ("--set=store.postgres.url=postgresql://me@db/x?sslmode=require", "--set=store.postgres.secret=db",
          "--set=networkPolicy.enabled=true"),
@@ -338,8 +321,8 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         and "postgres" not in {each["name"] for each in pod(o)["spec"]["volumes"]},
     ),
     "annotations of pods": (
-        ("--set=podAnnotations.a=b", "--set=discovery.kubelet.enabled=true"),
-        lambda o: pod(o)["metadata"]["annotations"].keys() == {"a", "checksum/kubelet"},
+        ("--set=podAnnotations.a=b", "--set=store.postgres.url=postgresql://me@db/x"),
+        lambda o: pod(o)["metadata"]["annotations"].keys() == {"a", "checksum/store"},
     ),
     "no dashboards": (("--set=dashboards.enabled=false",), lambda o: not [n for n in o if "-dashboard-" in n]),
 }  # fmt: skip

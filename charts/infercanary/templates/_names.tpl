@@ -38,16 +38,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* The ConfigMap with who signs kubelets' certificates, where the kubelet is asked and there is one. */}}
-{{- define "infercanary.kubeletCa" -}}
-{{- with .Values.discovery.kubelet }}{{ if .enabled }}{{ .caConfigMap }}{{ end }}{{ end }}
-{{- end }}
-
 {{/* With these settings an exporter must be started anew, which other changes of its file do not need. */}}
 {{- define "infercanary.podAnnotations" -}}
-{{- if .Values.discovery.kubelet.enabled }}
-checksum/kubelet: {{ toJson .Values.discovery.kubelet | sha256sum }}
-{{- end }}
 {{- if .Values.store.postgres.url }}
 checksum/store: {{ toJson .Values.store.postgres | sha256sum }}
 {{- end }}

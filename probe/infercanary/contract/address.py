@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 
 EVERY_ADDRESS = "::"
@@ -75,24 +74,6 @@ def counted_as(host: str) -> str:
     except ValueError:
         return host
     return str(ipaddress.ip_network((ip, 64), strict=False))
-
-
-def first_routed(addresses: Sequence[str]) -> str:
-    """Choose the first address that this host has a route to: a host of one kind cannot ask the other kind.
-
-    Args:
-        addresses: Of one pod or container, the preferred one first.
-
-    Returns:
-        The first one where none has a route, and empty where there is none.
-    """
-    for address in addresses:
-        with suppress(OSError, ValueError):
-            family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-            with socket.socket(family, socket.SOCK_DGRAM) as sock:
-                sock.connect((address, 9))  # of a datagram socket: no packet is sent
-            return address
-    return addresses[0] if addresses else ""
 
 
 def in_url(host: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from infercanary.contract.address import counted_as, first_routed, in_url, listening_socket
+from infercanary.contract.address import counted_as, in_url, listening_socket
 
 
 @pytest.mark.parametrize(
@@ -33,20 +32,6 @@ def test_a_caller_is_an_address_or_a_network_of_64_bits(host: str, counted: str)
 )
 def test_brackets(host: str, text: str) -> None:
     assert in_url(host) == text
-
-
-@pytest.mark.parametrize(
-    ("addresses", "chosen"),
-    [
-        (["127.0.0.1", "2001:db8::1"], "127.0.0.1"),
-        (["not-an-address", "127.0.0.1"], "127.0.0.1"),
-        (["255.255.255.255", "127.0.0.1"], "127.0.0.1"),  # refused without a right to broadcast
-        (["255.255.255.255"], "255.255.255.255"),
-        ([], ""),
-    ],
-)
-def test_the_first_address_with_a_route_is_asked(addresses: Sequence[str], chosen: str) -> None:
-    assert first_routed(addresses) == chosen
 
 
 @pytest.mark.parametrize(

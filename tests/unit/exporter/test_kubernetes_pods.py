@@ -10,18 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from infercanary.exporter.discovery import kubernetes_pods
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kubernetes_pods import (
+    NodePods,
     Pod,
     containers,
     image_identity,
-    memory_kills,
-    reachable,
     service_of,
 )
 
 GOLDEN = Path(__file__).parents[2] / "golden/kubernetes"
 ENABLED = {"infercanary.io/enable": "true"}
+WATCHES = {**ENABLED, "infercanary.io/watches": "server"}
 RUNNING = {"running": {"startedAt": "2026-11-24T23:09:17Z"}}
 DIGEST = "sha256:" + "a" * 64
 
@@ -43,15 +44,14 @@ def status(name: str = "server", number: int = 1, **others: Any) -> dict[str, An
 
 def pod(
     *statuses: dict[str, Any],
-    annotations: dict[str, str] | None = None,
-    labels: dict[str, str] | None = None,
-    owner: tuple[str, str] | None = None,
     ports: dict[str, list[dict[str, Any]]] | None = None,
     init: tuple[dict[str, Any], ...] = (),
     address: str = "10.244.1.2",
-    name: str = "search-0",
+    owner: tuple[str, str] = ("", ""),
+    **metadata: Any,
 ) -> Pod:
     statuses = statuses or (status(),)
+    owners = [{"kind": "Other", "name": "other"}, {"kind": owner[0], "name": owner[1], "controller": True}]
 
     def listed(each: dict[str, Any]) -> dict[str, Any]:
         return {"name": each["name"], "image": f"{each['name']}:1", "ports": (ports or {}).get(each["name"])}
@@ -59,13 +59,12 @@ def pod(
     return msgspec.convert(
         {
             "metadata": {
-                "name": name,
+                "name": "search-0",
                 "namespace": "prod",
-                "uid": f"uid-{name}",
                 "creationTimestamp": "2026-11-24T23:09:16Z",
-                "annotations": ENABLED if annotations is None else {**ENABLED, **annotations},
-                "labels": labels,
-                "ownerReferences": owner and [{"kind": owner[0], "name": owner[1], "controller": True}],
+                "annotations": ENABLED,
+                "ownerReferences": owners if owner[0] else owners[:1],
+                **metadata,
             },
             "spec": {"containers": [*map(listed, statuses)], "initContainers": [*map(listed, init)]},
             "status": {"podIP": address, "containerStatuses": statuses, "initContainerStatuses": init},
@@ -110,7 +109,7 @@ def test_each_kind_of_owner_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("owner", "labels", "service"),
     [
-        (None, None, "search-0"),
+        (("", ""), None, "search-0"),
         (("ReplicaSet", "search-7d9"), {"pod-template-hash": "7d9"}, "search"),
         (("ReplicaSet", "search-7d9"), {"rollouts-pod-template-hash": "7d9"}, "search"),
         (("ReplicaSet", "search-7d9"), None, "search-7d9"),
@@ -122,24 +121,16 @@ def test_each_kind_of_owner_as_it_is() -> None:
         (("Job", "train"), None, "train"),
         (("Job", "train-20261124"), None, "train-20261124"),  # a date is no minute of Unix time
         (("Job", "nightly-29926029"), None, "nightly"),
+        (("Job", "nightly-29926030"), None, "nightly"),  # the clocks differ by less than a minute
         (("Job", "nightly-29926090"), None, "nightly-29926090"),  # an hour after it was made
         (("Node", "0"), None, "search"),
         (("RayCluster", "llm"), None, "llm"),
     ],
 )
 def test_the_owner_is_the_service(
-    owner: tuple[str, str] | None, labels: dict[str, str] | None, service: str
+    owner: tuple[str, str], labels: dict[str, str] | None, service: str
 ) -> None:
     assert service_of(pod(owner=owner, labels=labels)) == service
-
-
-@pytest.mark.parametrize(
-    ("source", "service"), [("file", "search"), ("http", "search"), ("api", "search-node-1")]
-)
-def test_a_static_pod_has_no_owner_in_its_kubelets_list(source: str, service: str) -> None:
-    static = pod(name="search-node-1", annotations={"kubernetes.io/config.source": source})
-    static.spec.node_name = "node-1"
-    assert service_of(static) == service
 
 
 def test_an_annotation_names_the_service() -> None:
@@ -149,53 +140,39 @@ def test_an_annotation_names_the_service() -> None:
     assert service_of(pod(annotations={**otel, "infercanary.io/service": "search"}, owner=owner)) == "search"
 
 
-def test_who_asks_for_it_by_annotation_or_label() -> None:
-    assert len(containers(pod())) == 1
-    no = {"infercanary.io/enable": "false"}
-    assert containers(pod(annotations=no)) == ()
-    assert containers(pod(annotations={"infercanary.io/enable": ""})) == ()
-    by_label = msgspec.structs.replace(pod(labels=ENABLED).metadata, annotations=None)
-    assert len(containers(msgspec.structs.replace(pod(), metadata=by_label))) == 1
-    assert containers(pod(annotations=no, labels=ENABLED)) == (), "the annotation is nearer"
+NO = {"infercanary.io/enable": "false"}
 
 
 @pytest.mark.parametrize(
-    ("annotations", "missing", "note"),
-    [
-        (
-            {"infercanary.io/enabled": "true"},
-            "annotation infercanary.io/enable is missing, so the probe is not polled",
-            "annotation infercanary.io/enabled: not known; did you mean infercanary.io/enable?",
-        ),
-        (
-            {"infercanary.io/service": "search"},
-            "annotation infercanary.io/enable is missing, so the probe is not polled",
-            "",
-        ),
-        (
-            {"infercanary.io/enable": "yes"},
-            "annotation infercanary.io/enable: 'yes' is neither true nor false; write true",
-            "",
-        ),
-    ],
+    ("annotations", "labels", "asks"),
+    [(ENABLED, None, 1), (None, ENABLED, 1), (NO, ENABLED, 0), (NO, None, 0), (None, {"app": "x"}, 0)],
 )
-def test_a_mistake_in_who_asks_is_found_and_said(
-    annotations: dict[str, str], missing: str, note: str
-) -> None:
-    metadata = msgspec.structs.replace(pod().metadata, annotations=annotations)
-    found = only(msgspec.structs.replace(pod(), metadata=metadata))
-    assert found.is_asked == ("infercanary.io/enable" in annotations)
-    as_labels = msgspec.structs.replace(pod().metadata, annotations=None, labels=annotations)
-    by_label = only(msgspec.structs.replace(pod(), metadata=as_labels))
-    assert by_label.url_missing.startswith(
-        missing.replace("annotation", "label") if found.is_asked else missing
-    )
-    assert found.url is None
-    assert found.url_missing.startswith(missing)
-    assert found.notes == ((note,) if note else ())
+def test_a_pod_asks_by_annotation_or_label(annotations: Any, labels: Any, asks: int) -> None:
+    assert len(containers(pod(annotations=annotations, labels=labels))) == asks
 
 
 PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containerPort": 9101}]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "note"),
+    [
+        (
+            {"infercanary.io/enabled": "true"},
+            "infercanary.io/enable is missing",
+            "mean infercanary.io/enable?",
+        ),
+        ({"infercanary.io/service": "search"}, "infercanary.io/enable is missing", ""),
+        ({"infercanary.io/enable": "yes"}, "infercanary.io/enable: 'yes' is neither true nor false", ""),
+    ],
+)
+@pytest.mark.parametrize("kind", ["annotations", "labels"])
+def test_a_mistake_in_asking_is_said(kind: str, given: dict[str, str], missing: str, note: str) -> None:
+    metadata: dict[str, Any] = {"annotations": None, kind: given}
+    found = only(pod(ports={"server": PORT}, **metadata))
+    assert found.is_asked == ("infercanary.io/enable" in given)
+    assert found.url is None and missing in found.url_missing
+    assert note in "".join(found.notes)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +199,8 @@ PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containe
 def test_where_the_probe_answers(
     names: str, ports: dict[str, list[dict[str, Any]]], annotations: dict[str, str], found: dict[str, str]
 ) -> None:
-    each = containers(pod(*(status(name) for name in names.split()), ports=ports, annotations=annotations))
+    statuses = map(status, names.split())
+    each = containers(pod(*statuses, ports=ports, annotations={**ENABLED, **annotations}))
     assert {container.name for container in each} == found.keys()
     for container in each:
         expected = found[container.name]
@@ -235,56 +213,29 @@ def test_an_ipv6_address_is_bracketed() -> None:
     assert (none.url, none.url_missing) == (None, "the pod has no address yet")
 
 
-@pytest.mark.parametrize(
-    ("first", "others", "host"),
-    [
-        ("127.0.0.1", ["::1"], "127.0.0.1"),
-        ("255.255.255.255", ["127.0.0.1"], "127.0.0.1"),  # to which there is no route
-        ("", ["127.0.0.1"], "127.0.0.1"),
-        ("255.255.255.255", [], "255.255.255.255"),
-    ],
-)
-def test_of_several_addresses_one_with_a_route_is_asked(first: str, others: list[str], host: str) -> None:
-    found = pod(address=first)
-    both = msgspec.json.decode(
-        msgspec.json.encode({"podIP": first, "podIPs": [{"ip": each} for each in (first, *others)]}),
-        type=type(found.status),
-    )
-    status_ = msgspec.structs.replace(found.status, pod_ips=both.pod_ips)
-    assert only(msgspec.structs.replace(found, status=status_)).url == f"http://{host}:9798"
-
-
 def test_a_container_that_does_not_run_is_not_found() -> None:
     waiting = status(state={"waiting": {"reason": "CrashLoopBackOff"}})
     ended = status(state={"terminated": {"reason": "Error", "exitCode": 1}})
     assert containers(pod(waiting)) == containers(pod(ended)) == ()
 
 
-def test_a_terminating_pod_is_found_while_its_container_runs() -> None:
-    """As `kubectl delete` leaves it for the grace period: the probe still answers."""
-    assert only(pod()).url is not None
-
-
 def test_a_sidecar_among_the_init_containers() -> None:
     side = status("probe", 2)
-    found = only(
-        pod(status(), init=(side,), ports={"probe": PORT}, annotations={"infercanary.io/watches": "server"})
-    )
+    found = only(pod(status(), init=(side,), ports={"probe": PORT}, annotations=WATCHES))
     assert (found.name, found.id, found.watched_id) == ("probe", f"{2:064}", f"{1:064}")
     assert found.image == "server:1", "of what it watches"
     assert found.watched_since == 1795561757.0
 
 
 def test_a_sidecar_whose_server_does_not_run() -> None:
-    watches = {"infercanary.io/watches": "server"}
     down = status(state={"waiting": {}})
-    found = only(pod(down, status("probe", 2), annotations=watches))
+    found = only(pod(down, status("probe", 2), annotations=WATCHES))
     assert (
         found.failure == "server_gone"
         and found.url is None
         and "no container 'server' runs" in found.url_missing
     )
-    wrong = only(pod(status("probe", 2), annotations={"infercanary.io/watches": "sever"}))
+    wrong = only(pod(status("probe", 2), annotations={**WATCHES, "infercanary.io/watches": "sever"}))
     assert wrong.failure == "server_gone" and "no container 'sever' runs" in wrong.url_missing
 
 
@@ -304,30 +255,144 @@ def test_every_form_of_an_image_id(image_id: str, identity: tuple[str, str, str]
     assert image_identity(image_id) == identity
 
 
+# Pods of a node -----------------------------------------------------------------------------------------------------
+
+
+def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata: Any) -> msgspec.Raw:
+    """Pod with one container, of which ``number`` runs and ``killed`` was killed for memory."""
+    end = {
+        "terminated": {
+            "reason": "OOMKilled",
+            "finishedAt": "2026-11-24T23:20:00Z",
+            "containerID": f"x://{killed}",
+        }
+    }
+    of = status(
+        containerID=f"x://{number or killed}",
+        lastState=end if killed else {},
+        state=RUNNING if number else end,
+    )
+    return msgspec.Raw(msgspec.json.encode(pod(of, name=name, address=f"10.0.0.{name[-1]}", **metadata)))
+
+
+def node(*pods: msgspec.Raw) -> NodePods:
+    known = NodePods()
+    known.replace(known.read(pods))
+    return known
+
+
+def names(known: NodePods) -> list[str]:
+    return sorted(each.pod for each in known.containers())
+
+
+def test_lists_and_changes() -> None:
+    known = node(raw("1"), raw("2"))
+    assert known.changed and names(known) == ["1", "2"] and not known.changed
+    known.replace(known.read([raw("1"), raw("2")]))
+    assert not known.changed, "the same list"
+    known.replace(known.read([raw("2"), raw("off", annotations={})]))
+    assert known.changed and names(known) == ["2"]
+    known.take(raw("3"), gone=False)
+    assert names(known) == ["2", "3"]
+    known.take(raw("2"), gone=True)
+    assert names(known) == ["3"]
+    known.take(raw("3", 7), gone=False)
+    assert [each.id for each in known.containers()] == ["7"], "made again: found once"
+    known.take(raw("3", annotations={}), gone=False)
+    assert known.changed and names(known) == [], "it no longer asks"
+    known.take(raw("3", annotations={}), gone=False)
+    assert not known.changed
+
+
+def test_the_recorded_watch() -> None:
+    known = NodePods()
+    seen: list[set[str]] = []
+    for line in gzip.decompress((GOLDEN / "watch.jsonl.gz").read_bytes()).splitlines():
+        event = json.loads(line)
+        known.take(msgspec.Raw(json.dumps(event["object"]).encode()), gone=event["type"] == "DELETED")
+        ranking = {each.id[:4] for each in known.containers() if each.service == "ranking"}
+        if not seen or seen[-1] != ranking:
+            seen.append(ranking)
+    assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()], (
+        "each start has an id of its own"
+    )
+    assert names(known) == ["daemon-fp7t7"]
+
+
+@pytest.mark.parametrize("odd", [None, 5, [], {}, {"metadata": None}, {"metadata": {"name": "odd", "labels": 5}},
+                                 {"metadata": {"name": 7}}, "fault"])  # fmt: skip
+def test_a_pod_that_cannot_be_read_costs_no_other(
+    odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faulty(pod: Pod) -> tuple[Container, ...]:
+        if pod.metadata.name == "odd":
+            raise ValueError("a fault of ours")
+        return containers(pod)
+
+    monkeypatch.setattr(kubernetes_pods, "containers", faulty)
+    bad = raw("odd") if odd == "fault" else msgspec.Raw(msgspec.json.encode(odd))
+    known = node(raw("1"), bad, raw("2"))
+    known.take(bad, gone=False)
+    known.take(raw("3"), gone=False)
+    assert names(known) == ["1", "2", "3"]
+    assert capsys.readouterr().out.count("a pod cannot be read") == (
+        odd != {"metadata": {}} and odd != {"x": 1}
+    )
+
+
 def test_an_address_belongs_to_the_newer_pod() -> None:
     """The end of the older one is not known yet."""
-    older, newer = containers(pod(name="a")), containers(pod(name="b"))
-    for both in ([(1.0, older), (2.0, newer)], [(2.0, newer), (1.0, older)]):
-        assert [(c.pod, c.url is None) for c in reachable(both)] == [
-            (of_pod[0].pod, created == 1.0) for created, of_pod in both
-        ]
-    found = {each.pod: each for each in reachable([(1.0, older), (2.0, newer)])}
-    assert found["a"].url is None and found["a"].url_missing == "its address is that of the newer pod b"
-    assert found["b"].url == "http://10.244.1.2:9798"
-    elsewhere = containers(pod(name="c", annotations={"infercanary.io/port": "9102"}))
-    shared = reachable([(2.0, newer), (3.0, elsewhere)])
-    assert all(each.url for each in shared), "pods on the host's network share its address"
+    older, newer = (
+        raw("a-1", creationTimestamp="2026-11-24T00:00:00Z"),
+        raw("b-1", creationTimestamp="2026-11-25T00:00:00Z"),
+    )
+    elsewhere = {**ENABLED, "infercanary.io/port": "9102"}
+    for pods in ((older, newer), (newer, older)):
+        known = node(*pods, raw("c-1", annotations=elsewhere))
+        found = {each.pod: each for each in known.containers()}
+        assert (found["a-1"].url, found["a-1"].url_missing) == (
+            None,
+            "its address is that of the newer pod b-1",
+        )
+        assert found["b-1"].url == "http://10.0.0.1:9798"
+        assert found["c-1"].url == "http://10.0.0.1:9102", "pods on the host's network share its address"
 
 
-def test_what_the_kernel_ended_for_memory() -> None:
-    before = containers(pod())
-    oom = {
-        "reason": "OOMKilled",
-        "finishedAt": "2026-11-24T23:20:00Z",
-        "containerID": f"containerd://{1:064}",
-    }
-    again = pod(status(number=2, lastState={"terminated": oom}))
-    [kill] = memory_kills(again, [*before, *containers(again)])
-    assert (kill.container, kill.id, kill.at) == (before[0], f"{1:064}", 1795562400.0)
-    error = pod(status(number=2, lastState={"terminated": {**oom, "reason": "Error"}}))
-    assert memory_kills(error, before) == []
+@pytest.mark.parametrize(
+    ("pods", "kills"),
+    [
+        ([raw("1"), raw("1", None, killed=1), raw("1", 2, killed=1), raw("1", 2, killed=1)], ["1"]),
+        ([raw("1"), raw("1", 2, killed=1), raw("1", 3, killed=2)], ["1", "2"]),
+        ([raw("1", 2, killed=1)], []),  # before the exporter began
+        ([raw("1"), raw("2", 2, killed=1)], []),  # of another pod
+    ],
+)
+@pytest.mark.parametrize("by_list", [True, False])
+def test_a_container_killed_for_memory_is_new_once(
+    pods: list[msgspec.Raw], kills: list[str], by_list: bool
+) -> None:
+    known = NodePods()
+    for each in pods:
+        if by_list:
+            known.replace(known.read([each]))
+        else:
+            known.take(each, gone=False)
+    assert [kill.id for kill in known.kills] == kills
+    assert all(kill.container.pod == "1" and kill.at == 1795562400.0 for kill in known.kills)
+
+
+def test_a_kill_that_only_the_end_of_a_pod_says_is_counted() -> None:
+    known = node(raw("1"))
+    known.take(raw("1", None, killed=1), gone=True)
+    assert [kill.id for kill in known.kills] == ["1"] and known.changed
+
+
+def test_a_kill_of_the_server_that_a_sidecar_watches() -> None:
+    def end(number: int, reason: str) -> dict[str, Any]:
+        return {"terminated": {"reason": reason, "containerID": f"containerd://{number:064}"}}
+
+    known = NodePods()
+    for number, state in enumerate(({}, end(1, "OOMKilled"), end(2, "Error")), 1):
+        both = pod(status(number=number, lastState=state), status("probe", 9), annotations=WATCHES)
+        known.take(msgspec.Raw(msgspec.json.encode(both)), gone=False)
+    assert [(kill.container.name, kill.id) for kill in known.kills] == [("probe", f"{1:064}")]

@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 UP = Metric(
     "infercanary_discovery_up",
     "gauge",
-    "1 if Docker, the Kubernetes API server or the kubelet answered the last request for containers, else 0.",
+    "1 if Docker or the Kubernetes API server answered the last request for containers, else 0.",
     reading="0 is an alert: new containers are not found. Check the access to Docker's socket, or the service account "
     "and the network.",
 )
