@@ -212,7 +212,7 @@ def judged(server: int, location: str, services: int, rounds: int) -> Cost:
                     outcome="ok",
                     latencies=(0.02,) * 5,
                 )
-                judging.submit(start, [], [run])
+                judging.submit(start, [run])
             judging._seen.clear()
             judging.turn()
             while judging._unfinished:
@@ -269,7 +269,7 @@ def delays(url: str, exporters: int, services: int) -> list[float]:
                     latencies=(float(level * np.exp(rng.normal(0, 0.003))),) * 5)
                 for i in range(count)
             ]  # fmt: skip
-            own.submit(generation, [], runs)
+            own.submit(generation, runs)
             if image == "a":
                 time.sleep(12)
         submitted = time.monotonic()

@@ -99,7 +99,7 @@ def main() -> None:
                 runs = [
                     run(rng, sequence + c, f"canary-{c}", at, measured=args.measures) for c in range(CANARIES)
                 ]
-                judging.submit(generation(i % containers, 0, since), [], runs)
+                judging.submit(generation(i % containers, 0, since), runs)
                 sequence += CANARIES
                 if i % containers == containers - 1:
                     judging.turn()
@@ -114,7 +114,7 @@ def main() -> None:
                 runs = [
                     run(rng, sequence + i, f"canary-{i}", at, measured=args.measures) for i in range(CANARIES)
                 ]
-                judging.submit(start, [], runs)
+                judging.submit(start, runs)
             sequence += CANARIES
             before = time.process_time()
             judging.turn()

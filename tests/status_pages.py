@@ -52,7 +52,7 @@ def healthy(name: str = "search-1", image_id: str = "2", **container: Any) -> Po
     start = Generation(
         service="search", container=name, boot_id="b", started_at=0.0, image="search:1", image_id=image_id
     )  # fmt: skip
-    probe.generations["b"] = start, []
+    probe.generations["b"] = start
     probe.history.take(runs(3))
     return probe
 

@@ -86,7 +86,7 @@ def trial(folder: Path, room: Room, call: int) -> Trial:
     judging = Judging(path)
     ups = []
     for start, runs in _reports():
-        judging.submit(start, (), runs)
+        judging.submit(start, runs)
         judging.turn()
         ups.append(_values(judging)[STORE_UP.name])
     calls = room.calls - first
@@ -102,7 +102,7 @@ def trial(folder: Path, room: Room, call: int) -> Trial:
     was_left = _stored(left)
     judging = Judging(left)
     for start, runs in _reports():
-        judging.submit(start, (), runs)
+        judging.submit(start, runs)
     _ended(judging)
     done = Trial(calls, ups, values[STORED.name], verdict, _stored(path), was_left, _stored(left))
     for file in folder.iterdir():

@@ -31,10 +31,10 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import Shares
 from infercanary.exporter.poll import Prepared, prepared
-from infercanary.exporter.polled import AGE, PolledProbe, Start
+from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
 from infercanary.exporter.watch import WATCH
-from infercanary.judge.model import ServiceKey
+from infercanary.judge.model import Generation, ServiceKey
 
 log = structlog.get_logger(__name__)
 
@@ -187,9 +187,9 @@ class Collector:
         if probe is not None and probe.container.server_id == kill.id:
             self._end(probe.killed(kill.at))
 
-    def _end(self, start: Start | None) -> None:
+    def _end(self, start: Generation | None) -> None:
         if start is not None:
-            self.judging.submit(*start, ())
+            self.judging.submit(start, ())
 
     def show(self, probe: PolledProbe) -> None:
         """Show what ``probe`` last reported, if it is up, and how its polls go. Never raises.
@@ -304,7 +304,7 @@ class Collector:
             raw = [run for run, _ in several]
             if boot_id in probe.generations:
                 probe.runs_collected += len(several)
-                self.judging.submit(*probe.generations[boot_id], raw)
+                self.judging.submit(probe.generations[boot_id], raw)
             else:
                 c = probe.container
                 self.judging.submit_found(c.service_key, c.replica, probe.start_id(boot_id), raw)

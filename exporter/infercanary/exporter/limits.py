@@ -72,7 +72,7 @@ _UNBOUND = 128 << 20  # bytes of each total where memory is not limited
 _READ_LEAST, _READ_MOST = 1 << 20, 32 << 20
 _LOGGED = 20  # refused containers that one line of the log names
 _NO_LIMIT = 1 << 50  # cgroup v1 writes a larger number where there is no limit
-_REMEMBERED = 3_000  # hashes: several times what an honest probe has
+_REMEMBERED = 1_500  # hashes: several times what an honest probe has
 
 
 class Account:

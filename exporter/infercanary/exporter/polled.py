@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 from infercanary.client.accept import Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Report, Run
-from infercanary.contract.vocabulary import COLD_START_METRIC, GPU_SHARED_WITH
+from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, GPU_SHARED_WITH
 from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
@@ -123,12 +123,10 @@ Side = Literal["old", "new", "other"]
 
 _COLD_START_POINTS = 128  # of 16 canaries, several times the steps of each
 _TOGETHER_SECONDS = 60.0  # a sidecar may start so long before its server
-_SETTLED_SECONDS = 60.0
+_SETTLED_SECONDS = 300.0
 """A neighbour that comes and goes within this time is no component of the environment: each change is judged."""
 _GENERATIONS = 2  # this start and the one before, whose runs may come out of the journal
 _BOOTS = 512  # as many as a probe in a crash loop finds runs of in its journal
-Start = tuple[Generation, Sequence[Family]]
-"""A start for the judge, with the family of its cold start."""
 
 
 class PolledProbe:
@@ -167,7 +165,7 @@ class PolledProbe:
         self.cursor = ""
         self.sequences: dict[str, int] = {}  # boot id → last run that was taken
         self.since = container.watched_since  # runs before this Unix time are of an earlier server
-        self.generations: dict[str, Start] = {}  # by boot id
+        self.generations: dict[str, Generation] = {}  # by boot id
         self.kills: tuple[float, ...] = ()  # memory kills since the start before, Unix times
         # Rendered families: of the report, of the judge, and of the exporter.
         self.lines: list[Lines] = []
@@ -189,7 +187,7 @@ class PolledProbe:
     @property
     def start(self) -> Generation | None:
         """The start that reported last."""
-        return next((generation for generation, _ in reversed(self.generations.values())), None)
+        return next(reversed(self.generations.values()), None)
 
     def start_id(self, boot_id: str) -> str:
         """Name a start for the judge: a new server beside a sidecar is one, although the probe's process goes on.
@@ -242,7 +240,7 @@ class PolledProbe:
         """
         self._settle(time.monotonic())
         c, latest, boot_id = self.container, self.start, report.boot_id
-        before, _ = self.generations.pop(boot_id, (None, ()))
+        before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
             self.kills = ()  # they ended an earlier start that ran; a start that never ran leaves them to the next
         environment = {name: text for name, text in self.environment.items() if name != GPU_SHARED_WITH}
@@ -265,19 +263,15 @@ class PolledProbe:
             started_at=before.started_at if before else max(report.started_at, c.watched_since),
             environment=environment,
             outputs=report.outputs if is_own else {},
+            cold_start=cold_starts(report.families) if is_own else {},
             memory_kills=self.kills,
             profiles=merged(before.profiles if before else {}, profiles),
         )
-        cold_start = [
-            family
-            for family in report.families
-            if is_own and family.name == COLD_START_METRIC and len(family.points) <= _COLD_START_POINTS
-        ]
-        self.generations[boot_id] = generation, cold_start
+        self.generations[boot_id] = generation
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]
 
-    def killed(self, at: float) -> Start | None:
+    def killed(self, at: float) -> Generation | None:
         """Note that the kernel ended the server for memory.
 
         Args:
@@ -289,7 +283,7 @@ class PolledProbe:
         self.kills += (at,)
         return self._end(memory_kills=self.kills)
 
-    def gone(self, at: float) -> Start | None:
+    def gone(self, at: float) -> Generation | None:
         """Note that the container was removed.
 
         Args:
@@ -300,12 +294,11 @@ class PolledProbe:
         """
         return self._end(ended_at=at)
 
-    def _end(self, **changes: object) -> Start | None:
+    def _end(self, **changes: object) -> Generation | None:
         boot_id = next(reversed(self.generations), "")
         if boot_id not in self.sequences:
             return None
-        generation, cold_start = self.generations[boot_id]
-        self.generations[boot_id] = ended = msgspec.structs.replace(generation, **changes), cold_start
+        self.generations[boot_id] = ended = msgspec.structs.replace(self.generations[boot_id], **changes)
         return ended
 
     def side(self, canary: str) -> Side:
@@ -397,3 +390,17 @@ class PolledProbe:
 
 def _counts(counter: Counter[K]) -> dict[tuple[str, ...], float]:
     return {(reason,): float(count) for reason, count in sorted(counter.items())}
+
+
+def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
+    """Canary → step → seconds above zero, out of a report's families."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for family in families:
+        if family.name == COLD_START_METRIC and family.labels == ("canary", "step"):
+            for point in family.points[:_COLD_START_POINTS]:
+                canary, step = point.labels
+                if (
+                    step in COLD_START and isinstance(point.value, float) and point.value > 0
+                ):  # a divisor later
+                    found[canary][step] = point.value
+    return dict(found)

@@ -65,7 +65,7 @@ def in_time(parts: list[Part]) -> list[Part]:
 
 def submit(judging: Judging, part: Part) -> None:
     judging._host = part.host
-    judging.submit(part.start, [], part.runs)
+    judging.submit(part.start, part.runs)
 
 
 def judge(stack: ExitStack, location: str | None, host: str = "") -> Judging:

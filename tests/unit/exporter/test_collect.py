@@ -251,9 +251,9 @@ async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since: f
     report = Report(1, "one", 1000.0, "one.0", 0, (load,), {}, (), {"a": (1.0, 2.0)})
     await collector.absorb(probe, encode(report))
     await collector.close()
-    generation, families = probe.generations["one"]
+    generation = probe.generations["one"]
     assert generation.outputs == ({"a": (1.0, 2.0)} if counts else {})
-    assert bool(families) is counts
+    assert bool(generation.cold_start) is counts
 
 
 async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(

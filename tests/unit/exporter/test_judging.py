@@ -15,7 +15,8 @@ from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter.judging import queue, schedule, siblings, worker
 from infercanary.exporter.judging.findings import Finding, judge_canary
-from infercanary.exporter.judging.worker import Judging, cold_starts
+from infercanary.exporter.judging.worker import Judging
+from infercanary.exporter.polled import cold_starts
 from infercanary.judge import Judge, Result, drift
 from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE
@@ -59,10 +60,10 @@ def judging() -> Judging:
 
 
 def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
-    judging.submit(generation(), [], runs(20))
-    judging.submit(generation(), [], runs(20))
+    judging.submit(generation(), runs(20))
+    judging.submit(generation(), runs(20))
     judging.turn()
-    judging.submit(generation(), [], runs(25))
+    judging.submit(generation(), runs(25))
     judging.turn()
     assert value(judging, "infercanary_stored_runs_total") == 25
     assert value(judging, "infercanary_store_up") == 1
@@ -87,13 +88,12 @@ def test_containers_that_come_and_go_are_not_judged_for_ever(
 
     monkeypatch.setattr(worker, "judge_canary", counted)
     upgraded = set()
-    judging.submit(generation(image="sha256:0"), [], later(-1e4, runs(960)))
+    judging.submit(generation(image="sha256:0"), later(-1e4, runs(960)))
     for number in range(150):
         judging.submit(
             msgspec.structs.replace(
                 generation(), container=f"c{number}", boot_id=f"short-{number}", started_at=100.0 * number
             ),
-            [],
             later(100.0 * number, runs(each)),
         )
         judging.turn()
@@ -105,19 +105,17 @@ def test_containers_that_come_and_go_are_not_judged_for_ever(
 
 def test_two_namespaces_share_no_history_and_no_verdict(judging: Judging) -> None:
     prod, test = (msgspec.structs.replace(generation(), namespace=name) for name in ("prod", "test"))
-    judging.submit(prod, [], runs(192))
-    judging.submit(test, [], runs(192, seconds=0.03))
-    judging.submit(
-        msgspec.structs.replace(test, boot_id="b2", image_id="sha256:2"), [], runs(192, seconds=0.05)
-    )
+    judging.submit(prod, runs(192))
+    judging.submit(test, runs(192, seconds=0.03))
+    judging.submit(msgspec.structs.replace(test, boot_id="b2", image_id="sha256:2"), runs(192, seconds=0.05))
     judging.turn()
     states = {str(key): found["c"].result.state for key, found in judging.findings.items()}
     assert states == {"prod/s": "no_baseline", "test/s": "regressed"}
 
 
 def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
-    judging.submit(generation(), [], runs(192))
-    judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.026))
+    judging.submit(generation(), runs(192))
+    judging.submit(generation("b2", "sha256:2"), runs(192, seconds=0.026))
     judging.turn()
     before = judging.findings[S]
     judging.reconfigure(LIVE.but(smallest_effect=0.5))
@@ -140,11 +138,11 @@ def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
 
 
 def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> None:
-    judging.submit(generation(), [], runs(192))
+    judging.submit(generation(), runs(192))
     judging.turn()
     assert judging.findings[S]["c"].result.state == "no_baseline"
     for first in range(0, 192, 4):
-        judging.submit(generation("b2", "sha256:2"), [], runs(4, first, seconds=0.03))
+        judging.submit(generation("b2", "sha256:2"), runs(4, first, seconds=0.03))
         judging.turn()
         state = judging.findings[S]["c"].result.state
         expected = "settling" if first + 4 < 5 else "regressed"
@@ -160,11 +158,11 @@ def of(boot: str, at: float, **components: str) -> Generation:
 def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Path) -> None:
     """The store has starts of a probe without digests; they are starts of the same model."""
     judging = Judging(tmp_path / "judge.sqlite")
-    judging.submit(of("b1", 0.0), [], runs(60))
-    judging.submit(of("b2", 1000.0, model="file:1", settings="s1"), [], runs(60))
+    judging.submit(of("b1", 0.0), runs(60))
+    judging.submit(of("b2", 1000.0, model="file:1", settings="s1"), runs(60))
     judging.turn()
     assert judging.findings[S]["c"].result.upgraded_at is None
-    judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), [], runs(60, seconds=0.03))
+    judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), runs(60, seconds=0.03))
     judging.turn()
     found = judging.findings[S]
     assert (found["c"].result.state, found["c"].result.changed) == ("regressed", "model")
@@ -173,10 +171,10 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     assert judging._store is not None
     judging._store.close()
     judging = Judging(tmp_path / "judge.sqlite")
-    judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), [], runs(1, 60, seconds=0.03))
+    judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), runs(1, 60, seconds=0.03))
     judging.turn()
     assert judging.findings[S]["c"].result.changed == "model", "the store has what it was of"
-    judging.submit(of("b4", 3000.0, model="file:2", settings="s2"), [], runs(20, seconds=0.09))
+    judging.submit(of("b4", 3000.0, model="file:2", settings="s2"), runs(20, seconds=0.09))
     judging.turn()
     found = judging.findings[S]
     assert found["c"].result.state == "no_baseline"
@@ -195,12 +193,12 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
     store = tmp_path / "judge.sqlite"
     judging = Judging(store)
     for number in range(3):
-        judging.submit(generation(f"b{number}"), [], measured(60))
+        judging.submit(generation(f"b{number}"), measured(60))
     judging.turn()
     assert judging.findings[S]["c"].measures == {}, "there was no upgrade"
     states = []
     for first in range(0, 24, 4):
-        judging.submit(generation("new", "sha256:2"), [], measured(4, first, memory=1.3 * 2.0**29))
+        judging.submit(generation("new", "sha256:2"), measured(4, first, memory=1.3 * 2.0**29))
         judging.turn()
         states.append(judging.findings[S]["c"].measures[HOST_MEMORY].state)
     assert states == ["settling"] + 5 * ["regressed"]
@@ -209,7 +207,7 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
     assert judging._store is not None
     judging._store.close()
     judging = Judging(store)
-    judging.submit(generation("new", "sha256:2"), [], measured(1, 24, memory=1.3 * 2.0**29))
+    judging.submit(generation("new", "sha256:2"), measured(1, 24, memory=1.3 * 2.0**29))
     judging.turn()
     after = judging.findings[S]
     assert after["c"].measures[HOST_MEMORY].state == "regressed"
@@ -224,10 +222,10 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
 
 
 def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:
-    judging.submit(generation(), [], runs(192))
+    judging.submit(generation(), runs(192))
     judging.turn()
     for first in range(5):
-        judging.submit(generation("b2", "sha256:2"), [], runs(1, first))
+        judging.submit(generation("b2", "sha256:2"), runs(1, first))
         judging.turn()
         assert judging.findings[S]["c"].result.runs == first + 1
 
@@ -235,12 +233,12 @@ def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:
 def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
     judging = Judging(path)
-    judging.submit(generation(), [], runs(60))
-    judging.submit(generation("b2", "sha256:2"), [], runs(60))
+    judging.submit(generation(), runs(60))
+    judging.submit(generation("b2", "sha256:2"), runs(60))
     judging.turn()
     assert "memory" not in judging.findings[S]["c"].sentence
     ended = msgspec.structs.replace(generation("b2", "sha256:2"), memory_kills=(700.0,))
-    judging.submit(ended, [], ())
+    judging.submit(ended, ())
     judging.turn()
     assert "killed for memory 0 → 1 times" in judging.findings[S]["c"].sentence
     judging.stop()
@@ -248,7 +246,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
     judging._store.close()
     # The next exporter does not know it, and the store keeps it.
     after = Judging(path)
-    after.submit(generation("b2", "sha256:2"), [], runs(61))
+    after.submit(generation("b2", "sha256:2"), runs(61))
     after.turn()
     assert "killed for memory 0 → 1 times" in after.findings[S]["c"].sentence
     assert after._store is not None
@@ -258,17 +256,17 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
 def test_what_a_new_start_reports_late_counts_at_its_next_run(judging: Judging) -> None:
     """Docker may be slow to name an image, and a probe knows its output only after its warm-up."""
     before = msgspec.structs.replace(generation(), outputs={"c": (1.0, 2.0)})
-    judging.submit(before, [], runs(192))
+    judging.submit(before, runs(192))
     judging.turn()
-    judging.submit(generation("b2"), [], runs(1))
+    judging.submit(generation("b2"), runs(1))
     judging.turn()
     assert judging.findings[S]["c"].result.state == "no_baseline", "a restart, as far as is known"
     after = generation("b2", "sha256:2")
-    judging.submit(after, [], runs(1, 1))
+    judging.submit(after, runs(1, 1))
     judging.turn()
     assert judging.findings[S]["c"].result.state == "settling"
-    judging.submit(after, [], runs(1, 2))
-    judging.submit(msgspec.structs.replace(after, outputs={"c": (1.0, 3.0)}), [], runs(1, 3))
+    judging.submit(after, runs(1, 2))
+    judging.submit(msgspec.structs.replace(after, outputs={"c": (1.0, 3.0)}), runs(1, 3))
     judging.turn()
     judgement = judging.findings[S]["c"].result
     assert judgement.runs == 4 and judgement.causes.output_changed
@@ -278,8 +276,8 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each judgement reads all runs of the service's starts, which is expensive where it was restarted often."""
-    judging.submit(generation(), [], runs(24))
-    judging.submit(generation("b2", "sha256:2"), [], runs(24))
+    judging.submit(generation(), runs(24))
+    judging.submit(generation("b2", "sha256:2"), runs(24))
     judging.turn()
     judged: list[int] = []
     drifts: list[int] = []
@@ -287,7 +285,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     monkeypatch.setattr(Judge, "verdict", lambda *given: judged.append(number) or verdict(*given))  # type: ignore[func-returns-value, has-type]
     monkeypatch.setattr(drift, "detect", lambda *given: drifts.append(number) or look(*given))  # type: ignore[func-returns-value, has-type]
     for number in range(1, 250):
-        judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
+        judging.submit(generation("b3", "sha256:2"), runs(1, number))
         judging.turn()
     assert judged == [1, *LIVE.decide.looks]
     assert drifts == sorted([*judged, 120, 240])
@@ -307,21 +305,21 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
         return judging.findings[S]["c"].result.state
 
     went_on, upgraded = later(0, runs(700)), later(2400, runs(240, seconds=0.03))
-    judging.submit(generation(), [], went_on[:240])
+    judging.submit(generation(), went_on[:240])
     assert state() == "no_baseline"
     beside = generation("b2", "sha256:2", "b")
-    judging.submit(generation(), [], went_on[240:288])
-    judging.submit(beside, [], upgraded[:48])
+    judging.submit(generation(), went_on[240:288])
+    judging.submit(beside, upgraded[:48])
     assert state() == "regressed"
-    judging.submit(generation(), [], went_on[288:359])
+    judging.submit(generation(), went_on[288:359])
     assert state() == "regressed", "gone for longer than ten minutes, which the next blocks show"
     last = judging.findings[S]["c"].sentence
-    judging.submit(generation(), [], went_on[359:360])
+    judging.submit(generation(), went_on[359:360])
     assert state() == "no_baseline"
     assert judging.findings[S]["c"].sentence == "nothing to judge: 2 was stopped"
     [past] = judging.findings[S]["c"].answers
     assert past.rolled_back and past.sentence == last
-    judging.submit(beside, [], upgraded[48:72])
+    judging.submit(beside, upgraded[48:72])
     assert state() == "regressed"
     [past] = judging.findings[S]["c"].answers
     assert not past.rolled_back
@@ -332,17 +330,17 @@ def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before() -
     cause = []
     for image in ("", "other:1", "other:2"):
         judging = Judging(None)
-        judging.submit(generation(), [], runs(192))
+        judging.submit(generation(), runs(192))
         for name in "xy":
             beside = Generation(
                 service=name, container=name, boot_id="x1", started_at=0.0, image_id="other:1"
             )
-            judging.submit(beside, [], [*runs(240), *later(2400, runs(240, 240, seconds=0.03))])
+            judging.submit(beside, [*runs(240), *later(2400, runs(240, 240, seconds=0.03))])
         upgraded = msgspec.structs.replace(generation("b2", "sha256:2"), started_at=2400.0)
-        judging.submit(upgraded, [], later(2400, runs(192, seconds=0.03)))
+        judging.submit(upgraded, later(2400, runs(192, seconds=0.03)))
         for name in "xy" if image else "":
             beside = Generation(service=name, container=name, boot_id="x2", started_at=9000.0, image_id=image)
-            judging.submit(beside, [], later(9000, runs(240, seconds=0.03)))
+            judging.submit(beside, later(9000, runs(240, seconds=0.03)))
         judging.turn()
         judgement = judging.findings[S]["c"].result
         cause.append((judgement.state, judgement.causes.cause))
@@ -427,12 +425,12 @@ def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
 
     def verdict(judge: Judge, starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Result:
         if more:  # while one canary is judged, probes go on
-            judging.submit(generation(), [], more.pop())
+            judging.submit(generation(), more.pop())
         return real(judge, starts, siblings, canary)
 
     monkeypatch.setattr(Judge, "verdict", verdict)
     names = [msgspec.structs.replace(run, canary=f"c{n}") for n in range(8) for run in runs(10)]
-    judging.submit(generation(), [], names)
+    judging.submit(generation(), names)
     judging.turn()
     judging.turn()
     assert value(judging, "infercanary_unjudged_runs_total") == 0
@@ -444,18 +442,18 @@ def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(
 ) -> None:
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     removed = [msgspec.structs.replace(run, canary="removed") for run in runs(20)]
-    judging.submit(generation(), [], [*runs(20), *removed])
+    judging.submit(generation(), [*runs(20), *removed])
     judging.turn()
 
     def go_on(first: int) -> set[str]:
-        judging.submit(generation(), [], runs(1, 100 + first))
+        judging.submit(generation(), runs(1, 100 + first))
         judging.turn()
         return {*judging.findings[S]}
 
     assert all(go_on(turn) == {"c", "removed"} for turn in range(20)), "it may only be slow"
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
     assert go_on(20) == {"c"}
-    judging.submit(generation("b2"), [], [msgspec.structs.replace(run, canary="removed") for run in runs(20)])
+    judging.submit(generation("b2"), [msgspec.structs.replace(run, canary="removed") for run in runs(20)])
     judging.turn()
     assert {*judging.findings[S]} == {"c", "removed"}, "it is back"
 
@@ -465,10 +463,10 @@ def test_a_service_that_stands_still_is_not_removed(
 ) -> None:
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
-    judging.submit(generation(), [], runs(20))
+    judging.submit(generation(), runs(20))
     other = msgspec.structs.replace(generation(), service="other")
     for first in range(30):
-        judging.submit(other, [], runs(1, first))
+        judging.submit(other, runs(1, first))
         judging.turn()
     assert {*judging.findings} == {S, ServiceKey("", "other")}
 
@@ -488,7 +486,7 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
         Run(sequence=1000 + i, canary="bad", scheduled_at=0, started_at=0, outcome="ok", latencies=(1.0,))
         for i in range(20)
     ]
-    judging.submit(generation(), [], [*bad, *runs(20)])
+    judging.submit(generation(), [*bad, *runs(20)])
     judging.turn()
     while judging._due:  # a traceback may take a turn
         judging.turn()
@@ -508,14 +506,14 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judging: 
             judging.turn()
         return [line["verdict"] for line in lines if line["event"] == "verdict"]
 
-    judging.submit(generation(), [], at(0, 192, 0.02, 0.001))
+    judging.submit(generation(), at(0, 192, 0.02, 0.001))
     new = generation("b2", "sha256:2")
-    judging.submit(new, [], at(0, 24, 0.04, 0.001))
+    judging.submit(new, at(0, 24, 0.04, 0.001))
     first = logged()
     assert first[-1].startswith("regressed") and ": image" in first[-1]
-    judging.submit(new, [], at(24, 24, 0.04, 0.001))
+    judging.submit(new, at(24, 24, 0.04, 0.001))
     assert logged() == [], "nothing else is said"
-    judging.submit(new, [], at(48, 144, 0.04, 0.002))
+    judging.submit(new, at(48, 144, 0.04, 0.002))
     [moved] = logged()
     assert moved.startswith("regressed") and "host" in moved
 
@@ -531,11 +529,11 @@ def test_a_boot_id_for_each_run_is_one_line(judging: Judging) -> None:
 def test_a_file_that_was_deleted_is_shown_and_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
     judging = Judging(path)
-    judging.submit(generation(), [], runs(20))
+    judging.submit(generation(), runs(20))
     judging.turn()
     for file in tmp_path.iterdir():
         file.unlink()
-    judging.submit(generation(), [], runs(5, first=20))
+    judging.submit(generation(), runs(5, first=20))
     judging.turn()
     assert value(judging, "infercanary_store_up") == 0
     assert value(judging, "infercanary_store_errors_total") == 1
@@ -551,7 +549,7 @@ def test_a_file_that_was_deleted_is_shown_and_begun_anew(tmp_path: Path) -> None
 def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_those_of_others(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judging.submit(generation(), [], runs(192))
+    judging.submit(generation(), runs(192))
     judging.turn()
     real = Store.save
     asked = []
@@ -567,7 +565,7 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     for service in ("s", "other"):
         for boot in ("b1", "b2"):
             start = msgspec.structs.replace(generation(boot, f"sha256:{boot}"), service=service)
-            judging.submit(start, [], runs(192, seconds=0.02 if boot == "b1" else 0.03))
+            judging.submit(start, runs(192, seconds=0.02 if boot == "b1" else 0.03))
     for _ in range(3):
         judging.turn()
     assert {service: found["c"].result.state for service, found in judging.findings.items()} == {
@@ -580,7 +578,7 @@ def test_what_waits_for_a_store_is_bounded_and_stored_later(tmp_path: Path) -> N
     folder = tmp_path / "later"
     judging = Judging(folder / "judge.sqlite", queue_bytes=5 * size(10))
     for first in range(0, 100, 10):
-        judging.submit(generation(), [], runs(10, first))
+        judging.submit(generation(), runs(10, first))
         judging.turn()
     assert value(judging, "infercanary_store_up") == 0
     assert value(judging, "infercanary_unjudged_runs_total") == 50
@@ -612,7 +610,7 @@ def test_a_service_that_the_store_forgot_is_forgotten(forgetful: Judging) -> Non
     """Each container that is run without a name is a service of its own."""
     for name in ("jolly_bell", "sad_curie"):
         start = Generation(service=name, container=name, boot_id="b", started_at=0.0, image_id="i")
-        forgetful.submit(start, [], runs(20))
+        forgetful.submit(start, runs(20))
         forgetful.turn()
         assert start.key in forgetful.findings
         pass_days(forgetful)
@@ -623,7 +621,7 @@ def test_a_service_that_the_store_forgot_is_forgotten(forgetful: Judging) -> Non
 def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None:
     others = [msgspec.structs.replace(run, canary="d") for run in runs(20)]
     for name, several in (("a", runs(20)), ("b", others)):
-        forgetful.submit(generation(container=name), [], several)
+        forgetful.submit(generation(container=name), several)
         forgetful.turn()
         pass_days(forgetful)
     found = forgetful.findings[S]
@@ -633,11 +631,11 @@ def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None
 
 def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> None:
     for name in "ab":
-        forgetful.submit(generation(container=name), [], runs(20))
+        forgetful.submit(generation(container=name), runs(20))
         forgetful.turn()
         pass_days(forgetful)
     assert {*forgetful.findings[S]["c"].drifts} == {"a", "b"}, "as at the last look"
-    forgetful.submit(generation(container="b"), [], runs(24))
+    forgetful.submit(generation(container="b"), runs(24))
     forgetful.turn()
     assert {*forgetful.findings[S]["c"].drifts} == {"b"}
 
@@ -647,7 +645,7 @@ def test_canaries_of_a_service_beyond_the_limit_are_not_judged(
 ) -> None:
     monkeypatch.setattr(worker, "_CANARIES", 2)
     for name in ("c", "d", "e"):
-        judging.submit(generation(), [], [msgspec.structs.replace(run, canary=name) for run in runs(20)])
+        judging.submit(generation(), [msgspec.structs.replace(run, canary=name) for run in runs(20)])
         with capture_logs() as lines:
             judging.turn()
             judging.turn()

@@ -58,7 +58,7 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
     judging = Judging(None)
     for boot, image, seconds in (("b1", "sha256:1", 0.02), ("b2", "sha256:2", 0.04)):
         of = runs(192, seconds)
-        judging.submit(generation(boot, image, of), [], of)
+        judging.submit(generation(boot, image, of), of)
     judging.turn()
     found = judging.findings[S]
     assert found["c"].result.state == "regressed"
@@ -75,13 +75,13 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
 def test_a_profile_that_comes_after_the_verdict_is_named_when_it_comes() -> None:
     judging = Judging(None)
     of = runs(192, 0.02)
-    judging.submit(generation("b1", "sha256:1", of), [], of)
+    judging.submit(generation("b1", "sha256:1", of), of)
     late = [msgspec.structs.replace(run, profile=None) for run in runs(192, 0.04)]
-    judging.submit(generation("b2", "sha256:2", late), [], late)
+    judging.submit(generation("b2", "sha256:2", late), late)
     judging.turn()
     assert "conv2d" not in judging.findings[S]["c"].sentence
     again = runs(2, 0.04)
-    judging.submit(generation("b2", "sha256:2", again), [], again)
+    judging.submit(generation("b2", "sha256:2", again), again)
     judging.turn()
     assert "conv2d 18 → 38 ms" in judging.findings[S]["c"].sentence
 
@@ -190,4 +190,4 @@ async def test_profiles_are_packed_by_the_worker_whose_time_its_probe_pays(
     await collector.close()
     assert all(name.startswith("report") for name in threads)
     assert probe.runs_collected == 1
-    assert len(probe.generations["boot"][0].profiles["c"]) == FIRST + KEPT
+    assert len(probe.generations["boot"].profiles["c"]) == FIRST + KEPT

@@ -156,7 +156,7 @@ class Host:
 
     def neighbours(self, name: str) -> str | None:
         """As its start has them."""
-        return self.probe(name).generations["boot"][0].environment.get(GPU_SHARED_WITH)
+        return self.probe(name).generations["boot"].environment.get(GPU_SHARED_WITH)
 
     @property
     def shared(self) -> dict[str, float]:
@@ -413,7 +413,7 @@ async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
     host.collector.follow([found("a")])
     body = encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, (), {GPU_SHARED_WITH: "victim"}, ()))
     await host.collector.absorb(host.probe("a"), body)
-    assert host.probe("a").generations["boot"][0].environment == {}
+    assert host.probe("a").generations["boot"].environment == {}
 
 
 def test_the_verdict_names_who_came_onto_the_gpu() -> None:

@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,6 @@ import msgspec
 import structlog
 
 from infercanary.contract.report import Family, Run
-from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING, Finding, Findings, decode, encode, judge_canary
 from infercanary.exporter.judging.intake import take
@@ -139,10 +138,9 @@ class Judging:
         """Judge by ``policy`` from the next turn on; all canaries are judged again."""
         self._wanted_policy = policy
 
-    def submit(self, generation: Generation, families: Sequence[Family], runs: Sequence[Run]) -> None:
-        """Hand over the new runs of a start, and the families that it reported last: its cold start is among them."""
-        generation = msgspec.structs.replace(generation, cold_start=cold_starts(families), host=self._host)
-        self._queue.put(StartReport(generation, runs))
+    def submit(self, generation: Generation, runs: Sequence[Run]) -> None:
+        """Hand over a start, and its new runs."""
+        self._queue.put(StartReport(msgspec.structs.replace(generation, host=self._host), runs))
 
     def submit_found(self, service: ServiceKey, container: str, boot_id: str, runs: Sequence[Run]) -> None:
         """Hand over runs of an earlier start that this exporter did not see: taken if the store knows the start.
@@ -474,17 +472,3 @@ def _judged_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
         for start in starts
     ]
     return [starts[place] for place in to_judge(seen)]
-
-
-def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Canary → step → seconds above zero, out of a report's families."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for family in families:
-        if family.name == COLD_START_METRIC and family.labels == ("canary", "step"):
-            for point in family.points:
-                canary, step = point.labels
-                if (
-                    step in COLD_START and isinstance(point.value, float) and point.value > 0
-                ):  # a divisor later
-                    found[canary][step] = point.value
-    return dict(found)
