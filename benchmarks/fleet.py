@@ -215,7 +215,7 @@ def judged(server: int, location: str, services: int, rounds: int) -> Cost:
                 judging.submit(start, [run])
             judging._seen.clear()
             judging.turn()
-            while judging._unfinished:
+            while judging._due:
                 judging.turn()
         assert len(judging.findings) == services
         count = services * rounds

@@ -158,14 +158,15 @@ class Case(NamedTuple):
     converted: bool = False
 
 
+TEXT, OPENMETRICS = scrape.negotiate(""), scrape.negotiate("application/openmetrics-text")
 CASES = [
-    Case("text", "PrometheusText0.0.4", scrape.TEXT, lambda n, t: lines(n, t, in_openmetrics=False)),
+    Case("text", "PrometheusText0.0.4", TEXT, lambda n, t: lines(n, t, in_openmetrics=False)),
     Case(
-        "OpenMetrics", "OpenMetricsText1.0.0", scrape.OPENMETRICS, lambda n, t: lines(n, t, in_openmetrics=True)
+        "OpenMetrics", "OpenMetricsText1.0.0", OPENMETRICS, lambda n, t: lines(n, t, in_openmetrics=True)
     ),
     Case("protobuf", "PrometheusProto", PROTOBUF, lambda n, t: protobuf(n, t, native=False)),
     Case(
-        "text, converted", "PrometheusText0.0.4", scrape.TEXT, lambda n, t: lines(n, t, in_openmetrics=False), True
+        "text, converted", "PrometheusText0.0.4", TEXT, lambda n, t: lines(n, t, in_openmetrics=False), True
     ),
     Case(
         "protobuf, converted", "PrometheusProto", PROTOBUF, lambda n, t: protobuf(n, t, native=False), True

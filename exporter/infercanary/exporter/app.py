@@ -209,7 +209,7 @@ class Exporter:
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """Send the exposition, in the format that the headers ask for."""
         content_type = scrape.negotiate(request.headers.get("Accept", ""))
-        parts = self.families(in_openmetrics=content_type == scrape.OPENMETRICS)
+        parts = self.families(in_openmetrics="openmetrics" in content_type)
         return await scrape.send(request, parts, content_type)
 
     @property

@@ -7,13 +7,11 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, chain, groupby
-from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from itertools import accumulate, chain
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -34,9 +32,7 @@ _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # co
 _write_openmetrics: Callable[[Collector], bytes] = generate_latest_openmetrics
 
 _BOUNDS = (*map(_number, LADDER), "+Inf")
-_MOST_BYTES = 256 << 10  # of an answer at once
-_SLICE_BYTES = 32 << 10  # of a text
-_KEPT_BYTES = 512 << 10  # of a replaced text, for each reader that was in the middle of it
+_MOST_BYTES = 256 << 10  # of small families together
 _IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
 
@@ -93,225 +89,127 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())
 
 
-_Name: TypeAlias = "tuple[str, Kind]"
-
-
 class Pieces(NamedTuple):
-    """A part of an exposition: ``size`` bytes, once joined; at most 256 KiB."""
+    """Part of an exposition: ``size`` bytes, once joined."""
 
     texts: list[bytes]
     size: int
 
 
 class _Shown:
-    """One family of one kind: what each container shows of it; a scrape touches the bytes alone."""
+    """One family: the text of each container. A scrape touches the bytes alone."""
 
-    def __init__(self, name: _Name, layout: Layout) -> None:
-        self.name = name
-        self.layout = layout  # the first holder's: it decides the header
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout  # of the first container: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of its series."""
-        name = self.layout.name
-        return (
-            tuple(f"{name}{end}" for end in ("_bucket", "_count", "_sum"))
-            if self.layout.kind == "histogram"
-            else (name,)
-        )
-
-    def header(self, *, in_openmetrics: bool) -> bytes:
-        """Of all its lines."""
-        return _header(self.layout, in_openmetrics=in_openmetrics)
-
-    def slices(self) -> Iterator[bytes]:
-        """All texts, in whole lines of 32 KiB at most; who asks slowly may be shown texts that were replaced meanwhile.
-
-        Of one beyond 512 KiB, which no honest container has, the rest is left out then: each reader would keep it.
-        """
-        for key in [*self.texts]:
-            text, at = self.texts.get(key, b""), 0  # its holder may have gone since
-            is_kept = len(text) <= _KEPT_BYTES
-            while part := _lines(text, at):
-                if not is_kept:
-                    text = b""
-                yield part
-                if not is_kept and not (text := self.texts.get(key, b"")).startswith(part, at):
-                    break
-                at += len(part)
+    def put(self, key: Key, text: bytes) -> None:
+        self.size += len(text) - len(self.texts.get(key, b""))
+        if text:
+            self.texts[key] = text
+        else:
+            self.texts.pop(key, None)
 
 
 class Exposition:
-    """What is shown now, by family and within it by container.
-
-    A name that containers report with several kinds has none: all of its lines are shown, without a type.
-    """
+    """What is shown now, by family and within it by container. A name has the kind of its first container."""
 
     def __init__(self) -> None:
-        self._families: dict[_Name, _Shown] = {}
-        self._kinds: Counter[str] = Counter()  # of each name
-        self._of_key: dict[Key, tuple[_Name, ...]] = {}  # what each shows
-        self._sorted: list[_Name] | None = None  # the names; None where one came or went since
+        self._families: dict[str, _Shown] = {}  # by base name
+        self._of_key: dict[Key, set[str]] = {}
+        self._sorted: list[str] | None = None  # the names; None where one came or went since
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
-        """Show ``lines`` and nothing else for ``key``.
-
-        Args:
-            key: Of a container.
-            lines: One entry for each family.
+        """Show ``lines``, one entry for each family, and nothing else for a container.
 
         Returns:
-            Names of families that another shows with another kind.
+            Names of families that are not shown, since another container has them with another kind.
         """
-        named = {(each.layout.base, each.layout.kind) for each in lines}
-        self._remove(key, {name for name in self._of_key.get(key, ()) if name not in named})
-        for each in lines:
-            self.put(key, each)
-        return [each.layout.name for each in lines if self._kinds[each.layout.base] > 1]
+        named = {each.layout.base for each in lines}
+        for name in self._of_key.get(key, set()) - named:
+            self._put(key, name, b"")
+        return [each.layout.name for each in lines if not self.put(key, each)]
 
-    def put(self, key: Key, lines: Lines) -> None:
-        """Show ``lines`` for ``key``.
-
-        Args:
-            key: Of a container.
-            lines: Of one family; empty ones take it away.
-        """
+    def put(self, key: Key, lines: Lines) -> bool:
+        """Show one family for ``key``; without text it is taken away. False if it has another kind than shown."""
         layout = lines.layout
-        name = layout.base, layout.kind
-        if not lines.text:
-            self._remove(key, {name}.intersection(self._of_key.get(key, ())))
-            return
-        shown = self._families.get(name)
-        if shown is None:
-            shown = self._families[name] = _Shown(name, layout)
-            self._kinds[layout.base] += 1
+        shown = self._families.get(layout.base)
+        if shown is not None and shown.layout.kind != layout.kind:
+            if shown.texts.keys() - {key}:
+                self._put(key, layout.base, b"")
+                return False
+            self._put(key, layout.base, b"")  # a lone container may change its mind
+            shown = None
+        if shown is None and lines.text:
+            shown = self._families[layout.base] = _Shown(layout)
             self._sorted = None
-        if key not in shown.texts:
-            self._of_key[key] = *self._of_key.get(key, ()), shown.name
-        shown.size += len(lines.text) - len(shown.texts.get(key, b""))
-        shown.texts[key] = lines.text
-        if layout is not shown.layout and next(iter(shown.texts)) == key:
+        if shown is not None and next(iter(shown.texts), key) == key:
             shown.layout = layout
+        self._put(key, layout.base, lines.text)
+        return True
 
     def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
-        """Show other values in the gauge ``name``, for those that show one point of it: this is done in bulk.
-
-        Args:
-            name: Of the family.
-            values: Key → value; those that do not show the family are passed over.
-        """
-        shown = self._families.get((name, "gauge"))
+        """Show other values in the gauge ``name``, for those that show one point of it: this is done in bulk."""
+        shown = self._families.get(name)
         for key, value in values:
             if shown is not None and (before := shown.texts.get(key)) is not None:
-                text = b"%b %b\n" % (before.rpartition(b" ")[0], _number(value).encode())
-                shown.size += len(text) - len(before)
-                shown.texts[key] = text
+                shown.put(key, b"%b %b\n" % (before.rpartition(b" ")[0], _number(value).encode()))
 
     def forget(self, key: Key) -> None:
-        """Show nothing for ``key`` any more.
-
-        Args:
-            key: Of a container; it need not show anything.
-        """
-        self._remove(key, {*self._of_key.get(key, ())})
+        """Show nothing for ``key`` any more; it need not show anything."""
+        for name in [*self._of_key.get(key, ())]:
+            self._put(key, name, b"")
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """The exposition, family by family, but for OpenMetrics' ``# EOF``.
 
-        Each part is as it is when it is asked for: to take all at once, tens of thousands of references, would stop the
-        event loop for 10 ms, and readers that fall behind would keep what is no longer shown.
+        Each part is as it is when it is asked for: readers that fall behind would keep what is no longer shown.
 
         Args:
-            in_openmetrics: Whether it is for OpenMetrics, else for the text format.
+            in_openmetrics: True for OpenMetrics, else the text format.
 
         Yields:
             Header and lines of each family, in order of the names: small ones together, large ones in several parts.
         """
-        several: list[bytes] = []
-        size = 0
-        for each in self._parts(in_openmetrics=in_openmetrics):
-            if several and size + each.size > _MOST_BYTES:
-                yield Pieces(several, size)
-                several, size = [], 0
-            several += each.texts
-            size += each.size
-            if size > _SLICE_BYTES:
-                yield Pieces(several, size)
-                several, size = [], 0
-        if several:
-            yield Pieces(several, size)
-
-    def _parts(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         if self._sorted is None:
             self._sorted = sorted(self._families)
-        for _, names in groupby(self._sorted, key=itemgetter(0)):
-            found = [self._families[name] for name in names if name in self._families]
-            if len(found) > 1:
-                yield from _disputed(found)
-            elif found:  # its last holder may have gone since
-                [shown] = found
-                header = shown.header(in_openmetrics=in_openmetrics)
-                if (size := len(header) + shown.size) <= _MOST_BYTES:
-                    yield Pieces([header, *shown.texts.values()], size)
-                else:
-                    yield from _together(chain([header], shown.slices()))
+        texts: list[bytes] = []
+        size = 0
+        for name in self._sorted:
+            shown = self._families.get(name)
+            if shown is None:  # its last container may have gone since
+                continue
+            header = _header(shown.layout, in_openmetrics=in_openmetrics)
+            texts.append(header)
+            size += len(header)
+            if size + shown.size <= _MOST_BYTES:
+                texts += shown.texts.values()
+                size += shown.size
+                continue
+            for key in [*shown.texts]:
+                texts.append(shown.texts.get(key, b""))
+                size += len(texts[-1])
+                if size > _MOST_BYTES:
+                    yield Pieces(texts, size)
+                    texts, size = [], 0
+        yield Pieces(texts, size)
 
-    def _remove(self, key: Key, names: Collection[_Name]) -> None:
-        """Take away families that it shows."""
-        if not names:
+    def _put(self, key: Key, name: str, text: bytes) -> None:
+        shown = self._families.get(name)
+        if shown is None:
             return
-        self._of_key[key] = tuple(name for name in self._of_key[key] if name not in names)
-        if not self._of_key[key]:
-            del self._of_key[key]
-        for name in names:
-            shown = self._families[name]
-            shown.size -= len(shown.texts.pop(key, b""))
-            if not shown.texts:
-                del self._families[name]
-                self._sorted = None
-                self._kinds[name[0]] -= 1
-                if not self._kinds[name[0]]:
-                    del self._kinds[name[0]]
-
-
-def _disputed(shown: Iterable[_Shown]) -> Iterator[Pieces]:
-    """The lines of one name with several kinds: without a header, which could be right for one of them only.
-
-    Those of one series' name are together, as OpenMetrics wants it.
-    """
-    of_name = sorted(((name, kind) for kind in shown for name in kind.names), key=itemgetter(0))
-    for name, of_kind in of_name:
-        for pieces in _together(of_kind.slices()):
-            texts = pieces.texts if len(of_kind.names) == 1 else [_of(name, text) for text in pieces.texts]
-            yield Pieces(texts, sum(map(len, texts)))
-
-
-def _of(name: str, text: bytes) -> bytes:
-    """The lines of the series of one name."""
-    begins = (b"%b{" % name.encode(), b"%b " % name.encode())
-    return b"".join(b"%b\n" % line for line in text.split(b"\n") if line.startswith(begins))
-
-
-def _together(slices: Iterable[bytes]) -> Iterator[Pieces]:
-    """Put slices together, before the next one is asked for."""
-    several: list[bytes] = []
-    size = 0
-    for each in slices:
-        several.append(each)
-        size += len(each)
-        if size > _MOST_BYTES - _SLICE_BYTES:
-            yield Pieces(several, size)
-            several, size = [], 0
-    if several:
-        yield Pieces(several, size)
-
-
-def _lines(text: bytes, at: int) -> bytes:
-    """Whole lines from ``at`` on: the text itself where it is no more than a slice."""
-    end = at + _SLICE_BYTES
-    return text[at : text.rfind(b"\n", at, end) + 1 or end] if len(text) > _SLICE_BYTES else text[at:]
+        shown.put(key, text)
+        if text:
+            self._of_key.setdefault(key, set()).add(name)
+            return
+        if names := self._of_key.get(key):
+            names.discard(name)
+            if not names:
+                del self._of_key[key]
+        if not shown.texts:
+            del self._families[name]
+            self._sorted = None
 
 
 class _Given(Collector):

@@ -72,6 +72,7 @@ _UNBOUND = 128 << 20  # bytes of each total where memory is not limited
 _READ_LEAST, _READ_MOST = 1 << 20, 32 << 20
 _LOGGED = 20  # refused containers that one line of the log names
 _NO_LIMIT = 1 << 50  # cgroup v1 writes a larger number where there is no limit
+_FAMILY_BYTES = 512 << 10  # of one family: each slow reader may keep one that was replaced meanwhile
 _REMEMBERED = 1_500  # hashes: several times what an honest probe has
 
 
@@ -234,6 +235,9 @@ class Shares:
     def fitting(self, key: Key, lines: Sequence[Lines], account: Account, limits: Limits) -> list[Lines]:
         """First whole families that fit into a probe's part of what ``/metrics`` shows."""
         totals = Totals.within(limits, self._memory)
+        if any(len(each.text) > _FAMILY_BYTES for each in lines):
+            account.exceeded["shown_bytes"] += 1
+            lines = [each for each in lines if len(each.text) <= _FAMILY_BYTES]
         sizes = [*accumulate(len(each.text) for each in lines)]
         series = [*accumulate(each.layout.series for each in lines)]
         fitting = len(lines)

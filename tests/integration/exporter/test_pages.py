@@ -257,7 +257,10 @@ async def test_formats_packing_and_head(
         stable = [line for line in text.splitlines() if "latency" in line]
         assert [line for line in unpacked.splitlines() if "latency" in line] == stable
         openmetrics, text = await ask(Accept="application/openmetrics-text;version=1.0.0")
-        assert openmetrics["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert (
+            openmetrics["Content-Type"]
+            == "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
+        )
         assert text.endswith("\n# EOF\n")
         for encoding in ("identity", "gzip"):
             _, empty = await ask("HEAD", **{"Accept-Encoding": encoding})

@@ -81,6 +81,15 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all() -> None:
     )
 
 
+def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown() -> None:
+    shares, account = Shares(None), Account()
+    huge = SERIES.family({("x" * 250 + str(n),): 1.0 for n in range(2_500)})
+    usual = SERIES.family({("a",): 1.0})
+    lines = [write(family, {"service": "s"}) for family in (huge, usual)]
+    assert shares.fitting(("", "s", "c"), lines, account, Limits()) == lines[1:]
+    assert account.exceeded == {"shown_bytes": 1}
+
+
 def test_what_comes_in_is_shared_and_given_back() -> None:
     shares, limits = Shares(BASE_BYTES + 12 * PROBE_BYTES), Limits()
     total = Totals.within(limits, BASE_BYTES + 12 * PROBE_BYTES).held_bytes
