@@ -34,7 +34,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/tools"))
 from apiserver import ADMIN, ApiServer
 
 from infercanary.exporter.__main__ import settle_garbage
-from infercanary.exporter.discovery.kubernetes import KubernetesDiscovery, KubernetesSettings
+from infercanary.exporter.discovery.base import Discovery
+from infercanary.exporter.discovery.kubernetes import KubernetesPods, KubernetesSettings
 
 NODE = "bench"
 PODS = 10_000
@@ -235,18 +236,17 @@ async def measure(port: int) -> dict[str, float]:
     before = process.memory_info().rss
     settings = KubernetesSettings(enabled=True, token_file="", ca_file="")
     changes: list[float] = []
-    discovery = KubernetesDiscovery(
-        settings, f"http://127.0.0.1:{port}", NODE, lambda: changes.append(time.monotonic())
-    )
+    source = KubernetesPods(settings, f"http://127.0.0.1:{port}", NODE)
+    discovery = Discovery(source, lambda: changes.append(time.monotonic()))
     loop = asyncio.get_running_loop()
-    taken, take = 0, discovery._take
+    taken, take = 0, source._take
 
     def counted(line: bytes) -> None:
         nonlocal taken
         taken += 1
         take(line)
 
-    discovery._take = counted  # type: ignore[method-assign]
+    source._take = counted  # type: ignore[method-assign]
 
     async def late(until: Callable[[], bool]) -> list[float]:
         """By how much each tick was, in order of size."""

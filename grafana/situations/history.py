@@ -15,7 +15,6 @@ from infercanary.contract.report import encode
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig, Links
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.docker import DockerDiscovery
 from infercanary.exporter.polled import PolledProbe
 
 _COMMENTS = re.compile(rb"^#.*\n", re.MULTILINE)
@@ -99,8 +98,7 @@ async def _poll(
             await exporter.collector.absorb(probe, encode(report(now, since)))
             probe.duration = 0.02
         probe.polled = True
-    docker = exporter.discoveries["docker"]
-    assert isinstance(docker, DockerDiscovery)
+    [docker] = exporter.discoveries
     docker.up, docker.tried = not (situation.docker_silent and at > END - 300), True
     docker.containers = tuple(probe.container for probe in probes.values())
     # 500 services are judged at the end alone, which is what a board shows: it takes most of the time.

@@ -389,10 +389,10 @@ def rootless():
     own = run(*engine, "exec", "rootless", "/usr/bin/cat", "/proc/self/cgroup")
     yield {"golden": "podman_rootless", "own": own, "files": {"": files(probed.folder)}}
 
-    # Podman's socket, and an exporter of the same user that lists once: what it learns later it learns by events.
+    # Podman's socket, and an exporter of the same user.
     address = f"unix://{runtime}/podman.sock"
     settings = probes / "exporter.yaml"
-    settings.write_text(f"docker: {{url: '{address}', relist_seconds: 86400}}\n")
+    settings.write_text(f"docker: {{url: '{address}'}}\n")
     exporter = (*engine[:-1], f"PYTHONPATH={HERE}/site", "python3", "-m", "infercanary", "exporter")
     started = [
         subprocess.Popen(command, stderr=subprocess.DEVNULL)

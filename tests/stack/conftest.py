@@ -76,7 +76,7 @@ def _impatient(folder: Path) -> Path:
     text = (ROOT / "prometheus/alertmanager.yml").read_text()
     text = re.sub(r"group_wait: \w+", "group_wait: 1s", text)
     alertmanager.write_text(re.sub(r"group_interval: \w+", "group_interval: 5s", text))
-    hurried = "poll_seconds: 2\ndocker: {relist_seconds: 5}\n"
+    hurried = "poll_seconds: 2\n"
     (folder / "exporter.yaml").write_text((ROOT / "exporter/exporter.yaml").read_text() + hurried)
     (folder / "webhook-url").write_text(f"http://alert-webhook:8080/{SECRET}\n")
     for path in folder.rglob("*"):

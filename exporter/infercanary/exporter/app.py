@@ -34,10 +34,8 @@ from infercanary.exporter import (
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery import base, kills
-from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
-from infercanary.exporter.discovery.kills import KillSource
-from infercanary.exporter.discovery.static import STATIC
+from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
+from infercanary.exporter.discovery.base import Discovery
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
@@ -117,12 +115,8 @@ class Exporter:
     ) -> None:
         self.exposition = Exposition()
         self.connections = Connections()
-        self.discoveries: dict[str, Discovery] = {
-            kind.key: discovery
-            for kind in registered()
-            if (discovery := kind.create(getattr(config, kind.key), self._follow)) is not None
-        }
-        """By their key in the config, the lowest precedence first."""
+        sources = docker.source(config.docker), kubernetes.source(config.kubernetes)
+        self.discoveries = [Discovery(source, self._follow) for source in sources if source is not None]
         self.live = LiveConfig(config, path, self._reconfigure, given)
         memory = probe_limits.memory_limit()
         most = probe_limits.Totals.within(config.limits, memory)
@@ -148,10 +142,10 @@ class Exporter:
         tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
         self.judging.start()
         self._follow()
-        for discovery in self.discoveries.values():
+        for discovery in self.discoveries:
             discovery.start()
         yield
-        await asyncio.gather(*(discovery.stop() for discovery in self.discoveries.values()))
+        await asyncio.gather(*(discovery.stop() for discovery in self.discoveries))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -216,7 +210,7 @@ class Exporter:
     def ready(self) -> bool:
         """True for ever once each discovery was tried and each probe was polled."""
         self._ready = self._ready or (
-            all(discovery.tried for discovery in self.discoveries.values())
+            all(discovery.tried for discovery in self.discoveries)
             and all(probe.polled for probe in self.collector.probes.values())
         )
         return self._ready
@@ -248,15 +242,15 @@ class Exporter:
             *self.judging.families(),
             *self.collector.shares.families(),
             *self.collector.kills.families(),
-            *(family for discovery in self.discoveries.values() for family in discovery.families()),
+            *(family for discovery in self.discoveries for family in discovery.families()),
             *_process_families(self._process),
         ]
 
     def _troubles(self) -> Iterator[str]:
         """Yield a sentence for each trouble of the exporter itself."""
-        for discovery in self.discoveries.values():
+        for discovery in self.discoveries:
             if not discovery.up:
-                yield f"{discovery.source} does not answer. What is below was found before; the log says why."
+                yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
         if refused := len(self.collector.shares.refused):
             yield (
                 f"{refused} containers are not polled: give the exporter more memory, or raise limits.probes. "
@@ -268,27 +262,24 @@ class Exporter:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
 
     def _reconfigure(self, config: ExporterConfig) -> None:
-        listed = self.discoveries[STATIC]
-        if isinstance(listed, Reloadable):
-            listed.reconfigure(config.probes)
         self.judging.reconfigure(config.judge.policy())
         self.collector.config = config
         self._follow()
 
     def _follow(self) -> None:
-        """Follow the containers found; if two discoveries name one, the later of them counts."""
-        access = self.live.current.probe_access
-        for discovery in self.discoveries.values():
-            if isinstance(discovery, KillSource):
-                for kill in discovery.new_kills():
-                    self.collector.note_end(kill)
-        self.collector.follow(
-            container
-            if container.url is None or key == STATIC
-            else msgspec.structs.replace(container, url=access.url(container.url))
-            for key, discovery in self.discoveries.items()
-            for container in discovery.containers
-        )
+        """Follow the containers found; an entry of the config outweighs a discovery's."""
+        config = self.live.current
+        found = []
+        for discovery in self.discoveries:
+            for kill in discovery.source.new_kills():
+                self.collector.note_end(kill)
+            found += [
+                container
+                if container.url is None
+                else msgspec.structs.replace(container, url=config.probe_access.url(container.url))
+                for container in discovery.containers
+            ]
+        self.collector.follow([*found, *static.listed(config.probes)])
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

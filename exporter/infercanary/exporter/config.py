@@ -16,7 +16,7 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import EVERY_ADDRESS
-from infercanary.exporter.discovery.base import registered
+from infercanary.exporter.discovery import kubernetes, static
 from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.kubernetes import KubernetesSettings
 from infercanary.exporter.discovery.static import StaticProbe
@@ -108,8 +108,8 @@ def check(
         stores.check(config.store)
     except StoreError as error:
         raise UsageError(f"{place_of('store', path, given)}: {error}") from None
-    for kind in registered():
-        kind.check(getattr(config, kind.key), config.limits, f"{path}: {kind.key}")
+    static.check(config.probes, f"{path}: probes")
+    kubernetes.check(config.kubernetes, f"{path}: kubernetes")
     if config.docker.enabled and config.kubernetes.enabled:
         raise UsageError(
             f"{path}: docker and kubernetes are enabled, and find the same containers; set docker.enabled: false"

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -104,9 +104,21 @@ WATCH = Watch()
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread of its own: in a shared pool, slow work of one part holds up the others."""
-    pool = ThreadPoolExecutor(1)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-    finally:
-        pool.shutdown(wait=False)
+    """Run blocking work in a thread of its own, which the end of the process does not wait for.
+
+    In a shared pool, slow work of one part would hold up the others.
+    """
+    loop = asyncio.get_running_loop()
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    done.set_running_or_notify_cancel()  # a caller that gives up leaves the thread to itself
+    threading.Thread(target=run, name="call", daemon=True).start()
+    return await asyncio.wrap_future(done, loop=loop)

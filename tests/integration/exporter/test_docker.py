@@ -172,8 +172,8 @@ async def port(serve: Any, good_probe: Any) -> int:
     return int((await serve(good_probe.app())).rpartition(":")[2])
 
 
-def settings(docker: FakeDocker, relist_seconds: float = 30.0) -> DockerSettings:
-    return DockerSettings(url=f"unix://{docker.path}", relist_seconds=relist_seconds)
+def settings(docker: FakeDocker) -> DockerSettings:
+    return DockerSettings(url=f"unix://{docker.path}")
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -217,7 +217,8 @@ async def test_odd_entries_cost_no_other_container(
     values: list[Any] = [None, 5, "text", [[]], "\ud800"]
     docker.listing += [changed(field, value) for field in FIELDS for value in values]
     odd: list[dict[str, Any]] = [{"Actor": None}, {"Actor": 5}, {"Action": []}]
-    async with exporter(config(docker=settings(docker, relist_seconds=0.1))) as run:
+    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.1)
+    async with exporter(config(docker=settings(docker))) as run:
         await eventually(lambda: run.value("infercanary_up", container="app-resnet-1"))
         assert await run.value("infercanary_discovery_up") == 1
         assert [found["image_digest"] for found in await run.labels("infercanary_container_info")] == [
@@ -447,9 +448,15 @@ async def test_a_cut_event_stream_is_opened_again(
 
 
 async def test_what_no_event_shows_is_found_by_listing_again(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+    docker: FakeDocker,
+    port: int,
+    exporter: Any,
+    config: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with exporter(config(docker=settings(docker, relist_seconds=0.5))) as run:
+    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.5)
+    async with exporter(config(docker=settings(docker))) as run:
         await eventually(lambda: run.value("infercanary_discovery_up"))
         docker.listing = [entry(1, port)]
         await eventually(lambda: run.value("infercanary_up"))
@@ -498,7 +505,7 @@ async def test_an_idle_event_stream_does_not_hold_up_the_end(
     await runner.setup()
 
     async def up() -> bool:
-        return app[EXPORTER].discoveries["docker"].up
+        return app[EXPORTER].discoveries[0].up
 
     await eventually(up)
     started = time.monotonic()

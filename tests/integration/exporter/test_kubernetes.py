@@ -21,7 +21,7 @@ from infercanary.command.settings import UsageError
 from infercanary.exporter.config import check
 from infercanary.exporter.discovery import kubernetes
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.kubernetes import ApiError, KubernetesPods, KubernetesSettings, create
+from infercanary.exporter.discovery.kubernetes import ApiError, KubernetesPods, KubernetesSettings, source
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
@@ -355,15 +355,15 @@ def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     on = KubernetesSettings(enabled=True)
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
-    assert create(KubernetesSettings(), lambda: None) is None
+    assert source(KubernetesSettings()) is None
     with pytest.raises(UsageError, match=r"kubernetes\.url: this is no pod"):
-        create(on, lambda: None)
+        source(on)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     with pytest.raises(UsageError, match="set NODE_NAME from the field"):
-        create(on, lambda: None)
+        source(on)
     monkeypatch.setenv("NODE_NAME", "node-7")
-    made = create(on, lambda: None)
+    made = source(on)
     assert made is not None and made.url == "https://[fd00::1]:6443/api/v1/pods"
     assert made.selector == {"fieldSelector": "spec.nodeName=node-7"}
 

@@ -121,7 +121,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
     with ExitStack() as stack:
         start(1)
         (tmp_path / "exporter.yaml").write_text(
-            f"docker: {{url: 'unix://{tmp_path}/podman.sock', relist_seconds: 86400}}\npoll_seconds: 0.5\n"
+            f"docker: {{url: 'unix://{tmp_path}/podman.sock'}}\npoll_seconds: 0.5\n"
         )
         exporter = stack.enter_context(
             subprocess.Popen(

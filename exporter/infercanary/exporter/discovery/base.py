@@ -1,27 +1,30 @@
-"""What a discovery is, what it finds, and the registry of the discoveries in this folder.
-
-A discovery is one file in this folder: a class with the methods of :class:`Discovery`, a struct with its section of
-exporter.yaml, and one call of :func:`register`. Nothing else names it; ``static`` is the shortest example.
-"""
+"""Containers with a probe, and the following of a source that finds them."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 
 from infercanary.client.fetch import Unpolled
-from infercanary.client.limits import Limits
 from infercanary.contract.report import PATH, Family, Metric
-from infercanary.contract.text import masked
+from infercanary.contract.text import masked, printable
+from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ImageForm, ServiceKey
 from infercanary.judge.origin import NOWHERE, Origin
 
-S = TypeVar("S")
+if TYPE_CHECKING:
+    from infercanary.exporter.discovery.kills import MemoryKill
+
+log = structlog.get_logger(__name__)
+
+_MAX_PAUSE_SECONDS = 30.0
 Key = tuple[str, str, str]
 """Namespace, service and replica of a container."""
 
@@ -126,98 +129,81 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         return self.id, self.watched_id
 
 
-class Discovery(Protocol):
-    """Finds containers. The event loop that calls :meth:`start` reads the properties."""
+class Source(Protocol):
+    """A source of containers, such as Docker."""
 
-    @property
-    def source(self) -> str:
-        """What people know it as: the status page says "… does not answer" while it is not up."""
+    name: str
 
-    @property
-    def containers(self) -> Sequence[Container]:
-        """What it last found. It stays while the source does not answer: containers may outlive it."""
+    def watch(self) -> AsyncGenerator[Sequence[Container], None]:
+        """Follow the containers with a probe.
 
-    @property
-    def up(self) -> bool:
-        """Whether the source answered last time."""
+        Yields:
+            All of them, after each change.
 
-    @property
-    def tried(self) -> bool:
-        """Whether it was asked once; the exporter is not ready before."""
+        Raises:
+            Exception: The source does not answer; it is asked again.
+        """
+
+    def new_kills(self) -> list[MemoryKill]:
+        """Containers that the kernel ended for memory since the last call, in order of time, each once."""
+
+
+class Discovery:
+    """Follows a source, and again after each failure. All of it belongs to one event loop.
+
+    Args:
+        source: Followed from :meth:`start` on.
+        changed: Called after changes of ``containers`` or ``up``.
+    """
+
+    def __init__(self, source: Source, changed: Callable[[], None]) -> None:
+        self.source = source
+        self.containers: Sequence[Container] = ()
+        """Last containers found. They stay while the source does not answer: containers may outlive it."""
+        self.up = False
+        self.tried = False
+        """True once the source was asked; the exporter is not ready before."""
+        self._changed = changed
 
     def start(self) -> None:
-        """Begin, on the running event loop; it must not block."""
+        """Begin, on the running event loop."""
+        self._task = WATCH.task(self.source.name.lower(), self._follow)
 
     async def stop(self) -> None:
         """End, within seconds, also where the source hangs."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     def families(self) -> list[Family]:
-        """Its own metrics, without labels of a container.
+        """Whether the source answers, and how many containers it has."""
+        return [
+            UP.family(float(self.up)),
+            FOUND.family(sum(container.is_asked for container in self.containers)),
+        ]
 
-        Returns:
-            Families with labels of its own, or without any.
-        """
-
-
-@runtime_checkable
-class Reloadable(Discovery, Protocol):
-    """A discovery that takes new settings while it runs; of the others a reload says that a restart is needed."""
-
-    def reconfigure(self, settings: Any) -> None:
-        """Use ``settings``; the exporter reads ``containers`` again afterwards.
-
-        Args:
-            settings: Of the type that its kind declares, checked.
-        """
-
-
-class DiscoveryKind(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """How one kind of discovery is configured and made."""
-
-    key: str
-    """Its section in exporter.yaml."""
-    settings: Any
-    """The type of that section, for msgspec; a struct forbids unknown fields."""
-    default: S
-    """The section where the file has none."""
-    create: Callable[[S, Callable[[], None]], Discovery | None]
-    """From the section and what to call, on the event loop, when the containers changed; None where it is off."""
-    check: Callable[[S, Limits, str], None] = lambda _settings, _limits, _place: None
-    """From the section, the limits and the section's place in the file; it raises :class:`UsageError` for what the type
-    does not exclude."""
-    finds_all: Callable[[S], bool] = lambda _settings: False
-    """Whether, with this section, it finds all containers of its host: two that do would find each of them twice."""
-    precedence: int = 0
-    """Where two discoveries find the same service and container, the one with the higher number counts."""
-
-
-_registered: dict[str, DiscoveryKind[Any]] = {}
-
-
-def register(kind: DiscoveryKind[Any]) -> None:
-    """Add ``kind``; called once by each file of this folder that has a discovery.
-
-    Args:
-        kind: Its key is the section in the config.
-
-    Raises:
-        ValueError: Another discovery has the same key.
-    """
-    if kind.key in _registered:
-        raise ValueError(f"two discoveries have the key {kind.key!r}")
-    _registered[kind.key] = kind
-
-
-def registered() -> list[DiscoveryKind[Any]]:
-    """Every discovery that a file of this folder registers, the lowest precedence first.
-
-    Returns:
-        Kinds in order of precedence, then of their keys.
-    """
-    package = importlib.import_module(__package__ or "")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return sorted(_registered.values(), key=lambda kind: (kind.precedence, kind.key))
+    async def _follow(self) -> None:
+        failures, name = 0, self.source.name
+        while True:
+            try:
+                async with aclosing(self.source.watch()) as watch:
+                    async for self.containers in watch:
+                        failures = 0
+                        if not self.up:
+                            log.info("containers are followed", source=name, containers=len(self.containers))
+                        self.up = self.tried = True
+                        self._changed()
+            except Exception as error:  # whatever a source answers must not end the search for ever
+                if self.up or not self.tried:
+                    log.warning(
+                        "the source of containers does not answer; the containers known so far stay",
+                        source=name,
+                        error=printable(str(error) or type(error).__name__, 300, " "),
+                    )
+            self.up, self.tried = False, True
+            self._changed()
+            # Exporters of all nodes lose the API server in the same moment.
+            await asyncio.sleep(min(_MAX_PAUSE_SECONDS, 2.0**failures) * random.uniform(0.5, 1.0))  # noqa: S311
+            failures += 1
 
 
 def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix")) -> str | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import docker
 import docker.errors
@@ -26,10 +26,9 @@ import requests
 import structlog
 
 from infercanary.client.docker_api import DirectClient
-from infercanary.contract.report import Family
 from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
 from infercanary.exporter.discovery.asking import label_text
-from infercanary.exporter.discovery.base import FOUND, UP, Container, DiscoveryKind, register
+from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.docker_ends import DIED, Ends
 from infercanary.exporter.discovery.docker_listing import (
     ListedContainer,
@@ -40,7 +39,7 @@ from infercanary.exporter.discovery.docker_listing import (
     readable,
 )
 from infercanary.exporter.discovery.kills import MemoryKill
-from infercanary.exporter.watch import WATCH
+from infercanary.exporter.watch import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +48,7 @@ log = structlog.get_logger(__name__)
 _EVENTS = ["create", "start", *DIED, "destroy", "remove", "pause", "unpause", "rename", "update"]
 _CALL_SECONDS = 10
 _SETTLE_SECONDS = 0.5  # a burst of events costs one listing
-_STOP_SECONDS = 2.0
+_RELIST_SECONDS = 30.0
 
 
 class DockerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,30 +56,15 @@ class DockerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     enabled: bool = True
     url: str | None = None
-    relist_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 30.0
 
 
-_EXPECTED = (docker.errors.DockerException, requests.RequestException, OSError, msgspec.ValidationError)
+class DockerSource:
+    """The containers of one Docker daemon."""
 
+    name = "Docker"
 
-class DockerDiscovery:
-    """Follows Docker. ``containers`` and ``up`` belong to the event loop that calls :meth:`start`.
-
-    Args:
-        settings: As in the config.
-        changed: Called on the event loop after each change of ``containers``.
-    """
-
-    source = "Docker"
-
-    def __init__(self, settings: DockerSettings, changed: Callable[[], None]) -> None:
-        self.containers: tuple[Container, ...] = ()
-        self.up = False
-        self.tried = False
+    def __init__(self, settings: DockerSettings) -> None:
         self._settings = settings
-        self._changed = changed
-        self._stopping = threading.Event()
-        self._events: docker.types.CancellableStream[bytes] | None = None
         self._watching = False
         self._is_podman = False
         self._images: list[ListedImage] = []
@@ -91,97 +75,86 @@ class DockerDiscovery:
         self._ends_read_at = time.monotonic()
         self._ends_missing = False
         self._kills: list[MemoryKill] = []
-        self._thread = WATCH.thread("docker", self._run)
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
-    def start(self) -> None:
-        """Begin to follow, on the running event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
-
-    async def stop(self) -> None:
-        """End, within seconds: a call that hangs in a wedged Docker stays behind in its daemon thread."""
-        self._stopping.set()
-        events = self._events
-        if events is not None:
-            with suppress(OSError, AttributeError):  # it may be ending by itself at this very moment
-                events.close()
-        await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
-
-    def families(self) -> list[Family]:
-        """Whether Docker answers, and how many containers it lists."""
-        return [
-            UP.family(float(self.up)),
-            FOUND.family(sum(container.is_asked for container in self.containers)),
-        ]
-
     def new_kills(self) -> list[MemoryKill]:
-        """The containers that the kernel ended for memory since it was last asked."""
+        """Containers that the kernel ended for memory since the last call."""
         kills, self._kills = self._kills, []
         return kills
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopping.is_set():
-            try:
-                with closing(self._client()) as client:
-                    self._is_podman = "Podman" in str(client.version().get("Components"))
-                    while not self._stopping.is_set():
-                        self._round(client)
-                        failures = 0
-                        self._stopping.wait(_SETTLE_SECONDS)
-            except Exception as error:  # whatever Docker answers must not end the search for ever
-                if not isinstance(error, _EXPECTED):
-                    log.exception("the search for containers failed by a fault of the exporter")
-                self._call_in_loop(self._lost, str(error))
-                self._stopping.wait(0.5 * 2 ** min(failures, 6))
-                failures += 1
+    async def watch(self) -> AsyncGenerator[list[Container], None]:
+        """List the containers, again after each event, and every 30 s.
+
+        The stream of events opens before the list, so that what happens meanwhile is not missed. A call that hangs in a
+        wedged Docker stays behind in its thread.
+
+        Yields:
+            All containers with a probe.
+
+        Raises:
+            Exception: Docker does not answer.
+        """
+        client = await in_thread(self._client)
+        try:
+            while True:
+                events = await in_thread(partial(self._open_events, client))
+                try:
+                    watching = self._watching
+                    yield await in_thread(partial(self._list, client))
+                    if watching == self._watching:
+                        await in_thread(partial(next, events, None))
+                finally:
+                    with suppress(OSError, AttributeError):  # it may be ending by itself at this very moment
+                        events.close()
+                await asyncio.sleep(_SETTLE_SECONDS)
+        finally:
+            client.close()
 
     def _client(self) -> docker.APIClient:
         """A client that has asked for the daemon's version."""
-        if self._settings.url:
-            return DirectClient(base_url=self._settings.url, version="auto", timeout=_CALL_SECONDS)
-        return DirectClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
+        where = {"base_url": self._settings.url} if self._settings.url else docker.utils.kwargs_from_env()
+        client = DirectClient(**where, version="auto", timeout=_CALL_SECONDS)
+        self._is_podman = "Podman" in str(client.version().get("Components"))
+        return client
 
-    def _round(self, client: docker.APIClient) -> None:
-        """List the containers, then wait for the next event or the time to list again.
+    def _labelled(self) -> dict[str, str]:
+        """Filter of events. A watched server need not be labelled: with one, every container's events count.
 
-        The stream opens first, so that what happens while listing is not missed. ``client.events()`` cannot have a
-        time-out, so the stream is a plain GET.
+        Podman finds no event by the name of a label without its value, and the value may be written in several ways.
         """
-        # What is watched need not be labelled: then every container's events count. Podman finds no event by the name
-        # of a label without its value, and the value may be written in several ways.
-        labelled = {} if self._watching or self._is_podman else {"label": ENABLE_LABEL}
-        filters = docker.utils.convert_filters({"type": "container", "event": _EVENTS, **labelled})
-        with client.get(
+        return {} if self._watching or self._is_podman else {"label": ENABLE_LABEL}
+
+    def _open_events(self, client: docker.APIClient) -> docker.types.CancellableStream[bytes]:
+        """Stream of events, as a plain GET, since ``client.events()`` cannot have a time-out."""
+        filters = docker.utils.convert_filters({"type": "container", "event": _EVENTS, **self._labelled()})
+        response = client.get(
             f"{client.base_url}/v{client.api_version}/events",
             params={"filters": filters},
             stream=True,
-            timeout=(_CALL_SECONDS, self._settings.relist_seconds),
-        ) as response:
-            response.raise_for_status()
-            self._events = docker.types.CancellableStream(response.iter_content(None), response)
-            listing, odd = readable(msgspec.convert(client.containers(), list[Any]), ListedContainer)
-            for name in odd.keys() - self._odd.keys():
-                log.warning("a container cannot be read, and is left out", container=name, error=odd[name])
-            self._odd = odd
-            self._images = self._listed_images(client)
-            found = containers(listing, self._images, self._own_ids)
-            self._ends.follow(found)
-            self._call_in_loop(self._list, found, self._ended(client, labelled))
-            if (several := ambiguous(listing, self._images)) != self._several:
-                for service, projects in several.items():
-                    log.warning(
-                        "several Compose projects have this service, and are judged as one: "
-                        f"give the containers of one of them another name by the label {SERVICE_LABEL}",
-                        service=label_text(service), projects=[*map(label_text, projects)],
-                    )  # fmt: skip
-                self._several = several
-            watching = any(WATCHES_LABEL in (listed.labels or {}) for listed in listing)
-            if not self._stopping.is_set() and watching == self._watching:
-                next(self._events, None)
-            self._watching = watching
-            self._events = None
+            timeout=(_CALL_SECONDS, _RELIST_SECONDS),
+        )
+        response.raise_for_status()
+        return docker.types.CancellableStream(_until_silent(response), response)
+
+    def _list(self, client: docker.APIClient) -> list[Container]:
+        listing, odd = readable(msgspec.convert(client.containers(), list[Any]), ListedContainer)
+        for name in odd.keys() - self._odd.keys():
+            log.warning("a container cannot be read, and is left out", container=name, error=odd[name])
+        self._odd = odd
+        self._images = self._listed_images(client)
+        found = containers(listing, self._images, self._own_ids)
+        self._ends.follow(found)
+        self._kills += self._ended(client)
+        if (several := ambiguous(listing, self._images)) != self._several:
+            for service, projects in several.items():
+                log.warning(
+                    "several Compose projects have this service, and are judged as one: "
+                    f"give the containers of one of them another name by the label {SERVICE_LABEL}",
+                    service=label_text(service), projects=[*map(label_text, projects)],
+                )  # fmt: skip
+            self._several = several
+        self._watching = any(WATCHES_LABEL in (listed.labels or {}) for listed in listing)
+        return found
 
     def _listed_images(self, client: docker.APIClient) -> list[ListedImage]:
         """For digests; where a proxy refuses the call, containers are found without new ones."""
@@ -195,14 +168,16 @@ class DockerDiscovery:
         self._images_missing = False
         return images
 
-    def _ended(self, client: docker.APIClient, labelled: dict[str, str]) -> list[MemoryKill]:
+    def _ended(self, client: docker.APIClient) -> list[MemoryKill]:
         """What the kernel ended since the last listing: Docker keeps its last 256 events, so no gap between two streams
         loses one.
 
         A plain GET with an end, which is answered immediately."""
         until, now = time.time(), time.monotonic()
         since = min(self._ends.since, until - (now - self._ends_read_at))  # the clock may have been set back
-        filters = docker.utils.convert_filters({"type": "container", "event": ["oom", *DIED], **labelled})
+        filters = docker.utils.convert_filters(
+            {"type": "container", "event": ["oom", *DIED], **self._labelled()}
+        )
         try:
             with client.get(
                 f"{client.base_url}/v{client.api_version}/events",
@@ -226,24 +201,11 @@ class DockerDiscovery:
             )  # fmt: skip
         return kills
 
-    def _call_in_loop(self, then: Callable[..., None], *arguments: object) -> None:
-        if not self._stopping.is_set():
-            self._loop.call_soon_threadsafe(then, *arguments)
 
-    def _list(self, found: list[Container], kills: list[MemoryKill]) -> None:
-        if not self.up:
-            log.info("docker answers", containers=len(found))
-        self.up = self.tried = True
-        self.containers = tuple(found)
-        self._kills += kills
-        self._changed()
-
-    def _lost(self, error: str) -> None:
-        if self.up or not self.tried:
-            log.warning("docker does not answer; the containers known so far stay", error=error)
-        self.up = False
-        self.tried = True
-        self._changed()
+def _until_silent(response: requests.Response) -> Iterator[bytes]:
+    """Pieces of a stream, until none came for :data:`_RELIST_SECONDS`."""
+    with suppress(requests.RequestException):
+        yield from response.iter_content(None)
 
 
 def _read(path: str) -> str:
@@ -253,12 +215,6 @@ def _read(path: str) -> str:
         return ""  # no procfs here: then this is no container either
 
 
-register(
-    DiscoveryKind(
-        key="docker",
-        settings=DockerSettings,
-        default=DockerSettings(),
-        create=lambda settings, changed: DockerDiscovery(settings, changed) if settings.enabled else None,
-        finds_all=lambda settings: settings.enabled,
-    )
-)
+def source(settings: DockerSettings) -> DockerSource | None:
+    """Make the source, or None if it is off."""
+    return DockerSource(settings) if settings.enabled else None

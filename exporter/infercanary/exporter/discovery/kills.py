@@ -1,19 +1,17 @@
 """Containers that the kernel ended for memory: what a discovery says of each, and what the exporter shows of all.
 
-No probe can say it, since it ends with its server. A discovery that learns of it has :meth:`KillSource.new_kills`:
-Docker from its events, another one from what it has (Kubernetes: ``lastState.terminated`` with the reason
-``OOMKilled``).
+No probe can report it, since it ends with its server. Docker has it in its events, Kubernetes in
+``lastState.terminated`` with the reason ``OOMKilled``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter.discovery.base import Container, Discovery, Key
+from infercanary.exporter.discovery.base import Container, Key
 
 ENDED = Metric(
     "infercanary_container_oom_kills_total",
@@ -38,18 +36,6 @@ class MemoryKill(msgspec.Struct, frozen=True):
     """Of the container that was ended; another one of that name has another id."""
     at: float
     """A Unix time, by the clock of what says it."""
-
-
-@runtime_checkable
-class KillSource(Discovery, Protocol):
-    """A discovery that knows of containers that were ended for memory."""
-
-    def new_kills(self) -> list[MemoryKill]:
-        """Those that it learned of since it was last asked, in order of time; asked on the event loop.
-
-        Returns:
-            Each once.
-        """
 
 
 class _Ended(msgspec.Struct):

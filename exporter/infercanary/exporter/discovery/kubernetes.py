@@ -13,7 +13,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -21,15 +21,12 @@ import aiohttp
 import msgspec
 import structlog
 
-from infercanary.client.limits import Limits
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
-from infercanary.contract.report import Family
-from infercanary.contract.text import printable
-from infercanary.exporter.discovery.base import FOUND, UP, Container, DiscoveryKind, register, url_mistake
+from infercanary.exporter.discovery.base import Container, url_mistake
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.discovery.kubernetes_pods import NodePods, PodState
-from infercanary.exporter.watch import WATCH
+from infercanary.exporter.watch import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +106,7 @@ class KubernetesPods:
         node: Name of the node.
     """
 
-    source = "Kubernetes"
+    name = "Kubernetes"
 
     def __init__(self, settings: KubernetesSettings, url: str, node: str) -> None:
         self.url = f"{url.rstrip('/')}/api/v1/pods"
@@ -220,7 +217,7 @@ class KubernetesPods:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Successful answer, its body still to be read."""
         try:
-            headers, context = await asyncio.to_thread(self._credentials)
+            headers, context = await in_thread(self._credentials)
         except OSError as error:
             raise ApiError(f"{error}; see kubernetes.token_file and kubernetes.ca_file") from None
         try:
@@ -252,63 +249,7 @@ class KubernetesPods:
         return headers, ssl.create_default_context(cafile=settings.ca_file or None)
 
 
-class KubernetesDiscovery(KubernetesPods):
-    """Follows the pods of one node, and again after each failure.
-
-    Args:
-        changed: Called on the event loop after changes of ``containers``.
-    """
-
-    def __init__(
-        self, settings: KubernetesSettings, url: str, node: str, changed: Callable[[], None]
-    ) -> None:
-        super().__init__(settings, url, node)
-        self.containers: list[Container] = []
-        self.up = False
-        self.tried = False
-        self._changed = changed
-
-    def start(self) -> None:
-        """Begin, on the running event loop."""
-        self._task = WATCH.task("kubernetes", self._follow)
-
-    async def stop(self) -> None:
-        """End; requests are given up."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    def families(self) -> list[Family]:
-        """Whether it answers, and how many containers there are."""
-        return [
-            UP.family(float(self.up)),
-            FOUND.family(sum(container.is_asked for container in self.containers)),
-        ]
-
-    async def _follow(self) -> None:
-        failures = 0
-        while True:
-            try:
-                async with aclosing(self.watch()) as found:
-                    async for self.containers in found:
-                        failures = 0
-                        if not self.up:
-                            log.info("kubernetes answers", containers=len(self.containers))
-                        self.up = self.tried = True
-                        self._changed()
-            except Exception as error:  # whatever the source answers must not end the search for ever
-                if self.up or not self.tried:
-                    log.warning(
-                        "kubernetes does not answer; the containers known so far stay",
-                        error=printable(str(error) or type(error).__name__, 300, " "),
-                    )
-            self.up, self.tried = False, True
-            self._changed()
-            # Exporters of all nodes lose the API server in the same moment.
-            await asyncio.sleep(min(30.0, 2.0**failures) * random.uniform(0.5, 1.0))  # noqa: S311
-            failures = min(failures + 1, 5)
-
-
-def check(settings: KubernetesSettings, _limits: Limits, place: str) -> None:
+def check(settings: KubernetesSettings, place: str) -> None:
     """Check the URL.
 
     Args:
@@ -321,8 +262,8 @@ def check(settings: KubernetesSettings, _limits: Limits, place: str) -> None:
         raise UsageError(f"{place}.url: {mistake}")
 
 
-def create(settings: KubernetesSettings, changed: Callable[[], None]) -> KubernetesDiscovery | None:
-    """Make the discovery, or None if it is off.
+def source(settings: KubernetesSettings) -> KubernetesPods | None:
+    """Make the source, or None if it is off.
 
     Raises:
         UsageError: Neither the section nor the environment names the API server and the node.
@@ -340,16 +281,4 @@ def create(settings: KubernetesSettings, changed: Callable[[], None]) -> Kuberne
             "kubernetes.node: the node's name is not known; set NODE_NAME from the field spec.nodeName of the pod"
         )
     url = url or f"https://{in_url(host)}:{os.environ.get('KUBERNETES_SERVICE_PORT') or 443}"
-    return KubernetesDiscovery(settings, url, node, changed)
-
-
-register(
-    DiscoveryKind(
-        key="kubernetes",
-        settings=KubernetesSettings,
-        default=KubernetesSettings(),
-        create=create,
-        check=check,
-        finds_all=lambda settings: settings.enabled,
-    )
-)
+    return KubernetesPods(settings, url, node)
