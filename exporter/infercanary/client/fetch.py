@@ -107,7 +107,6 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, answer: _Answer) -> N
             parts.port or (443 if tls else 80),
             ssl=tls,
             server_hostname=(access.name or name) if tls else None,
-            happy_eyeballs_delay=0.25,
         )
     query = f"?since={quote(cursor, safe='')}" if cursor else ""
     headers = {"Host": host, "Accept": "application/json", "Connection": "close", **access.headers(url)}
