@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 import pytest
 
-from infercanary.exporter.judging.schedule import NextAction, SeenStart, View, next_action, seen_now
+from infercanary.exporter.judging.schedule import Boot, NextAction, SeenStart, View, next_action, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Result
@@ -21,23 +23,24 @@ def action(
     judgement: Result | None = UPGRADED,
     reported: int = REPORTED,
     policy: Policy = LIVE,
+    new: Collection[Boot] = (NEW,),
 ) -> NextAction:
     """What is to be done about a canary whose new start has so many runs now."""
     seen = {OLD: SeenStart(200, 200, True, None)} | ({NEW: was} if was else {})
-    return next_action(View(seen, {OLD: 200, NEW: runs}, {NEW: reported}, judgement), policy)
+    return next_action(View(seen, {OLD: 200, NEW: runs}, {NEW: reported}, judgement, new=new), policy)
 
 
 @pytest.mark.parametrize(
     ("was", "runs", "expected"),
     [
-        (None, 1, NextAction.JUDGE),  # of a start that it has not seen
+        (None, 1, NextAction.BOTH),  # of a start that it has not seen
         (2, 4, NextAction.COUNT),
         (3, 3, NextAction.NOTHING),
         (3, 12, NextAction.JUDGE),
         (8, 9, NextAction.COUNT),  # the judgement is from before that look
         (8, 12, NextAction.JUDGE),
         (80, 95, NextAction.NOTHING),
-        (24, 500, NextAction.JUDGE),
+        (24, 500, NextAction.BOTH),
         (200, 239, NextAction.NOTHING),
         (200, 240, NextAction.DRIFT),
         (250, 350, NextAction.NOTHING),
@@ -58,6 +61,17 @@ def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("was", "runs", "expected"), [(3, 23, False), (23, 24, True), (24, 96, False), (100, 192, True)]
+)
+def test_a_start_that_is_not_of_the_new_image_is_looked_at_as_a_restart(
+    was: int, runs: int, expected: bool
+) -> None:
+    judgement = msgspec.structs.replace(UPGRADED, state="inconclusive", runs=12)
+    due = action(runs, was=SeenStart(was, was, False, REPORTED), judgement=judgement, new=())
+    assert (due in (NextAction.JUDGE, NextAction.BOTH)) is expected
+
+
 def test_before_any_upgrade_the_first_runs_are_judged_and_not_counted() -> None:
     first = Result(state="no_baseline", runs=3)
     assert action(4, was=SeenStart(3, 3, False, REPORTED), judgement=first) is NextAction.JUDGE
@@ -73,12 +87,12 @@ def test_after_its_first_look_a_new_image_is_not_counted_run_by_run() -> None:
 
 def test_what_a_start_reports_late_waits_for_no_look() -> None:
     late = REPORTED + 1
-    assert action(31, was=SeenStart(30, 30, False, REPORTED), reported=late) is NextAction.JUDGE
+    assert action(31, was=SeenStart(30, 30, False, REPORTED), reported=late) is NextAction.BOTH
     assert action(31, was=SeenStart(30, 30, False, late), reported=late) is NextAction.NOTHING
 
 
 def test_a_start_that_was_thought_to_have_stopped_waits_for_no_look() -> None:
-    assert action(31, was=SeenStart(30, 30, True, REPORTED)) is NextAction.JUDGE
+    assert action(31, was=SeenStart(30, 30, True, REPORTED)) is NextAction.BOTH
     assert action(30, was=SeenStart(30, 30, True, REPORTED)) is NextAction.NOTHING
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from infercanary.contract.measures import SPREAD
 from infercanary.exporter.judging.past_verdicts import PastVerdict
-from infercanary.exporter.judging.schedule import Boot
+from infercanary.exporter.judging.schedule import Boot, NextAction
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import Measures, MeasureVerdict
@@ -84,8 +84,7 @@ def judge_canary(
     starts: Sequence[Start],
     siblings: Sequence[Start],
     policy: Policy,
-    *,
-    drift_alone: bool = False,
+    due: NextAction = NextAction.BOTH,
 ) -> Finding:
     """Judge a canary on all that is known of it.
 
@@ -95,11 +94,11 @@ def judge_canary(
         starts: Starts of its service, in order of time, with its runs.
         siblings: Starts of other services, on the hosts of these.
         policy: The numbers that decide.
-        drift_alone: Keep the last verdict on the latency, unless it is about another upgrade than the last one is now:
-            an image may have been rolled back.
+        due: With ``DRIFT`` the last verdict on the latency stands, unless it is about another upgrade than the last one
+            is now: an image may have been rolled back. With ``JUDGE`` the last drifts stand.
     """
     judge = Judge(policy)
-    result = before.result if before is not None and drift_alone else None
+    result = before.result if before is not None and due is NextAction.DRIFT else None
     if result is not None:
         upgrade = select(starts).upgrade
         result = result if result.upgraded_at == (upgrade.at if upgrade else None) else None
@@ -111,7 +110,15 @@ def judge_canary(
     return Finding(
         result=result,
         sentence=sentence(result, also=also),
-        drifts=_drifts(canary, starts, siblings, policy),
+        drifts=(
+            {
+                name: drift
+                for name, drift in before.drifts.items()
+                if name in {s.generation.container for s in starts}
+            }
+            if before is not None and due is NextAction.JUDGE
+            else _drifts(canary, starts, siblings, policy)
+        ),
         answers=before.answers if before is not None else (),
         trials=judge.trials(starts, before.trials if before is not None else {}, _TRIALS),
         measures=measures,

@@ -18,16 +18,20 @@ Boot = tuple[str, str]  # container, boot id
 
 REMOVED_SECONDS, REMOVED_TURNS = 7200.0, 12  # both: a canary may be slow, and a host may stand still
 _BLOCKS = 10  # of a start between two looks at the drift
+_RESTART_LOOKS = (24, 192)
+"""Looks at a start that is not of the new image: it is one more restart, or more of one."""
 _WATCHED_LOOKS = 2  # first looks' worth of runs; a start that never gets steady is not watched for ever
 
 
 class NextAction(Enum):
     """Next action for a canary, the most expensive first."""
 
+    BOTH = auto()
+    """Judge the upgrade and the drift."""
     JUDGE = auto()
-    """Judge the upgrade, and the drift with it."""
+    """Judge the upgrade; the drift stands."""
     DRIFT = auto()
-    """Judge the drift alone: the verdict stands, unless the new image was rolled back meanwhile."""
+    """Judge the drift; the verdict stands, unless the new image was rolled back meanwhile."""
     COUNT = auto()
     """Count the runs of a new image before its first look: people watch them."""
     NOTHING = auto()
@@ -56,6 +60,8 @@ class View(NamedTuple):
     """Number of the report of each container's newest start about itself: another one when the report changed."""
     judgement: Result | None
     """The last judgement."""
+    new: Collection[Boot] = ()
+    """Starts of the image that it is about."""
 
     def counted(self, boot: Boot) -> int:
         """Runs of a start that count, as far as that is known before they are judged."""
@@ -66,20 +72,24 @@ class View(NamedTuple):
 def next_action(view: View, policy: Policy) -> NextAction:
     """The most expensive action that is due for a canary."""
     if not view.taken.keys() <= view.seen.keys():
-        return NextAction.JUDGE  # a new start
+        return NextAction.BOTH  # a new start
     grown = [boot for boot, count in view.taken.items() if view.seen[boot].taken != count]
-    counts = [(view.seen[boot].counted, view.counted(boot)) for boot in grown]
     looks = policy.decide.looks
-    new_look = any(bisect_right(looks, was) != bisect_right(looks, now) for was, now in counts)
+
+    def has_reached(boot: Boot, marks: Sequence[int]) -> bool:
+        return bisect_right(marks, view.seen[boot].counted) != bisect_right(marks, view.counted(boot))
+
+    new_look = any(has_reached(boot, looks if boot in view.new else _RESTART_LOOKS) for boot in grown)
+    every = _BLOCKS * policy.drift.block_runs
+    new_block = any(view.seen[boot].counted // every != view.counted(boot) // every for boot in grown)
     # Docker may name its image late, and a probe its output: these wait for no look.
     new_facts = any(boot in view.seen and view.seen[boot].reported != n for boot, n in view.reported.items())
     # A late container, not a removed one: its image may have been taken for rolled back.
     is_back = any(view.seen[boot].had_stopped and view.taken[boot] > view.seen[boot].taken for boot in grown)
-    if new_look or new_facts or is_back:
-        return NextAction.JUDGE
-    every = _BLOCKS * policy.drift.block_runs
-    if any(was // every != now // every for was, now in counts):
-        return NextAction.DRIFT
+    if new_facts or is_back or (new_look and new_block):
+        return NextAction.BOTH
+    if new_look or new_block:
+        return NextAction.JUDGE if new_look else NextAction.DRIFT
     watched = any(view.taken[boot] <= _WATCHED_LOOKS * looks[0] for boot in grown)
     if view.judgement is not None and view.judgement.runs < looks[0] and watched:
         return NextAction.JUDGE if view.judgement.upgraded_at is None else NextAction.COUNT

@@ -338,6 +338,7 @@ class Judging:
             taken=store.taken(service, canary),
             reported={(start.container, start.boot_id): number for start, number in starts},
             judgement=finding.result if finding is not None else None,
+            new=finding.sides.new if finding is not None else (),
         )
         due = next_action(view, self._policy)
         if due is NextAction.COUNT and finding is not None:
@@ -346,7 +347,7 @@ class Judging:
             self._keep(service, canary, msgspec.structs.replace(finding, result=result))
         elif due is not NextAction.NOTHING:
             try:
-                self._judge(store, service, canary, view, finding, drift_alone=due is NextAction.DRIFT)
+                self._judge(store, service, canary, view, finding, due)
             except LeaseLost:
                 log.warning("lost the lease on a service", service=str(service))
                 self.ownership.lose(service)
@@ -366,8 +367,7 @@ class Judging:
         canary: str,
         view: View,
         before: Finding | None,
-        *,
-        drift_alone: bool,
+        due: NextAction,
     ) -> None:
         """Judge a canary, and record a verdict that is new."""
         read = store.generations(service, canary, most_bytes=self._read_bytes)
@@ -382,7 +382,7 @@ class Judging:
         try:
             if not view.taken.keys() <= view.seen.keys():  # a start ended, and another one began
                 self._prior.teach((service, canary), taught_by(starts, policy.pool))
-            after = judge_canary(canary, before, starts, siblings, policy, drift_alone=drift_alone)
+            after = judge_canary(canary, before, starts, siblings, policy, due)
         except (ArithmeticError, ValueError, TypeError):
             if not siblings:
                 raise
@@ -391,7 +391,7 @@ class Judging:
             named = sorted({str(start.generation.key) for start in siblings})
             log.exception("judged without siblings by a fault of the exporter", service=str(service),
                           canary=canary, siblings=named)  # fmt: skip
-            after = judge_canary(canary, before, starts, [], policy, drift_alone=drift_alone)
+            after = judge_canary(canary, before, starts, [], policy, due)
         after = self._recorded(store, service, canary, before, after)
         if store.fleet is not None:
             lesson = self._prior.lesson((service, canary))
