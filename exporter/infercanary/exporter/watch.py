@@ -34,13 +34,12 @@ _STEADY_SECONDS = 600.0
 
 
 class Watch:
-    """Restart a thread or task that ended by a fault; give up if one of that name ended shortly before."""
+    """Restart a thread or task that ended by a fault; give up if it did so shortly before."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
         """Called from any thread when a worker is not started again."""
         self._failures: Counter[str] = Counter()
-        self._failed_at: dict[str, float] = {}
 
     def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Make a daemon thread, not started yet.
@@ -51,12 +50,14 @@ class Watch:
         """
 
         def run() -> None:
+            failed_at = -math.inf
             while True:
                 try:
                     return work()
                 except BaseException as error:
-                    if not self._restarts(name, error):
+                    if not self._restarts(name, error, failed_at):
                         return None
+                    failed_at = time.monotonic()
 
         return threading.Thread(target=run, name=name, daemon=True)
 
@@ -69,12 +70,14 @@ class Watch:
         """
 
         async def run() -> None:
+            failed_at = -math.inf
             while True:
                 try:
                     return await work()
                 except Exception as error:
-                    if not self._restarts(name, error):
+                    if not self._restarts(name, error, failed_at):
                         return None
+                    failed_at = time.monotonic()
 
         return asyncio.create_task(run())
 
@@ -82,10 +85,8 @@ class Watch:
         """Return the number of failures of each worker."""
         return [FAILURES.family({(name,): float(count) for name, count in self._failures.items()})]
 
-    def _restarts(self, name: str, error: BaseException) -> bool:
-        now = time.monotonic()
-        gives_up = now - self._failed_at.get(name, -math.inf) < _STEADY_SECONDS
-        self._failed_at[name] = now
+    def _restarts(self, name: str, error: BaseException, failed_at: float) -> bool:
+        gives_up = time.monotonic() - failed_at < _STEADY_SECONDS
         self._failures[name] += 1
         with suppress(Exception):  # a log that fails must not end the worker, too
             log.error(
