@@ -18,6 +18,7 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.polled import PolledProbe
 
 _COMMENTS = re.compile(rb"^#.*\n", re.MULTILINE)
+_OF_THIS_PROCESS = re.compile(rb"(?m)^process_.*\n")
 _BARE = re.compile(rb"^(\w+) ", re.MULTILINE)
 _OWN = """\
 up 1
@@ -75,9 +76,10 @@ async def exporters(situation: Situation, take: Callable[[bytes], object]) -> li
 
 
 def _scraped(exporter: Exporter, at: float, began: float) -> bytes:
-    *pieces, _of_this_process = exporter.families(in_openmetrics=False)
+    pieces = exporter.families(in_openmetrics=False)
     own = _OWN.format(cpu=1 + 0.004 * (at - began), start=began).encode()
-    return _COMMENTS.sub(b"", b"".join(text for piece in pieces for text in piece.texts)) + own
+    text = _COMMENTS.sub(b"", b"".join(text for piece in pieces for text in piece.texts))
+    return _OF_THIS_PROCESS.sub(b"", text) + own
 
 
 async def _poll(

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.text import printable
 
 
 class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +107,7 @@ def _token(file: str) -> str:
             text = source.read(4096).decode("ascii").strip()
     except (OSError, ValueError):
         return ""
-    return text if text.isprintable() else ""
+    return text if text == printable(text) else ""
 
 
 def _refuse() -> str:

@@ -194,7 +194,7 @@ async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_rep
         assert "bomb" not in text
 
 
-async def test_a_probe_that_claims_another_kind_hides_no_other(
+async def test_a_name_has_the_kind_of_the_first_probe(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any
 ) -> None:
     rival = type(good_probe)()
@@ -203,12 +203,12 @@ async def test_a_probe_that_claims_another_kind_hides_no_other(
         config(("hostile", await serve(rival.app())), ("honest", await serve(good_probe.app())))
     ) as run:
         await eventually(lambda: run.value("infercanary_disputed_total", container="hostile"))
-        good_probe.families = [gauge("infercanary_disputed")]
-        await eventually(lambda: run.value("infercanary_disputed", container="honest"))
+        good_probe.families = [gauge("infercanary_disputed"), gauge("infercanary_own")]
         await eventually(
-            lambda: run.value("infercanary_rejected_total", container="hostile", reason="conflict")
+            lambda: run.value("infercanary_rejected_total", container="honest", reason="conflict")
         )
         assert await run.value("infercanary_disputed_total", container="hostile") == 1
+        assert await run.value("infercanary_own", container="honest") == 1
 
 
 async def test_data_vanishes_with_the_first_failed_poll_and_comes_back(

@@ -181,7 +181,7 @@ class Judging:
     # In the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping.wait(0.0 if self._due else _TURN_SECONDS):
+        while not self._stopping.wait(0.0 if self._due and self.up else _TURN_SECONDS):
             self.turn()
         self.turn()
         self._keeper.join()  # a lease that is given back stays so
