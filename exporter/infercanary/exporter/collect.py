@@ -31,7 +31,7 @@ from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
 from infercanary.exporter.expose import Exposition, Lines, write
 from infercanary.exporter.history import RunSummary
-from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import Shares
@@ -210,7 +210,7 @@ class Collector:
         found = self.judging.findings.get(service, NOTHING)
         publishes = self.judging.ownership.publishes(service)
         if found is not probe.findings or publishes is not probe.publishes:
-            judged = metrics.families(found, probe.container.replica, publishes=publishes)
+            judged = judged_families.families(found, probe.container.replica, publishes=publishes)
             probe.findings, probe.publishes = found, publishes
             probe.verdicts = [write(family, probe.identity) for family in judged]
             self._fit(probe, probe.lines)
