@@ -26,7 +26,7 @@ from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
 from infercanary.exporter.expose import Exposition, Lines, write
-from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import Shares
@@ -226,7 +226,7 @@ class Collector:
         publishes = self.judging.ownership.publishes(service)
         if findings is not probe.findings or publishes is not probe.publishes:
             probe.findings, probe.publishes = findings, publishes
-            judged = metrics.families(findings, probe.container.replica, publishes=publishes)
+            judged = judged_families.families(findings, probe.container.replica, publishes=publishes)
             probe.verdicts = [write(family, probe.identity) for family in judged]
             self._fit(probe, probe.lines)
         for family in probe.families(now):

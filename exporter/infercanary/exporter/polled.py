@@ -17,7 +17,7 @@ from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
-from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.limits import EXCEEDED, Account
 from infercanary.exporter.sharing import (
@@ -115,7 +115,7 @@ METRICS = (
     SHARED,
     SHARED_GPU,
     UNKNOWN_PROCESSES,
-    *metrics.METRICS,
+    *judged_families.METRICS,
 )
 
 K = TypeVar("K", bound=str)

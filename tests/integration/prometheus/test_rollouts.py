@@ -18,8 +18,8 @@ from aiohttp.web import RouteDef
 
 from infercanary.contract.report import Family
 from infercanary.exporter import api
+from infercanary.exporter.judging.families import UPGRADE, VERDICT
 from infercanary.exporter.judging.findings import NOTHING
-from infercanary.exporter.judging.metrics import UPGRADE, VERDICT
 from infercanary.exporter.polled import INFO
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
 from infercanary.judge.policy import LIVE

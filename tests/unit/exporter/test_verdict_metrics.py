@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infercanary.contract.report import Family
 from infercanary.exporter.expose import write
-from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging import families as metrics
 from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict

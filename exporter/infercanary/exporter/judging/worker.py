@@ -8,7 +8,7 @@ A report takes these steps:
 3. :func:`.schedule.next_action` says for each canary that ran what is due: judge it, look at its drift, count, nothing;
 4. :func:`.findings.judge_canary` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.past_verdicts`);
-6. the event loop shows the findings (:mod:`.metrics`, the status page).
+6. the event loop shows the findings (:mod:`.families`, the status page).
 
 A store that fails costs verdicts, never a scrape: what is queued waits for it.
 """

@@ -1,13 +1,13 @@
-"""The judge's findings as metrics. A verdict is the service's, and is shown with each of its containers, so that it
-joins with everything else that is known about a container.
+"""Metrics of the judge's findings. Each container of a service shows the service's verdict, so that the verdict joins
+with the other series of the container.
 
 `measure` is ``latency``, the name of another measure, or ``cold_start_`` and a step of the cold start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from infercanary.contract.profile import bounded
 from infercanary.contract.report import Family, Metric
@@ -148,7 +148,7 @@ OPERATOR = Metric(
     "infercanary_shift_operator_seconds",
     "gauge",
     f"Time of an operator per inference now, minus its time before the upgrade. The {MOST} largest changes of a "
-    "service.",
+    "canary.",
     ("canary", "operator", "change"),
     reading="Below 0 is faster. Missing if profiles are off, or if no operator explains the change.",
 )
@@ -263,180 +263,126 @@ ALARMS = Metric(
     "each container.",
 )
 
-_Found = TypeVar("_Found")
-_OF_LATENCY: dict[Metric, Callable[[Result], float | None]] = {
-    HOST_PART: lambda j: j.causes.host.shift if j.causes.host else None,
-    IMAGE_PART: lambda j: j.causes.image.shift if j.causes.image else None,
-    BASELINE: lambda j: j.baseline,
-    CURRENT: lambda j: j.current,
-    ONSET: lambda j: j.upgraded_at,
-    RESTART_SD: lambda j: j.restart.sd,
-    RUNS: lambda j: float(j.runs),
-    GENERATIONS: lambda j: float(j.starts),
-    OUTPUT: lambda j: j.causes.output_error,
-    FALLBACK: lambda j: float(j.causes.cpu_fallback),
+_Points: TypeAlias = Mapping[tuple[str, ...], float | None]
+
+# Metric → its points without the label `canary`; a value that is not known is None.
+_OF_FINDING: dict[Metric, Callable[[Finding], _Points]] = {
+    VERDICT: lambda f: {(name, s): float(s == v.state) for name, v in _both(f).items() for s in STATES},
+    VERDICT_INFO: lambda f: {
+        (LATENCY, label_text(f.sentence)): 1.0,
+        **{(name, measure_words(name, v)): 1.0 for name, v in f.measures.items() if v.state in CHANGED},
+    },
+    SHIFT: lambda f: {
+        **{(name,): v.shift for name, v in _both(f).items()},
+        **{(f"cold_start_{k}",): new / old - 1 for k, (old, new) in f.result.causes.cold_start.items()},
+    },
+    LOW: lambda f: {(name,): v.low for name, v in _both(f).items()},
+    HIGH: lambda f: {(name,): v.high for name, v in _both(f).items()},
+    MEASURE_BASELINE: lambda f: {(name,): v.before for name, v in f.measures.items()},
+    MEASURE_CURRENT: lambda f: {(name,): v.after for name, v in f.measures.items()},
+    CONTROL_BASELINE: lambda f: _labelled(f.result.controls),
+    TRIED: lambda f: {(): len(f.trials)},
+    ALARMS: lambda f: {(): sum(trial.called for trial in f.trials.values())},
 }
-_OF_MEASURES: dict[Metric, Callable[[MeasureVerdict], float | None]] = {
-    MEASURE_BASELINE: lambda v: v.before,
-    MEASURE_CURRENT: lambda v: v.after,
+_OF_RESULT: dict[Metric, Callable[[Result], float | None]] = {
+    HOST_PART: lambda r: r.causes.host.shift if r.causes.host else None,
+    IMAGE_PART: lambda r: r.causes.image.shift if r.causes.image else None,
+    BASELINE: lambda r: r.baseline,
+    CURRENT: lambda r: r.current,
+    ONSET: lambda r: r.upgraded_at,
+    RESTART_SD: lambda r: r.restart.sd,
+    RUNS: lambda r: r.runs,
+    GENERATIONS: lambda r: r.starts,
+    OUTPUT: lambda r: r.causes.output_error,
+    FALLBACK: lambda r: r.causes.cpu_fallback,
 }
-_OF_BOTH: dict[Metric, Callable[[Result | MeasureVerdict], float | None]] = {
-    SHIFT: lambda v: v.shift,
-    LOW: lambda v: v.low,
-    HIGH: lambda v: v.high,
+_OF_UPGRADE: dict[Metric, Callable[[Finding], _Points]] = {
+    UPGRADE: lambda f: {
+        (f.result.baseline_image, f.result.candidate_image, f.result.changed, _new_containers(f)): 1.0
+    },
+    COMPONENT: lambda f: {
+        tuple(map(label_text, (change.component, *distinct(change.before, change.after)))): 1.0
+        for change in f.result.causes.changes[:_COMPONENTS]
+    },
 }
-_OF_DRIFTS: dict[Metric, Callable[[Drift], float | None]] = {
-    DRIFT: lambda d: d.shift,
-    DRIFT_HOST: lambda d: d.host.shift if d.host else None,
-    DRIFT_ONSET: lambda d: d.onset,
+_OF_CHANGE: dict[Metric, Callable[[Result], _Points]] = {
+    CAUSE: lambda r: {(cause, r.changed): float(cause == r.causes.cause) for cause in CAUSES},
+    PHASE: lambda r: _labelled(r.causes.phases),
+    BOTTLENECK: lambda r: {(name,): share for name, share in r.causes.bottlenecks.items()},
+    CONTROL: lambda r: _labelled(r.causes.controls),
+    OPERATOR: lambda r: {
+        (bounded(shift.operator), shift.change): shift.after - shift.before
+        for shift in (r.causes.operators.shifts if r.causes.operators else ())
+        if r.causes.operators and r.causes.operators.state == "explained"
+    },
 }
-METRICS = (
-    *(
-        VERDICT,
-        VERDICT_INFO,
-        UPGRADE,
-        COMPONENT,
-        CAUSE,
-        PHASE,
-        BOTTLENECK,
-        CONTROL,
-        CONTROL_BASELINE,
-        OPERATOR,
-    ),
-    *_OF_BOTH,
-    *_OF_MEASURES,
-    *_OF_LATENCY,
-    *_OF_DRIFTS,
-    *(DRIFT_INFO, TRIED, ALARMS),
-)
+_OF_DRIFT: dict[Metric, Callable[[Drift], _Points]] = {
+    DRIFT: lambda d: {(): d.shift},
+    DRIFT_HOST: lambda d: {(): d.host.shift if d.host else None},
+    DRIFT_ONSET: lambda d: {(): d.onset},
+    DRIFT_INFO: lambda d: {(label_text(words),): 1.0 for words in [_changes(d)] if d.shift and words},
+}
+METRICS = (*_OF_FINDING, *_OF_RESULT, *_OF_UPGRADE, *_OF_CHANGE, *_OF_DRIFT)
 
 
-def families(found: Findings, container: str, *, publishes: bool = True) -> list[Family]:
-    """What is known of a service, as one of its containers shows it: by canary the verdict on its service, the drift in
-    this container, the A/A trials on the service's restarts, and the verdicts on its measures.
+def families(findings: Findings, container: str, *, publishes: bool = True) -> list[Family]:
+    """Families of a service's findings, as one of its containers shows them.
 
     Args:
-        found: Of the service.
-        container: The stable name of one of its containers.
-        publishes: Whether this exporter shows what is the service's; if not, the drift alone: another one judges it.
+        findings: Findings on the service.
+        container: Stable name of the container, whose own drift is shown.
+        publishes: False if another exporter judges the service: then only the drift is shown.
 
     Returns:
-        Families, also those without points.
+        Every family, also those without points.
     """
-    judgements = {c: each.result for c, each in found.items()} if publishes else {}
-    upgraded = {c: j for c, j in judgements.items() if j.upgraded_at}
-    changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
-    drifts: dict[tuple[str, ...], Drift] = {
-        (c,): drift for c, each in found.items() if (drift := each.drifts.get(container)) is not None
-    }
-    measures: dict[tuple[str, ...], MeasureVerdict] = {
-        (c, name): v for c in judgements for name, v in found[c].measures.items()
-    }
-    both: dict[tuple[str, ...], Result | MeasureVerdict] = {
-        **{(c, LATENCY): j for c, j in judgements.items()},
-        **measures,
-    }
-    sentences = {(c, LATENCY): label_text(found[c].sentence) for c in judgements} | {
-        key: measure_words(key[1], v) for key, v in measures.items() if v.state in CHANGED
-    }
-    shifts = {metric: _values(both, value) for metric, value in _OF_BOTH.items()}
-    shifts[SHIFT] |= {
-        (c, f"cold_start_{step}"): after / before - 1
-        for c, j in judgements.items()
-        for step, (before, after) in j.causes.cold_start.items()
-    }
-    return [
-        VERDICT.family({(*key, s): float(s == v.state) for key, v in both.items() for s in STATES}),
-        VERDICT_INFO.family({(*key, words): 1.0 for key, words in sentences.items()}),
-        UPGRADE.family(
-            {
-                (c, j.baseline_image, j.candidate_image, j.changed, _new_containers(found[c])): 1.0
-                for c, j in upgraded.items()
-            }
-        ),
-        COMPONENT.family(
-            {
-                (c, *map(label_text, (change.component, *distinct(change.before, change.after)))): 1.0
-                for c, j in upgraded.items()
-                for change in j.causes.changes[:_COMPONENTS]
-            }
-        ),
-        CAUSE.family(
-            {
-                (c, cause, j.changed): float(cause == j.causes.cause)
-                for c, j in changed.items()
-                for cause in CAUSES
-            }
-        ),
-        PHASE.family({(c, phase): x for c, j in changed.items() for phase, x in j.causes.phases.items()}),
-        BOTTLENECK.family(
-            {(c, name): x for c, j in changed.items() for name, x in j.causes.bottlenecks.items()}
-        ),
-        CONTROL.family({(c, name): x for c, j in changed.items() for name, x in j.causes.controls.items()}),
-        CONTROL_BASELINE.family(
-            {(c, name): x for c, j in judgements.items() for name, x in j.controls.items()}
-        ),
-        OPERATOR.family(_operators(changed)),
-        *(metric.family(points) for metric, points in shifts.items()),
-        *(metric.family(_values(measures, value)) for metric, value in _OF_MEASURES.items()),
-        *(
-            metric.family(_values({(c,): j for c, j in judgements.items()}, value))
-            for metric, value in _OF_LATENCY.items()
-        ),
-        *(metric.family(_values(drifts, value)) for metric, value in _OF_DRIFTS.items()),
-        DRIFT_INFO.family(
-            {
-                (*key, label_text(words)): 1.0
-                for key, d in drifts.items()
-                if d.shift and (words := _changes(d))
-            }
-        ),
-        TRIED.family({(c,): float(len(found[c].trials)) for c in judgements}),
-        ALARMS.family({(c,): float(sum(t.called for t in found[c].trials.values())) for c in judgements}),
-    ]
+    points: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
+    for canary, finding in findings.items():
+        for metric, labelled in _points_of(finding, container, publishes=publishes):
+            points[metric] |= {(canary, *key): x for key, x in labelled.items() if x is not None}
+    return [metric.family(labelled) for metric, labelled in points.items()]
 
 
-def _values(
-    found: Mapping[tuple[str, ...], _Found], value: Callable[[_Found], float | None]
-) -> dict[tuple[str, ...], float]:
-    """The points of a metric that is one number of each finding, where that number is known."""
-    return {key: x for key, each in found.items() if (x := value(each)) is not None}
+def _points_of(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[Metric, _Points]]:
+    if (drift := finding.drifts.get(container)) is not None:
+        yield from ((metric, points(drift)) for metric, points in _OF_DRIFT.items())
+    if not publishes:
+        return
+    result = finding.result
+    yield from ((metric, points(finding)) for metric, points in _OF_FINDING.items())
+    for metric, value in _OF_RESULT.items():
+        yield metric, {(): value(result)}
+    if result.upgraded_at:
+        yield from ((metric, points(finding)) for metric, points in _OF_UPGRADE.items())
+    if result.state in CHANGED:
+        yield from ((metric, points(result)) for metric, points in _OF_CHANGE.items())
+
+
+def _both(finding: Finding) -> dict[str, Result | MeasureVerdict]:
+    """The verdicts on the latency and on the other measures."""
+    return {LATENCY: finding.result, **finding.measures}
+
+
+def _labelled(values: Mapping[str, float]) -> _Points:
+    return {(label,): value for label, value in values.items()}
 
 
 def _new_containers(finding: Finding) -> str:
-    """The containers that run what the verdict is about; of many that there are: each name would be a new series."""
+    """Names of the containers with the new image; only a few, since each name makes a new series."""
     names = sorted({container for container, _ in finding.sides.new})
     return label_text(", ".join(names) if len(names) <= _NAMED else f"more than {_NAMED} containers")
 
 
-def _operators(changed: Mapping[str, Result]) -> dict[tuple[str, ...], float]:
-    """The operators that explain the changes of a service, the largest differences."""
-    gained = {
-        (canary, bounded(shift.operator), shift.change): shift.after - shift.before
-        for canary, judgement in changed.items()
-        if judgement.causes.operators is not None and judgement.causes.operators.state == "explained"
-        for shift in judgement.causes.operators.shifts
-    }
-    return {labels: gained[labels] for labels in sorted(gained, key=lambda key: -abs(gained[key]))[:MOST]}
-
-
-def label_text(text: str, most_bytes: int = SENTENCE_BYTES) -> str:
-    """``text`` as a label's value: printable, and of at most ``most_bytes`` bytes of UTF-8, cut between characters.
+def label_text(text: str) -> str:
+    """Make ``text`` a label's value: printable, and cut between characters to ``SENTENCE_BYTES`` of UTF-8.
 
     Prometheus refuses a whole scrape for one value over its ``label_value_length_limit``.
-
-    Args:
-        text: Anything.
-        most_bytes: Of UTF-8; 3 or more, for the ellipsis.
     """
     shown = printable(text, replacement=REPLACEMENT)
     encoded = shown.encode()
-    if len(encoded) <= most_bytes:
+    if len(encoded) <= SENTENCE_BYTES:
         return shown
-    cut = encoded[: most_bytes - len("…".encode())].decode(
-        errors="ignore"
-    )  # a character cut in two is left out
-    return cut + "…"
+    return encoded[: SENTENCE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _changes(drift: Drift) -> str:
