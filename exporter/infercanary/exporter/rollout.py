@@ -87,6 +87,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     cause: Cause | None = None
     """Only of a change."""
+    runs: int = 0
+    """Runs of the new image that count; without an upgrade, of the only one."""
     since: datetime | None = None
     """When the first container of the new image started."""
     baseline_image: str | None = None
@@ -122,6 +124,7 @@ def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
         low=judgement.low,
         high=judgement.high,
         cause=judgement.causes.cause if judgement.state in CHANGED else None,
+        runs=judgement.runs,
         since=None if since is None else _utc(since),
         baseline_image=judgement.baseline_image or None,
         candidate_image=judgement.candidate_image or None,

@@ -64,11 +64,11 @@ def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
 @pytest.mark.parametrize(
     ("was", "runs", "expected"), [(3, 23, False), (23, 24, True), (24, 96, False), (100, 192, True)]
 )
-def test_a_start_that_is_not_of_the_new_image_is_looked_at_as_a_restart(
+def test_a_start_of_the_old_image_beside_a_new_one_is_looked_at_as_a_restart(
     was: int, runs: int, expected: bool
 ) -> None:
     judgement = msgspec.structs.replace(UPGRADED, state="inconclusive", runs=12)
-    due = action(runs, was=SeenStart(was, was, False, REPORTED), judgement=judgement, new=())
+    due = action(runs, was=SeenStart(was, was, False, REPORTED), judgement=judgement, new=(OLD,))
     assert (due in (NextAction.JUDGE, NextAction.BOTH)) is expected
 
 

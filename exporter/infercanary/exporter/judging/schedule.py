@@ -19,7 +19,7 @@ Boot = tuple[str, str]  # container, boot id
 REMOVED_SECONDS, REMOVED_TURNS = 7200.0, 12  # both: a canary may be slow, and a host may stand still
 _BLOCKS = 10  # of a start between two looks at the drift
 _RESTART_LOOKS = (24, 192)
-"""Looks at a start that is not of the new image: it is one more restart, or more of one."""
+"""Looks at a start of the old image beside a new one: it is one more restart, or more of one."""
 _WATCHED_LOOKS = 2  # first looks' worth of runs; a start that never gets steady is not watched for ever
 
 
@@ -61,7 +61,7 @@ class View(NamedTuple):
     judgement: Result | None
     """The last judgement."""
     new: Collection[Boot] = ()
-    """Starts of the image that it is about."""
+    """Starts of the image that it is about; none without an upgrade."""
 
     def counted(self, boot: Boot) -> int:
         """Runs of a start that count, as far as that is known before they are judged."""
@@ -79,7 +79,9 @@ def next_action(view: View, policy: Policy) -> NextAction:
     def has_reached(boot: Boot, marks: Sequence[int]) -> bool:
         return bisect_right(marks, view.seen[boot].counted) != bisect_right(marks, view.counted(boot))
 
-    new_look = any(has_reached(boot, looks if boot in view.new else _RESTART_LOOKS) for boot in grown)
+    new_look = any(
+        has_reached(boot, _RESTART_LOOKS if view.new and boot not in view.new else looks) for boot in grown
+    )
     every = _BLOCKS * policy.drift.block_runs
     new_block = any(view.seen[boot].counted // every != view.counted(boot) // every for boot in grown)
     # Docker may name its image late, and a probe its output: these wait for no look.
