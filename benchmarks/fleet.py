@@ -126,7 +126,7 @@ def written(server: int, url: str, hosts: int, turns: int) -> Cost:
 
 def take(store: Store, parts: list[tuple[Generation, list[Sample]]]) -> None:
     """As the exporter's thread does it."""
-    with store.transaction():
+    with store.session.transaction():
         for generation, samples in parts:
             store.take(generation, samples)
 

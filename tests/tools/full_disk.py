@@ -69,7 +69,7 @@ def _values(judging: Judging) -> dict[str, float]:
 
 def _stored(path: Path) -> list[int]:
     with closing(open_store(path)) as store:
-        assert store.set_aside_at is None
+        assert store.database.set_aside_at is None
         return [s.sequence for _, samples in store.generations(S, "c") for s in samples]
 
 

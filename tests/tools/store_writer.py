@@ -23,7 +23,7 @@ KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, bloc
 def take(store: Store, batch: int) -> int:
     """Keep a batch in one transaction: runs of two containers, one of which starts anew at times, and a document."""
     runs = samples(RUNS * (batch - 1), RUNS * batch, canary="c")
-    with store.transaction():
+    with store.session.transaction():
         new = 0
         for name, boot in (("a", "a"), ("b", f"b-{batch // _STARTS}")):
             start = generation(boot, service=S.name, container=name, environment={"torch": boot})

@@ -62,7 +62,7 @@ def starts(
                 )
             with closing(open_store(copy)) as store:
                 if (
-                    store.set_aside_at is not None
+                    store.database.set_aside_at is not None
                 ):  # the exporter moved its log into the file while it was copied
                     raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
                 for name, each in store.canaries():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HISTORY = 100
 """Documents of a kind that are kept for each service and canary."""
+GONE_SECONDS = 300.0
+"""A container without a run for so long, while others of its service have some, is gone."""
 
 
 class StoreError(Exception):
@@ -51,14 +53,6 @@ class LastRun(NamedTuple):
     canary: str
     at: float
     """A Unix time, by the probe's clock."""
-
-
-class StoredFinding(NamedTuple):
-    """A finding as it is kept."""
-
-    service: ServiceKey
-    canary: str
-    body: bytes
 
 
 class Database:
@@ -105,7 +99,7 @@ class Database:
     def size(self, connection: Connection) -> int | None:
         """Return the bytes of what is kept; None where its disk is another administrator's."""
 
-    def age(self, connection: Connection, now: float | None) -> float:
+    def age(self, connection: Connection, now: float | None = None) -> float:
         """Return the age of the store in seconds: how long exporters have watched, or the Unix time of its own clock.
 
         Args:
@@ -114,12 +108,11 @@ class Database:
         """
         raise NotImplementedError
 
-    def fleet(self, session: Session, holder: str | None) -> Fleet | None:
+    def fleet(self, session: Session) -> Fleet | None:
         """Return the leases and findings of exporters that share the database; None if it has one owner.
 
         Args:
             session: The store's.
-            holder: Identifies this process; None for a random name.
         """
 
     def explained(self, text: str, code: str = "") -> str:

@@ -10,14 +10,13 @@ from sqlalchemy import Connection, Executable
 
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store import queries
-from infercanary.store.base import LeaseLost, StoredFinding
+from infercanary.store.base import GONE_SECONDS, LeaseLost
 from infercanary.store.records import decode_starts
 from infercanary.store.session import Session
 
-_GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
-
 _Services: TypeAlias = Collection[ServiceKey]
 _Canary: TypeAlias = tuple[ServiceKey, str]
+_Body: TypeAlias = tuple[ServiceKey, str, bytes]
 
 
 class Fleet:
@@ -30,14 +29,12 @@ class Fleet:
         session: The store's.
         renewing: Another connection, for renewals alone.
         lease_seconds: Until a lease ends that is not renewed.
-        holder: Identifies this process; None for a random name.
     """
 
-    def __init__(
-        self, session: Session, renewing: Session, lease_seconds: float, holder: str | None = None
-    ) -> None:
+    def __init__(self, session: Session, renewing: Session, lease_seconds: float) -> None:
         self.lease_seconds = lease_seconds
-        self.holder = holder or uuid.uuid4().hex
+        self.holder = uuid.uuid4().hex
+        """Name of this process."""
         self.held: dict[ServiceKey, int] = {}
         """Service → the fencing number of its lease, as far as this process knows."""
         self._session = session
@@ -106,12 +103,12 @@ class Fleet:
             raise self._lost(service)
         self._numbers[service, canary] = [*rows[0][1:]]
 
-    def findings(self, services: _Services) -> list[StoredFinding]:
+    def findings(self, services: _Services) -> list[_Body]:
         """Read the findings about these services that changed since the call before; forget all other services."""
         numbers = self._by_canary(queries.FINDING_NUMBERS, services)
         changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
         keys = [(*service, canary) for service, canary in changed]
-        findings = [StoredFinding(*row) for row in self._session.keyed(queries.FINDINGS, {"canaries": keys})]
+        findings = self._session.keyed(queries.FINDINGS, {"canaries": keys})
         self._numbers = numbers
         return findings
 
@@ -122,7 +119,7 @@ class Fleet:
             Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
             sees what runs.
         """
-        rows = self._session.rows(queries.RUNNING, queries.named(service, gone=_GONE_SECONDS))
+        rows = self._session.rows(queries.RUNNING, queries.named(service, gone=GONE_SECONDS))
         newest = {start.container: start for start in decode_starts(rows)}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
@@ -130,9 +127,9 @@ class Fleet:
         """Read which services are judged: somebody holds their lease."""
         return {service for (service,) in self._session.keyed(queries.SERVICES)}
 
-    def taught(self) -> list[StoredFinding]:
+    def taught(self) -> list[_Body]:
         """Read what each canary of all services teaches, where that is anything."""
-        return [StoredFinding(*row) for row in self._session.keyed(queries.TAUGHT)]
+        return self._session.keyed(queries.TAUGHT)
 
     def close(self) -> None:
         """Let go of the connection for renewals. Never raises."""

@@ -59,16 +59,16 @@ class PostgresDatabase(Database):
         self.shown = self._location.shown
         self._call_seconds = call_seconds
 
-    def age(self, connection: Connection, now: float | None) -> float:
+    def age(self, connection: Connection, now: float | None = None) -> float:
         """Return the Unix time by the database's clock."""
         return float(connection.execute(queries.NOW).scalar_one())
 
-    def fleet(self, session: Session, holder: str | None) -> Fleet:
+    def fleet(self, session: Session) -> Fleet:
         """Return the leases and findings of the exporters that share the database."""
         seconds = self._location.lease_seconds
         # A database that does not answer is noticed before the lease ends.
         renewing = PostgresDatabase(self._url, min(_CALL_SECONDS, seconds / 2))
-        return Fleet(session, Session(renewing), seconds, holder)
+        return Fleet(session, Session(renewing), seconds)
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Return what went wrong; a value that no database takes is refused for good, all else may do better later."""

@@ -80,9 +80,7 @@ LOCK_SERIES = (
     .where(series.c.start == bindparam("start"))
     .with_for_update()
 )
-ADD_SERIES = text(
-    "INSERT INTO series (start, canary, first_at) VALUES (:start, :canary, :first_at) RETURNING id"
-)
+ADD_SERIES = text("INSERT INTO series (start, canary) VALUES (:start, :canary) RETURNING id")
 KNOWN_SEQUENCES = text(
     "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )

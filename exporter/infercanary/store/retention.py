@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 
 BLOCK = LIVE.drift.block_runs
 """Runs in a block median."""
@@ -40,11 +40,6 @@ _SEEN_SECONDS = 7_200.0  # `seen` is written each hour only: what differs by les
 _RUNS_SECONDS = 2 * DAY_SECONDS  # since it was seen; the store's age may grow by one in a step
 
 
-def opening_for(policy: Policy) -> int:
-    """Number of runs at the beginning of a start for a policy's looks: half as many more, since some do not count."""
-    return 3 * policy.decide.looks[-1] // 2
-
-
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Windows of one canary of one container, in rows. Times in brackets hold at a run in 10 s.
 
@@ -54,7 +49,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     than images at most double it.
     """
 
-    opening: int = opening_for(LIVE)
+    opening: int = (
+        3 * LIVE.decide.looks[-1] // 2
+    )  # half as many more than the last look, since some do not count
     """The first runs of each of an image's last ``opening_starts`` starts, unmerged."""
     opening_starts: int = 8
     raw: int = 960

@@ -72,7 +72,6 @@ series = Table(
     Column("id", _ID, Identity(), primary_key=True),
     _id_of("start"),
     *_columns(Text, "canary"),
-    *_columns(Double, "first_at"),
     *_columns(Double, "last_at", server_default="0"),
     *_columns(BigInteger, "last", "through", server_default="-1"),
     *_columns(BigInteger, *TIERS, "taken", "thinned", server_default="0"),

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Dialect, Executable
 from sqlalchemy.exc import SQLAlchemyError
 
 from infercanary.judge.model import ServiceKey
-from infercanary.store.base import Database, StoreError
+from infercanary.store.base import Database
 
 
 class Session:
@@ -19,25 +19,16 @@ class Session:
 
     Args:
         database: The kind of database, and where it is.
-        opened: Called with each new connection.
-        rolled_back: Called after each transaction that was not kept.
+        reset: Called for each new connection, and after each transaction that was not kept.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        opened: Callable[[Connection], None] = lambda _: None,
-        rolled_back: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, database: Database, reset: Callable[[], None] = lambda: None) -> None:
         self.size_bytes: int | None = None
         """Size of what is kept, as of the last transaction."""
         self._database = database
-        self._opened = opened
-        self._rolled_back = rolled_back
+        self._reset = reset
         self._connection: Connection | None = None
         self._in_transaction = False
-        self._closed = False
         self._driver_error: type[Exception] = SQLAlchemyError
 
     @contextmanager
@@ -45,11 +36,9 @@ class Session:
         """The connection, for reads by themselves or as a part of the open transaction.
 
         Raises:
-            StoreError: In one line, with the fix; also after :meth:`close`.
+            StoreError: In one line, with the fix.
         """
         try:
-            if self._closed:
-                raise StoreError(f"{self._database.shown}: closed")
             if self._connection is None:
                 self._connection = self._connect()
             yield self._connection
@@ -81,7 +70,7 @@ class Session:
             except BaseException:
                 with suppress(Exception):  # nothing is kept either where the connection broke
                     connection.rollback()
-                self._rolled_back()
+                self._reset()
                 raise
             finally:
                 self._in_transaction = False
@@ -113,7 +102,6 @@ class Session:
 
     def close(self) -> None:
         """Let go of the database. Never raises."""
-        self._closed = True
         if self._connection is not None:
             self._connection.invalidate()
             self._connection = None
@@ -121,12 +109,7 @@ class Session:
     def _connect(self) -> Connection:
         connection = self._database.connect()
         self._driver_error = self._database.engine.dialect.loaded_dbapi.Error
-        try:
-            self._opened(connection)
-            self.size_bytes = self._database.size(connection)
-        except BaseException:
-            connection.invalidate()
-            raise
+        self._reset()
         return connection
 
 

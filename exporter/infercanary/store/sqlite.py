@@ -112,7 +112,7 @@ class SqliteDatabase(Database):
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         return int(connection.exec_driver_sql(pages).scalar_one())
 
-    def age(self, connection: Connection, now: float | None) -> float:
+    def age(self, connection: Connection, now: float | None = None) -> float:
         """Return how long exporters have watched, in seconds, and count on to the Unix time ``now``."""
         if now is not None:
             connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})

@@ -11,22 +11,19 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 from sqlalchemy import Connection, Executable
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import queries, retention, thinning
 from infercanary.store.base import HISTORY, Database, Document, LastRun, StoreError
 from infercanary.store.queries import named
-from infercanary.store.reading import RUNNING_SECONDS, StartSummary, to_judge
+from infercanary.store.reading import to_judge
 from infercanary.store.records import (
     MAX_BYTES,
     MAX_CANARIES,
@@ -43,7 +40,6 @@ from infercanary.store.sqlite import SqliteDatabase
 
 log = structlog.get_logger(__name__)
 
-_SWEEP_SECONDS = 900.0  # a start takes its whole environment: a crash loop may add one in 10 s
 _AFTER_SECONDS = 1e-3
 _OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
 _DROPPED = 20  # starts in a transaction: each may have thousands of rows
@@ -60,41 +56,16 @@ class Store:
     Args:
         database: Where; it is opened at first use.
         keep: How much is kept; None for the database's default.
-        holder: Identifies this process among those that share the database; None for a random name.
     """
 
-    def __init__(
-        self, database: Database, keep: Retention | None = None, *, holder: str | None = None
-    ) -> None:
+    def __init__(self, database: Database, keep: Retention | None = None) -> None:
         # The last start of each container that was taken from since it was thinned, and the start's id.
         self._written: dict[tuple[ServiceKey, str], tuple[Generation, int]] = {}
-        self.session = Session(database, opened=self._load, rolled_back=self._written.clear)
-        self.fleet = database.fleet(self.session, holder)
+        self.session = Session(database, self._written.clear)
+        self.fleet = database.fleet(self.session)
         """Leases and findings of exporters that share the store; None for one that has one owner."""
-        self._database = database
+        self.database = database
         self._keep = keep or database.retention
-        self._age = 0.0
-        self._swept_at = -math.inf
-
-    @property
-    def size_bytes(self) -> int | None:
-        """Size of what is kept; None where the store cannot tell."""
-        return self.session.size_bytes
-
-    @property
-    def set_aside_at(self) -> float | None:
-        """When the last corrupt file that still lies beside the store's was set aside, if any: a Unix time."""
-        return self._database.set_aside_at
-
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """Keep what is done within it as a whole or, after an exception, not at all.
-
-        Within another one it joins that: an exception must leave the outermost one.
-
-        Raises:
-            StoreError: On entry, if the store cannot be opened or written; at the end, if it could not be kept.
-        """
-        return self.session.transaction()
 
     def close(self) -> None:
         """Let go of the store. Never raises."""
@@ -114,12 +85,11 @@ class Store:
             several.setdefault(sample.canary, []).append(sample)
         with self.session.transaction() as connection:
             start = self._write_start(connection, generation)
-            return self._insert(start, generation, several) if several else 0
+            return self._insert(start, generation, several)
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
         """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
-        rows = self.session.keyed(queries.CANARIES, queries.among(services))
-        return sorted((service, canary) for service, canary in rows)
+        return sorted(self.session.keyed(queries.CANARIES, queries.among(services)))
 
     def last_runs(self, host: str) -> list[LastRun]:
         """Return the last run of each canary in each container on a host that Docker or Kubernetes found."""
@@ -166,17 +136,7 @@ class Store:
         key = named(service, canary=canary, container=container, since=since)
         rows = self.session.rows(queries.SERIES_OF_CANARY, key)
         if most_bytes is not None:
-            running_since = max((row.last_at for row in rows), default=0.0) - RUNNING_SECONDS
-            summaries = [
-                StartSummary(
-                    row.container,
-                    row.image_key,
-                    row.taken < LIVE.pool.fewest_new_runs,
-                    row.last_at >= running_since,
-                )
-                for row in rows
-            ]
-            rows = [rows[place] for place in to_judge(summaries)]
+            rows = to_judge(rows)
             fitting = bisect_right([*accumulate(row.bytes for row in reversed(rows))], most_bytes)
             rows = rows[-max(1, fitting) :]
         starts = self.session.rows(queries.STARTS_BY_ID, {"ids": [row.start for row in rows]})
@@ -184,10 +144,6 @@ class Store:
         bodies = self._bodies(rows, most_bytes)
         read = ((start_by_id.get(row.start), decode(bodies[row.id])) for row in rows)
         return [(start, samples) for start, samples in read if start and samples]
-
-    def keep_for(self, policy: Policy) -> None:
-        """Keep, from now on, the runs at the beginning of each start that this policy's last look needs."""
-        self._keep = msgspec.structs.replace(self._keep, opening=retention.opening_for(policy))
 
     def thin(self, now: float) -> None:
         """Merge and drop what is no longer to be kept; to be called every few minutes.
@@ -199,14 +155,12 @@ class Store:
                 watched: one back, or of more than a day, does not count.
         """
         with self.session.transaction() as connection:
-            self._age = self._database.age(connection, now)
+            age = self.database.age(connection, now)
         for service, container in [*self._written]:
             with self.session.transaction() as connection:
                 self._written.pop((service, container), None)
                 thinning.thin(connection, service, container, self._keep)
-        if self._age - self._swept_at >= _SWEEP_SECONDS:
-            self._sweep()
-            self._swept_at = self._age
+        self._sweep(age)
 
     def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
         """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
@@ -239,7 +193,8 @@ class Store:
         kept = generation if body is None else with_known(generation, body)
         # Where the clock was set back a start comes after all that is known of the container's start before.
         began = max(kept.started_at, latest + _AFTER_SECONDS)
-        values |= {"began": began, "seen": self._age, "image_key": kept.work_key, "body": encode_start(kept)}
+        seen = self.database.age(connection)
+        values |= {"began": began, "seen": seen, "image_key": kept.work_key, "body": encode_start(kept)}
         start = int(connection.execute(queries.PUT_START, values).scalar_one())
         self._written[container] = generation, start
         return start
@@ -255,8 +210,8 @@ class Store:
                 if len(known) == MAX_CANARIES:
                     refused.append(canary)
                     continue
-                values = {"start": start, "canary": canary, "first_at": first.started_at}
-                known[canary] = [run(queries.ADD_SERIES, values)[0][0], 0, -1, -1]
+                [(series,)] = run(queries.ADD_SERIES, {"start": start, "canary": canary})
+                known[canary] = [series, 0, -1, -1]
             series, taken, last, through = known[canary]
             stored: list[Any] = []
             if first.sequence <= last:
@@ -283,11 +238,11 @@ class Store:
             run(queries.COUNT_SAMPLES, *counts)
         return len(added)
 
-    def _sweep(self) -> None:
+    def _sweep(self, age: float) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
         services = queries.among(None if self.fleet is None else self.fleet.held)
         records = self.session.rows(queries.RECORDS, services)
-        expired = retention.expired(records, self._age, self._keep)
+        expired = retention.expired(records, age, self._keep)
         for begin in range(0, len(expired), _DROPPED):
             with self.session.transaction() as connection:
                 connection.execute(queries.DROP_STARTS, {"ids": expired[begin : begin + _DROPPED]})
@@ -308,17 +263,12 @@ class Store:
             bodies[series].append(body)
         return bodies
 
-    def _load(self, connection: Connection) -> None:
-        self._age = self._database.age(connection, None)
-        self._written.clear()
-        self._swept_at = -math.inf
-
 
 def check(location: str | os.PathLike[str] | None) -> Database:
     """Return the database at ``location``, which is not opened.
 
     Args:
-        location: ``postgresql://ROLE@HOST/DATABASE``, a file's path, also after ``sqlite://``, or None for memory.
+        location: ``postgresql://ROLE@HOST/DATABASE``, a file's path, or None for memory.
 
     Raises:
         StoreError: There is no such kind, or the location cannot be right.
@@ -330,22 +280,19 @@ def check(location: str | os.PathLike[str] | None) -> Database:
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase(text)
-    path = text.removeprefix("sqlite://")
-    if "://" in path or not _FILE.fullmatch(path):  # not shown: it may have a password
-        raise StoreError("the location is no name of a file; begin a URL with postgresql:// or sqlite://")
-    return SqliteDatabase(Path(path))
+    if "://" in text or not _FILE.fullmatch(text):  # not shown: it may have a password
+        raise StoreError("the location is no name of a file; begin a URL with postgresql://")
+    return SqliteDatabase(Path(text))
 
 
-def open_store(
-    location: str | os.PathLike[str] | None, keep: Retention | None = None, *, holder: str | None = None
-) -> Store:
+def open_store(location: str | os.PathLike[str] | None, keep: Retention | None = None) -> Store:
     """Return the store at ``location``, which the caller closes; a file is open and readable.
 
     Raises:
         StoreError: There is no such kind, or the file cannot be opened: another exporter holds it, a newer version
             wrote it, or it is something else. It is not touched then.
     """
-    store = Store(check(location), keep, holder=holder)
+    store = Store(check(location), keep)
     if store.fleet is None:
         with store.session.work():
             pass

@@ -59,7 +59,7 @@ def stored(path: Path) -> dict[str, list[int]]:
         found = store.generations(KEY, CANARY)
         kept = {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
         taken = {boot: count for (_, boot), count in store.taken(KEY, CANARY).items()}
-        assert store.set_aside_at is None
+        assert store.database.set_aside_at is None
     assert taken == {boot: len(numbers) for boot, numbers in kept.items()}
     return kept
 

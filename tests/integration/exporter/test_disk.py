@@ -28,7 +28,7 @@ pytestmark = [needs_cc, pytest.mark.store]
 def batches_in(path: Path) -> int:
     """How many batches the store in a file holds: each as a whole, all up to one."""
     with closing(open_store(path, KEEP)) as store:
-        assert store.set_aside_at is None
+        assert store.database.set_aside_at is None
         found = store.generations(S, "c")
         taken = store.taken(S, "c")
         documents = [int(document.body) for document in store.history(S, "c", "answer")]

@@ -40,7 +40,7 @@ store = open_store(sys.argv[1])
 begin = int(sys.argv[2])
 while True:
     runs = samples(begin, begin + 50)
-    with store.transaction():
+    with store.session.transaction():
         store.take(generation(), runs[:20])
         store.take(generation(), runs[20:])
     begin += 50
@@ -89,7 +89,7 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
         assert total in (before, committed, committed + 50), "a transaction is there as a whole or not at all"
         assert total >= max(before, committed), "and is there once the writer knew that it was committed"
         assert store.taken(SEARCH, CANARY) == {("search-1", "boot"): total}
-        assert store.set_aside_at is None
+        assert store.database.set_aside_at is None
         store.close()
     assert total > 2_000
     assert sorted(file.name for file in tmp_path.iterdir()) == ["committed_file", "store.db"]
@@ -116,7 +116,7 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
     while error is None:
         assert taken < 50_000
         try:
-            with store.transaction():
+            with store.session.transaction():
                 assert store.take(generation(container="other"), samples(taken, taken + 50)) == 50
                 assert store.take(generation(), samples(taken, taken + 50)) == 50
             taken += 50
@@ -133,7 +133,7 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
     assert store.take(generation(), samples(1, taken + 50)) == 50, "the cursor was kept"
     store.close()
     store = open_store(path)
-    assert store.set_aside_at is None
+    assert store.database.set_aside_at is None
     assert sequences(store) == list(range(1, taken + 50))
     store.close()
 
@@ -170,7 +170,7 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     new = store.take(generation(), samples(1, taken + 50))
     ((_, found),) = store.generations(SEARCH, CANARY)
-    print(new, len(found) == taken + 49, store.set_aside_at)
+    print(new, len(found) == taken + 49, store.database.set_aside_at)
     """
     writer = start(script, tmp_path / "store.db")
     output, errors = writer.communicate(timeout=60)
@@ -233,7 +233,7 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
     damaged = path.read_bytes()
     with structlog.testing.capture_logs() as logs:
         store = open_store(path)
-    assert store.set_aside_at is not None
+    assert store.database.set_aside_at is not None
     (aside,) = (file for file in tmp_path.iterdir() if ".corrupt-" in file.name)
     assert re.match(r"store\.db\.corrupt-\d{8}T\d{6}", aside.name)
     assert aside.read_bytes() == damaged
@@ -256,7 +256,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(
     zeroed_middle(path, path.stat().st_size)
 
     def use() -> None:
-        with store.transaction():
+        with store.session.transaction():
             store.take(generation(container="new"), samples(1, 50))
             for number in range(20):
                 store.generations(SEARCH, CANARY)
@@ -265,7 +265,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(
     with structlog.testing.capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
         use()
     assert [log["event"] for log in logs] == ["store set aside, and a new one begun"]
-    assert store.canaries() == [] and store.set_aside_at is not None
+    assert store.canaries() == [] and store.database.set_aside_at is not None
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
 
@@ -277,7 +277,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
         random_head(path, 0)
         Path(f"{path}-wal").write_bytes(b"log")
         store = open_store(path)
-        assert store.set_aside_at is not None
+        assert store.database.set_aside_at is not None
         store.close()
     names = [file.name for file in tmp_path.iterdir()]
     asides = {name for name in names if ".corrupt-" in name and not name.endswith("-wal")}
@@ -297,7 +297,7 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_only(tmp_path: Path) -> None
     assert log.stat().st_size > 4096
     log.write_bytes(random.Random(3).randbytes(log.stat().st_size))
     store = open_store(path)
-    assert store.set_aside_at is None
+    assert store.database.set_aside_at is None
     assert sequences(store, "c-0") == list(range(1, 300))
     store.close()
 
@@ -322,7 +322,7 @@ def test_a_file_that_another_exporter_holds_is_left_alone(
         holder.kill()
         holder.communicate(timeout=30)
     store = open_store(path)
-    assert store.set_aside_at is None and store.canaries()
+    assert store.database.set_aside_at is None and store.canaries()
     with pytest.raises(StoreError, match="in use"):
         open_store(path)
     store.close()

@@ -94,7 +94,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                 def judged() -> bool:
                     with closing(open_store(url)) as reader:
                         assert reader.fleet is not None
-                        found = {one.canary: one.body for one in reader.fleet.findings([KEY])}
+                        found = {canary: body for _, canary, body in reader.fleet.findings([KEY])}
                     result = msgspec.msgpack.decode(found["c"], type=Finding).result
                     return (result.state, result.upgraded_at) == (truth.state, truth.upgraded_at)
 

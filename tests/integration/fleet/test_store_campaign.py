@@ -435,7 +435,7 @@ def test_each_run_is_stored_once_and_one_exporter_publishes(row: Row, kind: str,
         for exporter in scene.exporters:
             exporter.stop()
         with closing(open_store(scene.location)) as store:
-            assert store.set_aside_at is None
+            assert store.database.set_aside_at is None
             assert stored(store) == expected
         if scene.server is not None:
             one_owner_at_a_time(scene.server, scene.location)

@@ -18,20 +18,18 @@ from infercanary.store.store import check, open_store
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-@pytest.mark.parametrize("prefix", ["", "sqlite://"])
-def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
-    with closing(open_store(f"{prefix}{tmp_path / 'judge.sqlite'}")) as store:
-        assert store.fleet is None and store.size_bytes
+def test_a_path_is_a_file_of_sqlite(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "judge.sqlite")) as store:
+        assert store.fleet is None
     assert [file.name for file in tmp_path.iterdir()] == ["judge.sqlite"]
 
 
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        ("nosuch://host/db", "begin a URL with postgresql:// or sqlite://"),
-        ("host=db dbname=x", "begin a URL with postgresql:// or sqlite://"),
+        ("nosuch://host/db", "begin a URL with postgresql://"),
+        ("host=db dbname=x", "begin a URL with postgresql://"),
         ("postgresql:db", "begin a URL with postgresql://"),
-        ("sqlite://", "is no name of a file"),
         ("with\0nul", "is no name of a file; begin a URL with postgresql://"),
         ("{folder}", "is a folder or a device; name a file"),
         ("/dev/null", "is a folder or a device"),

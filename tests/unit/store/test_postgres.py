@@ -14,7 +14,7 @@ from sqlalchemy import text
 from stores import starts_of
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store.base import LeaseLost, StoreAway, StoredFinding, StoreError
+from infercanary.store.base import LeaseLost, StoreAway, StoreError
 from infercanary.store.fleet import Fleet
 from infercanary.store.location import Location
 from infercanary.store.postgres import PostgresDatabase
@@ -130,7 +130,7 @@ def test_a_call_that_takes_too_long_is_given_up(url: str) -> None:
         with pytest.raises(StoreAway, match=r"no answer for 0\.3 s"), store.session.work() as connection:
             connection.execute(text("SELECT pg_sleep(30)"))
         assert store.take(start(), runs(1, 3)) == 2, "by another connection"
-        with pytest.raises(StoreAway), store.transaction():
+        with pytest.raises(StoreAway), store.session.transaction():
             take_and_wait(store)
         assert [len(samples) for _, samples in store.generations(SEARCH, "c")] == [2], "the rest was not kept"
 
@@ -153,7 +153,7 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
     with closing(open_store(url)) as store:
         store.take(start(), runs(1, 3))
         if within:
-            with pytest.raises(StoreAway), store.transaction():
+            with pytest.raises(StoreAway), store.session.transaction():
                 breaks_and_goes_on()
         else:
             breaks()
@@ -208,10 +208,10 @@ def test_one_that_slept_writes_nothing(
         assert SEARCH not in slept.held
     assert has_same_name or slept.renew({SEARCH}) == set()
     assert stores[1].history(SEARCH, "c", "verdict") == []
-    assert reader.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"after")]
+    assert reader.findings([SEARCH]) == [(SEARCH, "c", b"after")]
     assert reader.findings([SEARCH]) == [], "it did not change since"
     awake.put_finding(SEARCH, "c", T, b"again", b"")
-    assert reader.findings([SEARCH, RANK]) == [StoredFinding(SEARCH, "c", b"again")]
+    assert reader.findings([SEARCH, RANK]) == [(SEARCH, "c", b"again")]
 
 
 def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres: Postgres) -> None:
@@ -249,7 +249,7 @@ def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
     stores[1].canaries()
     held: list[set[ServiceKey]] = []
     waiting = threading.Thread(target=lambda: held.append(second.hold({SEARCH})))
-    with stores[0].transaction():
+    with stores[0].session.transaction():
         assert first.hold({SEARCH}) == {SEARCH}
         waiting.start()
         while (
@@ -271,7 +271,7 @@ def test_the_lease_of_another_is_not_waited_for(stores: list[Store], fleets: lis
 def test_a_lease_is_renewed_while_the_store_is_busy(stores: list[Store], fleets: list[Fleet]) -> None:
     first, second, _ = fleets
     first.hold({SEARCH, RANK})
-    with stores[0].transaction():
+    with stores[0].session.transaction():
         stores[0].take(start(), runs(1, 3))
         assert first.renew({SEARCH, RANK}) == {SEARCH, RANK}
         assert second.renew({SEARCH}) == set(), "renewing takes none"
@@ -295,11 +295,11 @@ def test_what_all_services_teach_is_read_by_any(fleets: list[Fleet]) -> None:
     first.put_finding(SEARCH, "d", T, b"f", b"")
     second.put_finding(RANK, "c", T, b"f", b"another")
     assert sorted(reader.taught()) == [
-        StoredFinding(SEARCH, "c", b"lesson"),
-        StoredFinding(RANK, "c", b"another"),
+        (SEARCH, "c", b"lesson"),
+        (RANK, "c", b"another"),
     ]
     first.put_finding(SEARCH, "c", T, b"f", b"")  # its restarts are no longer kept
-    assert reader.taught() == [StoredFinding(RANK, "c", b"another")]
+    assert reader.taught() == [(RANK, "c", b"another")]
 
 
 def test_findings_that_could_not_be_read_are_read_at_the_next_call(
@@ -337,7 +337,7 @@ def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(
 
     writer.take(start(), runs(10, 20))
     assert seen() == ({"c"}, 10)
-    with writer.transaction():  # begins first, and commits last
+    with writer.session.transaction():  # begins first, and commits last
         writer.take(start("z"), runs(0, 5))
         other.take(start("b"), runs(20, 25))
         assert seen() == ({"c"}, 15)
@@ -386,10 +386,11 @@ def test_what_belongs_to_nothing_any_more_goes(
         fleets[0].put_finding(SEARCH, canary, T, b"f", b"")
         stores[0].save(SEARCH, canary, "verdict", T, b"v")
     postgres.sql("UPDATE start SET seen = 0", url)
-    with closing(open_store(url, Retention(images=2), holder=fleets[0].holder)) as keeper:
+    with closing(open_store(url, Retention(images=2))) as keeper:
         assert keeper.fleet is not None
+        keeper.fleet.holder = fleets[0].holder
         keeper.fleet.hold({SEARCH})
         keeper.thin(T)
         assert [g.container for g in starts_of(keeper, SEARCH)] == ["pod-2", "pod-3"]
         assert [len(keeper.history(SEARCH, canary, "verdict")) for canary in ("old", "c")] == [0, 1]
-        assert keeper.fleet.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"f")]
+        assert keeper.fleet.findings([SEARCH]) == [(SEARCH, "c", b"f")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
@@ -40,7 +39,7 @@ from infercanary.exporter.judging.queue import StartReport
 from infercanary.judge.model import Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
-from infercanary.store.base import Document, LastRun, StoreError
+from infercanary.store.base import Document, LastRun
 from infercanary.store.records import MAX_BYTES, decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, expired
 from infercanary.store.store import Store, open_store
@@ -81,7 +80,7 @@ def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
         assert store.start_of(SEARCH, "search-1", "other") is None
         assert store.canaries() == [(SEARCH, "bert"), (SEARCH, "resnet18")]
         assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): 1}
-        assert count(store) == 3 and (store.size_bytes or store.fleet)
+        assert count(store) == 3 and (store.session.size_bytes or store.fleet)
         assert store.take(given, [failed, whole, other]) == 0
 
 
@@ -189,7 +188,7 @@ def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store:
         "other": [(f"other-{n}", 2, 3e5 + n) for n in range(80)],
         "live": [(f"live-{n}", 8, 3e5) for n in range(80)],
     }
-    with store.transaction():
+    with store.session.transaction():
         store.take(
             generation(container="main", image_id="old"),
             [sample(n, started_at=T + 3e4 * n) for n in range(11)],
@@ -207,7 +206,7 @@ def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(store:
 
 
 def test_a_judgement_reads_few_starts_however_often_containers_restart(store: Store) -> None:
-    with store.transaction():
+    with store.session.transaction():
         for number in range(40):
             for container in ("a", "b", "c"):
                 at = T + 1_000 * number
@@ -324,7 +323,7 @@ def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
             assert store.take(generation(), runs) == max(0, end - reached)
             reached = max(reached, end)
         elif action == "abort":
-            with suppress(Interrupted), store.transaction():
+            with suppress(Interrupted), store.session.transaction():
                 store.take(generation("other"), [])
                 store.take(generation(), runs)
                 raise Interrupted
@@ -435,9 +434,8 @@ def test_weeks_of_one_image(in_memory: Opens) -> None:
             assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
 
 
-def test_the_runs_of_all_looks_are_kept_also_where_the_user_has_later_ones(store: Store) -> None:
-    latest = 4 * LIVE.decide.looks[-1]
-    store.keep_for(LIVE.but(looks=(6, latest)))
+def test_the_runs_of_all_looks_are_kept(store: Store) -> None:
+    latest = LIVE.decide.looks[-1]
     simulate(store, range(10_000))
     assert kept(store)[:latest] == samples(latest)
 
@@ -798,7 +796,6 @@ def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opens) -> None:
         store.take(start, [msgspec.structs.replace(one, canary=canary) for one in samples(1, 5)])
         store.save(SEARCH, canary, "state", now, b"{}")
         for _ in range(3):
-            store._swept_at = -math.inf  # PostgreSQL's clock does not jump
             store.thin(now := now + DAY)
     left = {canary for _, canary in store.canaries()}
     assert 1 < len(left) <= SMALL.starts
@@ -810,11 +807,11 @@ def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opens) -> None:
 
 
 def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
-    with store.transaction():
+    with store.session.transaction():
         for number in range(5):
             assert store.take(generation(container=f"c-{number}"), samples(1, 4)) == 3
     assert count(store) == 15
-    with suppress(Interrupted), store.transaction():
+    with suppress(Interrupted), store.session.transaction():
         store.take(generation(container="c-0"), samples(1, 8))
         store.take(generation(container="new"), samples(1, 8))
         store.save(SEARCH, "resnet18", "state", T, b"")
@@ -824,13 +821,6 @@ def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
     assert store.take(generation(container="c-0"), samples(1, 8)) == 4
     assert store.take(generation(container="new"), samples(1, 8)) == 7
     check_counts(store)
-
-
-def test_closed(store: Store) -> None:
-    store.close()
-    store.close()
-    with pytest.raises(StoreError, match="closed"):
-        store.take(generation(), [])
 
 
 # One name in two namespaces --------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
     reports = sorted(reports, key=lambda report: (report.generation.key, report.generation.container))
     try:
         if reports:
-            with store.transaction():
+            with store.session.transaction():
                 for report in reports:
                     _take_one(store, report, taken)
     except StoreAway:

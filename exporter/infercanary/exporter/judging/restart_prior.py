@@ -79,7 +79,9 @@ class RestartPrior:
         taught = self._taught
         if store.fleet is not None:  # each exporter judges a part of the services
             self._kept = None
-            taught = {(one.service, one.canary): _lessons.decode(one.body) for one in store.fleet.taught()}
+            taught = {
+                (service, canary): _lessons.decode(body) for service, canary, body in store.fleet.taught()
+            }
         services: dict[ServiceKey, list[Restarts]] = {}
         for (service, _), restarts in taught.items():
             services.setdefault(service, []).append(restarts)

@@ -53,10 +53,9 @@ from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import taught_by
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.upgrade import live_starts, select
+from infercanary.judge.upgrade import select
 from infercanary.pages.sentence import measure_words
 from infercanary.store.base import LeaseLost, StoreError
-from infercanary.store.reading import StartSummary, to_judge
 from infercanary.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ class Judging:
 
     def families(self) -> list[Family]:
         """Metrics of the store and of the judge's own work, without labels of a container."""
-        set_aside_at = self._store.set_aside_at if self._store is not None else None
+        set_aside_at = self._store.database.set_aside_at if self._store is not None else None
         return [
             store_metrics.STORE_UP.family(float(self.up)),
             store_metrics.STORE_ERRORS.family(float(self._counts["errors"])),
@@ -212,7 +211,7 @@ class Judging:
                     self._due.update(dict.fromkeys(ran))
                     self._act(store)
                     self._thin(store)
-                self._bytes = store.size_bytes
+                self._bytes = store.session.size_bytes
             else:  # many small batches cost a shared store more than few large ones
                 self._act(store)
         except StoreError as error:
@@ -234,7 +233,6 @@ class Judging:
     def _opened(self) -> Store:
         if self._store is None:
             self._store = open_store(self._location)
-            self._store.keep_for(self._policy)
         return self._store
 
     def _exchange(self, store: Store) -> set[Canary]:
@@ -262,11 +260,11 @@ class Judging:
         for service in self.findings.keys() - followed:
             del self.findings[service]
         unreadable = []
-        for stored in fleet.findings(followed):
-            if (finding := decode(stored.body)) is not None:
-                self._keep(stored.service, stored.canary, finding)
+        for service, canary, body in fleet.findings(followed):
+            if (finding := decode(body)) is not None:
+                self._keep(service, canary, finding)
             else:
-                unreadable.append(f"{stored.service} {stored.canary}")
+                unreadable.append(f"{service} {canary}")
         if unreadable:
             log.warning("findings of another version are dropped; their canaries are judged anew",
                         canaries=len(unreadable), first=unreadable[0])  # fmt: skip
@@ -297,7 +295,6 @@ class Judging:
         if self._wanted_policy == self._policy:
             return set()
         self._policy = self._wanted_policy
-        store.keep_for(self._policy)
         self._seen.clear()
         self.findings = {
             service: {name: msgspec.structs.replace(each, trials={}) for name, each in findings.items()}
@@ -375,7 +372,6 @@ class Judging:
         if store.fleet is not None:  # others may have stored more meanwhile
             view = view._replace(taken=store.taken(service, canary))
         self._seen[service, canary] = seen_now(starts, view)
-        starts = _judged_starts(starts, self._policy)
         siblings = self._siblings.of(service, (start.generation.host for start in starts), store)
         upgrade = select(starts).upgrade
         policy = self._policy.but(**self._prior.at(store, upgrade.at if upgrade else None).changes)
@@ -457,18 +453,3 @@ class Judging:
                 del self.findings[service]
             elif len(kept) < len(findings):
                 self.findings[service] = kept
-
-
-def _judged_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
-    """Leave out starts that no judgement needs, as the store does, by runs that count, and ends."""
-    live = {start.generation.container for start in live_starts(starts)}
-    seen = [
-        StartSummary(
-            start.generation.container,
-            start.identity,
-            len(start.samples) < policy.pool.fewest_new_runs,
-            start.generation.container in live,
-        )
-        for start in starts
-    ]
-    return [starts[place] for place in to_judge(seen)]
