@@ -62,7 +62,7 @@ class Attribution:
         if upgrade is None:
             return Causes()
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
-        if look is None:
+        if look is None or finding.state == "equivalent":
             return known
         # Siblings tell nothing of runs without their CPU wait, since the wait of siblings is not subtracted.
         beside = [] if finding.unwaited else beside

@@ -36,9 +36,12 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
         near: dict[str, str] = {}
         for place in range(len(found))[::order]:
             start = found[place]
-            image = start.generation.image_key if component == MODEL else ""
-            near[image] = start.reported(component) or near.get(image, "")
-            found[place] = _with(start, component, near[image])
+            image, known = ("", start.settings)
+            if component == MODEL:
+                image, known = start.generation.image_key, start.model
+            near[image] = known or near.get(image, "")
+            if near[image] != known:
+                found[place] = _with(start, component, near[image])
     return _of_one_drawing(found)
 
 
@@ -136,7 +139,7 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
             first = next((one for one in known if one.model == start.model or _is_alike(one, start)), start)
             if first is start and len(known) < most:
                 known.append(start)
-        found.append(_with(start, MODEL, first.model))
+        found.append(start if first.model == start.model else _with(start, MODEL, first.model))
     return found
 
 
@@ -147,7 +150,5 @@ def _is_alike(a: Start, b: Start) -> bool:
 
 
 def _with(start: Start, component: str, value: str) -> Start:
-    if value == start.reported(component):
-        return start
     name = of_canary(component, start.canary_name)
     return start.reporting(environment={**start.generation.environment, name: value})

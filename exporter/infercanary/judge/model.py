@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -195,8 +195,11 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Median of each name's values, over the mappings that have the name."""
-    names = dict.fromkeys(name for values in each for name in values)
-    return {name: median(values[name] for values in each if name in values) for name in names}
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for mapping in each:
+        for name, value in mapping.items():
+            values[name].append(value)
+    return {name: median(several) for name, several in values.items()}
 
 
 def _digest(components: dict[str, str]) -> str:
@@ -247,26 +250,15 @@ class Start:
         """The name of the canary; empty where there is no run."""
         return self.last_run.canary if self.last_run else ""
 
-    def reported(self, component: str) -> str:
-        """A digest of the canary's.
-
-        Args:
-            component: ``MODEL`` or ``SETTINGS``.
-
-        Returns:
-            Empty where that is not known.
-        """
-        return self.generation.environment.get(of_canary(component, self.canary_name), "")
-
     @cached_property
     def model(self) -> str:
         """What identifies the model of the canary; empty where that is not known."""
-        return self.reported(MODEL)
+        return self.generation.environment.get(of_canary(MODEL, self.canary_name), "")
 
     @cached_property
     def settings(self) -> str:
         """The digest of the canary's settings; empty where that is not known."""
-        return self.reported(SETTINGS)
+        return self.generation.environment.get(of_canary(SETTINGS, self.canary_name), "")
 
     @cached_property
     def identity(self) -> str:
@@ -307,11 +299,11 @@ class Start:
         """When each run began, in Unix seconds."""
         return np.array([s.started_at for s in self.samples])
 
-    @property
+    @cached_property
     def pace(self) -> float:
         """Seconds between its last 12 runs, on average: after the burst of a start, runs are further apart."""
-        gaps = np.diff(self.times[-12:])
-        return float(gaps.mean()) if gaps.size else 0.0
+        last = self.samples[-12:]
+        return (last[-1].started_at - last[0].started_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
     def reporting(self, **facts: Any) -> Start:
         """Return the start with other facts in its generation."""
