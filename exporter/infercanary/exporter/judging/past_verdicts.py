@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 
 import msgspec
@@ -81,49 +82,31 @@ def record(
         known[past.upgraded_at, past.measure] = past
         store.save(service, canary, _KIND, now, msgspec.json.encode(past))
 
-    def verdict(result: Result, state: State, words: str, measure: str = "") -> PastVerdict:
-        return PastVerdict(
-            answered_at=now,
-            upgraded_at=result.upgraded_at or 0.0,
-            state=state,
-            sentence=words,
-            baseline_image=result.baseline_image,
-            candidate_image=result.candidate_image,
-            measure=measure,
-        )
+    def keep_verdict(result: Result, state: State, words: str, measure: str = "") -> None:
+        before = known.get((result.upgraded_at or 0.0, measure))
+        is_new = before is None or before.state != state or before.rolled_back or result is not judgement
+        if result.upgraded_at is not None and state not in _OPEN and is_new:
+            past = PastVerdict(
+                answered_at=now,
+                upgraded_at=result.upgraded_at,
+                state=state,
+                sentence=words,
+                baseline_image=result.baseline_image,
+                candidate_image=result.candidate_image,
+                measure=measure,
+            )
+            keep(past)
 
-    if over is not None and over[0].upgraded_at is not None and over[0].state not in _OPEN:
-        keep(verdict(over[0], over[0].state, over[1]))
+    if over is not None:
+        keep_verdict(over[0], over[0].state, over[1])
     last = max(
-        (past for past in known.values() if not past.measure), key=lambda past: past.upgraded_at, default=None
+        (past for past in known.values() if not past.measure), key=attrgetter("upgraded_at"), default=None
     )
-    if (
-        last is not None
-        and judgement.rolled_back_image
-        and last.candidate_image == judgement.rolled_back_image
-        and last.upgraded_at != judgement.upgraded_at
-        and not last.rolled_back
-    ):
+    is_over = last is not None and last.candidate_image == judgement.rolled_back_image != ""
+    if last is not None and is_over and not last.rolled_back and last.upgraded_at != judgement.upgraded_at:
         keep(msgspec.structs.replace(last, answered_at=now, rolled_back=True))
-    if judgement.upgraded_at is not None:
-        new = {"": (judgement.state, sentence)} | {
-            name: (found.state, measure_words(name, found))
-            for name, found in measures.items()
-            if found.state in CHANGED or (judgement.upgraded_at, name) in known
-        }
-        for measure, (state, words) in new.items():
-            past_verdict = known.get((judgement.upgraded_at, measure))
-            is_new = past_verdict is None or past_verdict.state != state or past_verdict.rolled_back
-            if state not in _OPEN and is_new:
-                keep(verdict(judgement, state, words, measure))
+    keep_verdict(judgement, judgement.state, sentence)
+    for name, found in measures.items():
+        if found.state in CHANGED or (judgement.upgraded_at, name) in known:
+            keep_verdict(judgement, found.state, measure_words(name, found), name)
     return tuple(past for _, past in sorted(known.items())[-_SHOWN:])
-
-
-def changed_calls(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVerdict]) -> list[str]:
-    """Names of measures that are called a change now, and were not before, or the other way round."""
-
-    def called(verdicts: Mapping[str, MeasureVerdict]) -> dict[str, State]:
-        return {name: v.state for name, v in verdicts.items() if v.state in CHANGED}
-
-    old, new = called(before), called(after)
-    return [name for name in after if old.get(name) != new.get(name)]
