@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.text import printable
@@ -302,8 +303,8 @@ class Collector:
             if boot_id in probe.generations:
                 self.judging.submit(probe.generations[boot_id], raw)
             else:
-                c = probe.container
-                self.judging.submit_found(c.service_key, c.replica, probe.start_id(boot_id), raw)
+                found = replace(probe.generations[report.boot_id], boot_id=probe.start_id(boot_id))
+                self.judging.submit(found, raw, is_found=True)
         if probe.cursor:  # at the first poll, what is past was never the exporter's
             probe.runs_lost += report.lost_runs
         probe.cursor = report.cursor

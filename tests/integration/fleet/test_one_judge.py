@@ -230,7 +230,7 @@ def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: E
     assert stores[2].fleet is not None
     stores[2].fleet.hold({PRIORS})  # it judges none of them
     for now in (0.0, LEARN_SECONDS):
-        learns[2].learn(stores[2], now, [])
+        learns[2].learn(stores[2], now, {})
     found = learned([*lessons.values()])
     assert found is not None
     for learning, store in zip(learns, stores, strict=True):

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
 
-from infercanary.exporter.judging.schedule import Boot, Due, SeenStart, ServiceState, due, seen_now
+from infercanary.exporter.judging.schedule import Due, SeenStart, ServiceState, due, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 
 
-def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE, new: Collection[Boot] = (NEW,)) -> Due:
+def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE) -> Due:
     """What is to be judged of a canary whose new start has so many runs now."""
     seen = {OLD: SeenStart(200, 200, True)} | ({NEW: was} if was else {})
-    return due(seen, {OLD: 200, NEW: runs}, new, policy)
+    return due(seen, {OLD: 200, NEW: runs}, policy)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +38,6 @@ def test_what_is_judged_by_the_runs_of_the_new_start(was: int | None, runs: int,
 def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
     was = SeenStart(7, 2, False)
     assert [extent(runs, was) for runs in (9, 10)] == ["", "upgrade"]
-
-
-@pytest.mark.parametrize(
-    ("was", "runs", "expected"), [(3, 23, ""), (23, 24, "upgrade"), (24, 96, ""), (100, 192, "all")]
-)
-def test_a_start_of_the_old_image_beside_a_new_one_is_looked_at_as_a_restart(
-    was: int, runs: int, expected: Due
-) -> None:
-    assert extent(runs, SeenStart(was, was, False), new=(OLD,)) == expected
 
 
 def test_a_start_that_was_thought_to_have_stopped_waits_for_no_look() -> None:

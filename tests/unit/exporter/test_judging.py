@@ -113,21 +113,6 @@ def test_two_namespaces_share_no_history_and_no_verdict(judging: Judging) -> Non
     assert states == {"prod/s": "no_baseline", "test/s": "regressed"}
 
 
-def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
-    judging.submit(generation(), runs(192))
-    judging.submit(generation("b2", "sha256:2"), runs(192, seconds=0.026))
-    judging.turn()
-    before = judging.findings[S]
-    judging.reconfigure(LIVE.but(smallest_effect=0.5))
-    assert judging.findings[S] is before
-    judging.turn()
-    after = judging.findings[S]
-    assert (before["c"].result.state, after["c"].result.state) == ("regressed", "equivalent")
-    assert "equivalent" in after["c"].sentence
-    judging.turn()
-    assert judging.findings[S] is after, "once"
-
-
 def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
     families = [
         COLD.family({("c", "load"): 2.5, ("c", "warm_up"): 1.0, ("c", "first_run"): 0.0}),
@@ -214,7 +199,10 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
     [last] = [answer for answer in after["c"].answers if answer.measure]
     assert (last.measure, last.state) == (HOST_MEMORY, "regressed")
     assert last.sentence.startswith("host memory regressed +30.0 % [+")
-    judging.reconfigure(LIVE.but(smallest_effect=0.5))
+    assert judging._store is not None
+    judging._store.close()
+    judging = Judging(store, LIVE.but(smallest_effect=0.5))
+    judging.submit(generation("new", "sha256:2"), measured(1, 25, memory=1.3 * 2.0**29))
     judging.turn()
     assert judging.findings[S]["c"].measures[HOST_MEMORY].state == "equivalent"
     answers = {answer.measure: answer.state for answer in judging.findings[S]["c"].answers}

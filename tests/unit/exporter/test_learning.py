@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infercanary.exporter.judging.findings import Finding, Findings
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
 from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.judge.result import Result
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
 
 HOUR = LEARN_SECONDS
 
 
-def taught(sd: float, services: int = 10) -> list[tuple[ServiceKey, Restarts]]:
-    return [
-        (ServiceKey("", f"s{number}"), Restarts(sd * (0.8 + 0.04 * number), 5.0))
-        for number in range(services)
-    ]
+def taught(sd: float, services: int = 10) -> dict[ServiceKey, Findings]:
+    """Findings on canaries of so many services, each of which has a restart SD of its own."""
+    return {
+        ServiceKey("", f"s{number}"): {"c": finding(sd * (0.8 + 0.04 * number))} for number in range(services)
+    }
+
+
+def finding(sd: float) -> Finding:
+    return Finding(result=Result(state="no_baseline"), sentence="", taught=Restarts(sd, 5.0))
 
 
 def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
@@ -38,8 +44,8 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     again, store = RestartPrior(), open_store(tmp_path / "judge.sqlite")
     assert again.at(store, 2 * HOUR) == first
     assert again.at(store, 9 * HOUR).number == 2
-    again.learn(store, 9 * HOUR, [])
-    again.learn(store, 11 * HOUR, [])
+    again.learn(store, 9 * HOUR, {})
+    again.learn(store, 11 * HOUR, {})
     assert again.at(store, None).number == 2, "nobody has taught it anything yet"
     store.close()
 
@@ -47,7 +53,9 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
 def test_too_few_services_leave_the_policys_own() -> None:
     store = open_store(None)
     learning = RestartPrior()
-    lessons = [*taught(0.02, services=7), (ServiceKey("", "s0"), Restarts(0.02, 5.0))]
+    two = {"c": finding(0.02), "other": finding(0.02)}
+    untaught = Finding(result=Result(state="no_baseline"), sentence="")
+    lessons = taught(0.02, services=7) | {ServiceKey("", "s0"): two, ServiceKey("", "s7"): {"c": untaught}}
     for hour in range(4):
         learning.learn(store, hour * HOUR, lessons)
     assert learning.at(store, None).number == 0, "canaries of one service are one service"

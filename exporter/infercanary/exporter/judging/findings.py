@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -10,7 +11,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from infercanary.contract.measures import SPREAD
-from infercanary.exporter.judging.past_verdicts import PastVerdict
 from infercanary.exporter.judging.schedule import Boot, Due
 from infercanary.judge import drift
 from infercanary.judge.align import grouped
@@ -20,13 +20,28 @@ from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.restarts import restarts_before, taught_by
-from infercanary.judge.result import Result
+from infercanary.judge.result import Result, State
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
+
+
+class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The last verdict on one upgrade. Times are Unix seconds."""
+
+    answered_at: float
+    upgraded_at: float
+    state: State
+    sentence: str
+    baseline_image: str
+    candidate_image: str
+    measure: str = ""
+    """Name of the measure; "" is the latency."""
+    rolled_back: bool = False
+    """True if all containers of the new image are gone, and others of the service go on."""
 
 
 class Sides(NamedTuple):
@@ -135,13 +150,11 @@ def _drifts(
 def _sides(starts: Sequence[Start]) -> Sides:
     """Sides of a canary. A start that made no run for long is among them: it may be busy."""
     newest = {start.generation.container: start for start in starts}
-    running = {start.boot: start.identity for start in newest.values() if not start.generation.ended_at}
+    running = [start for start in newest.values() if not start.generation.ended_at]
     upgrade = select(starts).upgrade
-    if upgrade is None:
-        return Sides(others=frozenset(running))
-    new, old = upgrade.after[-1].identity, upgrade.before[-1].identity
-    return Sides(
-        frozenset(boot for boot, identity in running.items() if identity == new),
-        frozenset(boot for boot, identity in running.items() if identity == old),
-        frozenset(boot for boot, identity in running.items() if identity not in (new, old)),
-    )
+    new, old = (upgrade.after[-1].identity, upgrade.before[-1].identity) if upgrade else ("", "")
+    boots = {
+        identity: frozenset(start.boot for start in starts)
+        for identity, starts in grouped(running, attrgetter("identity")).items()
+    }
+    return Sides(boots.pop(new, frozenset()), boots.pop(old, frozenset()), frozenset(chain(*boots.values())))

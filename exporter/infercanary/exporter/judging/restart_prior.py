@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from statistics import median
 
 import msgspec
 import structlog
 
+from infercanary.exporter.judging.documents import read
+from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.ownership import PRIORS
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import Prior, learned
@@ -22,8 +24,6 @@ LEARN_SECONDS = 3600.0
 """Least time between two priors, and from the start of an exporter to the first: then all services were judged."""
 
 _KIND = "restart_prior"
-_decoder = msgspec.json.Decoder(Prior)
-_lessons = msgspec.json.Decoder(Restarts)
 _KNOWN_SECONDS = 1800.0  # after which all that share a store have read a prior
 
 
@@ -50,25 +50,29 @@ class RestartPrior:
         before = [prior for since, prior in self._read(store) if time is None or since <= time]
         return before[-1] if before else Prior()
 
-    def learn(self, store: Store, now: float, taught: Iterable[tuple[ServiceKey, Restarts]]) -> None:
-        """Learn a prior if it is time (``now`` is a Unix time), and keep it where it differs from the last one.
+    def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
+        """Learn a prior if it is time, and keep it where it differs from the last one.
 
         Args:
-            store: Keeps the priors.
+            store: Keeps the priors; of a shared one, what all exporters found is read.
             now: A Unix time.
-            taught: Restart variances of services, one a canary; of a shared store, its own are read.
+            findings: By service.
         """
         self._learned_at = min(self._learned_at, now)
         if now - self._learned_at < LEARN_SECONDS:
             return
         self._learned_at = since = now
+        services: defaultdict[ServiceKey, list[Restarts]] = defaultdict(list)
         if store.fleet is not None:  # each exporter judges a part of the services
             self.read_again()
-            taught = [(stored.service, _lessons.decode(stored.body)) for stored in store.fleet.taught()]
             since += _KNOWN_SECONDS
-        services: defaultdict[ServiceKey, list[Restarts]] = defaultdict(list)
-        for service, restarts in taught:
-            services[service].append(restarts)
+            for stored in store.fleet.taught():
+                services[stored.service].append(msgspec.json.decode(stored.body, type=Restarts))
+        else:
+            for service, found in findings.items():
+                for finding in found.values():
+                    if finding.taught is not None:
+                        services[service].append(finding.taught)
         # One for each service: its canaries share the starts.
         prior = learned([Restarts(*map(median, zip(*each, strict=True))) for each in services.values()])
         kept = self._read(store)
@@ -81,10 +85,5 @@ class RestartPrior:
 
     def _read(self, store: Store) -> list[tuple[float, Prior]]:
         if self._kept is None:
-            self._kept = []
-            for document in store.history(PRIORS, "", _KIND):
-                try:
-                    self._kept.append((document.at, _decoder.decode(document.body)))
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    log.warning("a prior cannot be read", error=str(error))
+            self._kept = read(store, PRIORS, "", _KIND, Prior)
         return self._kept

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from infercanary.judge.model import Generation, Start
+from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import live_starts
 
@@ -22,8 +22,6 @@ REMOVED_SECONDS = 7200.0
 CANARIES = 64
 """Of a service: names that change each time must not fill the memory with verdicts."""
 _BLOCKS = 10  # of a start between two looks at the drift
-_RESTART_LOOKS = (24, 192)
-"""Looks at a start of the old image beside a new one: it is one more restart, or more of one."""
 
 
 class SeenStart(NamedTuple):
@@ -37,15 +35,12 @@ class SeenStart(NamedTuple):
     """True if its runs had ended."""
 
 
-def due(
-    seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], new: Collection[Boot], policy: Policy
-) -> Due:
+def due(seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Policy) -> Due:
     """What is to be judged of a canary.
 
     Args:
         seen: Its starts when it was judged last.
         taken: Runs of each start in the store now. All those since the last judgement are assumed to count.
-        new: Starts of the image that the last verdict is about; none without an upgrade.
         policy: The looks.
     """
     has_look = has_block = False
@@ -56,7 +51,7 @@ def due(
         if was is None or (was.had_stopped and count > was.taken):
             return "all"
         counted = was.counted + count - was.taken
-        looks = _RESTART_LOOKS if new and boot not in new else policy.decide.looks
+        looks = policy.decide.looks
         has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
         has_block |= was.counted // every < counted // every
     return "all" if has_block else "upgrade" if has_look else ""
@@ -106,12 +101,12 @@ class ServiceState:
                 self.canaries.setdefault(name, CanaryState()).ran_at = time.monotonic()
         return [name for name in canaries if name in self.canaries]
 
-    def forget(self, stored: Collection[str]) -> None:
+    def forget(self, service: ServiceKey, stored: Collection[tuple[ServiceKey, str]]) -> None:
         """Forget ended starts, canaries that are not ``stored``, and canaries that were removed from the service."""
         self.newest = {name: start for name, start in self.newest.items() if not start.ended_at}
         last = max((canary.ran_at for canary in self.canaries.values()), default=0.0)
         self.canaries = {
             name: canary
             for name, canary in self.canaries.items()
-            if name in stored and last - canary.ran_at <= REMOVED_SECONDS
+            if (service, name) in stored and last - canary.ran_at <= REMOVED_SECONDS
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
@@ -139,12 +138,9 @@ def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
     Returns:
         One for each service, by name. Those that run come first.
     """
-    services: defaultdict[ServiceKey, list[LastRun]] = defaultdict(list)
-    for run in runs:
-        services[run.service].append(run._replace(at=min(run.at, now)))
-    found = []
-    for each in services.values():
-        recent = max(run.at for run in each) - _RECENT_SECONDS
-        found.append(min(run for run in each if run.at >= recent))
-    recent = max((run.at for run in found), default=0.0) - _RECENT_SECONDS
-    return sorted(found, key=lambda run: (run.at < recent, run.service))
+    runs = [run._replace(at=min(run.at, now)) for run in runs]
+    recent = max((run.at for run in runs), default=0.0) - _RECENT_SECONDS
+    first: dict[ServiceKey, LastRun] = {}
+    for run in sorted(runs, key=lambda run: (run.at < recent, run)):
+        first.setdefault(run.service, run)
+    return [*first.values()]

@@ -40,9 +40,7 @@ from infercanary.exporter.watch import WATCH
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import live_starts, select
-from infercanary.pages.sentence import measure_words
 from infercanary.store.base import LeaseLost, StoreError
 from infercanary.store.reading import StartSummary, to_judge
 from infercanary.store.store import Store, is_shared, open_store
@@ -84,7 +82,7 @@ class Judging:
         """True if the store took what it was last given."""
         self._host = host
         self._location = location
-        self._policy = self._wanted_policy = policy
+        self._policy = policy
         self._queue = ReportQueue(queue_bytes)
         self._read_bytes = read_bytes
         self._siblings = Siblings(read_bytes)
@@ -114,31 +112,16 @@ class Judging:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def reconfigure(self, policy: Policy) -> None:
-        """Judge by ``policy`` from the next turn on; all canaries are judged again."""
-        self._wanted_policy = policy
-
-    def submit(self, generation: Generation, runs: Sequence[Run]) -> None:
-        """Hand over a start, and its new runs."""
-        self._queue.put(StartReport(msgspec.structs.replace(generation, host=self._host), runs))
-
-    def submit_found(self, service: ServiceKey, container: str, boot_id: str, runs: Sequence[Run]) -> None:
-        """Hand over runs of an earlier start that this exporter did not see: taken if the store knows the start.
+    def submit(self, generation: Generation, runs: Sequence[Run], *, is_found: bool = False) -> None:
+        """Hand over a start, and its new runs.
 
         Args:
-            service: Its key.
-            container: The stable name.
-            boot_id: Name of the start for the judge (:meth:`PolledProbe.start_id`).
+            generation: The start.
             runs: In order, each once.
+            is_found: True for a start that this exporter did not see: its runs are taken if the store knows the start.
         """
-        start = Generation(
-            namespace=service.namespace,
-            service=service.name,
-            container=container,
-            boot_id=boot_id,
-            started_at=0.0,
-        )
-        self._queue.put(StartReport(start, runs, is_found=True))
+        generation = msgspec.structs.replace(generation, host=self._host)
+        self._queue.put(StartReport(generation, runs, is_found))
 
     def families(self) -> list[Family]:
         """Metrics of the store and of the judge's own work, without labels of a container."""
@@ -184,7 +167,6 @@ class Judging:
                 self.up, self._complaint = True, ""
                 self._bytes = store.size_bytes
             if not self._stopping.is_set():
-                self._apply_policy(store)
                 self._act(store)
                 self._thin(store)
         except StoreError as error:
@@ -253,19 +235,6 @@ class Judging:
                 self._services[service].note(start)
             self._services[service].newest = newest
 
-    def _apply_policy(self, store: Store) -> None:
-        """Judge by the policy that is wanted."""
-        if self._policy == self._wanted_policy:
-            return
-        self._policy = self._wanted_policy
-        store.keep_for(self._policy)
-        for service, findings in [*self.findings.items()]:
-            self.findings[service] = {
-                name: msgspec.structs.replace(finding, trials={}) for name, finding in findings.items()
-            }
-            self._services[service].judge_anew()
-            self._ran(service, findings)
-
     def _act(self, store: Store) -> None:
         """Judge what is due, as far as a turn goes; the rest is first in the next."""
         end = time.thread_time() + _TURN_SECONDS
@@ -297,7 +266,7 @@ class Judging:
     def _judge(self, store: Store, service: ServiceKey, canary: str, state: CanaryState) -> None:
         before = self.findings.get(service, NOTHING).get(canary)
         taken = store.taken(service, canary)
-        extent = due(state.seen, taken, before.sides.new if before is not None else (), self._policy)
+        extent = due(state.seen, taken, self._policy)
         if not extent:
             return
         read = store.generations(service, canary, most_bytes=self._read_bytes)
@@ -308,31 +277,11 @@ class Judging:
         upgrade = select(starts).upgrade
         policy = self._policy.but(**self._prior.at(store, upgrade.at if upgrade else None).changes)
         after = judge_canary(canary, before, starts, siblings, policy, extent)
-        after = self._recorded(store, service, canary, before, after)
+        after = record(store, service, canary, before, after)
         if store.fleet is not None:
             lesson = b"" if after.taught is None else msgspec.json.encode(after.taught)
             store.fleet.put_finding(service, canary, time.time(), encode(after), lesson)
         self._keep(service, canary, after)
-
-    def _recorded(
-        self, store: Store, service: ServiceKey, canary: str, before: Finding | None, after: Finding
-    ) -> Finding:
-        """Log verdicts that are new, and record them."""
-        last = (
-            before if before is not None and before.result.upgraded_at == after.result.upgraded_at else None
-        )
-        known = _calls(last) if last is not None else {}
-        new = [measure for measure, call in _calls(after).items() if call != known.get(measure, "")]
-        for measure in new:
-            words = measure_words(measure, after.measures[measure]) if measure else after.sentence
-            log.info("verdict", service=str(service), canary=canary, verdict=words)
-        if not new:
-            return after
-        over = (before.result, before.sentence) if before is not None and last is None else None
-        answers = record(
-            store, service, canary, after.result, after.sentence, time.time(), after.measures, over
-        )
-        return msgspec.structs.replace(after, answers=answers)
 
     def _keep(self, service: ServiceKey, canary: str, finding: Finding) -> None:
         self.findings[service] = {**self.findings.get(service, NOTHING), canary: finding}
@@ -344,13 +293,7 @@ class Judging:
             store.thin(time.time())
             self._forget(store)
             if store.fleet is None or PRIORS in self.ownership.held:
-                taught = [
-                    (service, finding.taught)
-                    for service, findings in self.findings.items()
-                    for finding in findings.values()
-                    if finding.taught is not None
-                ]
-                self._prior.learn(store, time.time(), taught)
+                self._prior.learn(store, time.time(), self.findings)
             else:
                 self._prior.read_again()
 
@@ -360,11 +303,9 @@ class Judging:
         Names may come and go for years, and a finding on a removed canary must not stay on dashboards for ever.
         """
         mine = None if store.fleet is None else self.ownership.held | self.watched | self.ownership.asked
-        stored: defaultdict[ServiceKey, set[str]] = defaultdict(set)
-        for service, canary in store.canaries(mine):
-            stored[service].add(canary)
+        stored = {*store.canaries(mine)}
         for service, state in [*self._services.items()]:
-            state.forget(stored[service])
+            state.forget(service, stored)
             findings = self.findings.get(service, NOTHING)
             if kept := {name: findings[name] for name in findings if name in state.canaries}:
                 self.findings[service] = kept
@@ -372,19 +313,6 @@ class Judging:
                 self.findings.pop(service, None)
             if not state.canaries:
                 del self._services[service]
-
-
-def _calls(finding: Finding) -> dict[str, str]:
-    """Measure ("" is the latency) → its verdict, which is logged when it changes; of other measures only changes.
-
-    Who reads the log at night must see that the host is blamed now, too.
-    """
-    result = finding.result
-    cause = result.causes.cause if result.state in CHANGED else ""
-    calls = {"": f"{result.state} {cause}"}
-    for measure, verdict in finding.measures.items():
-        calls[measure] = verdict.state if verdict.state in CHANGED else ""
-    return calls
 
 
 def _judged_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
