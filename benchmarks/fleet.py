@@ -213,7 +213,8 @@ def judged(server: int, location: str, services: int, rounds: int) -> Cost:
                     latencies=(0.02,) * 5,
                 )
                 judging.submit(start, [run])
-            judging._seen.clear()
+            for state in judging._services.values():
+                state.judge_anew()
             judging.turn()
             while judging._due:
                 judging.turn()

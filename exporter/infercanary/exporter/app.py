@@ -262,7 +262,6 @@ class Exporter:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
 
     def _reconfigure(self, config: ExporterConfig) -> None:
-        self.judging.reconfigure(config.judge.policy())
         self.collector.config = config
         self._follow()
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.text import printable
@@ -265,13 +266,9 @@ class Collector:
                 self._reader, prepared, body, probe.identity, probe.container.watched_since, self._reserved
             )
         now, spend = time.monotonic(), probe.account.spend
-        service, replica = probe.container.service_key, probe.container.replica
         spend("bytes", len(body), now)
         spend("cpu_seconds", answer.cpu_seconds, now)
         self._take_runs(probe, answer, now)
-        collected, left_out = self.judging.found(service, replica)
-        probe.runs_collected += collected
-        probe.runs_left_out += left_out
         probe.rejected += answer.rejected
         probe.reported_at = now
         self._take_families(probe, answer, now)
@@ -302,12 +299,12 @@ class Collector:
         for boot_id, several in starts.items():
             probe.take(boot_id, several)
             raw = [run for run, _ in several]
+            probe.runs_collected += len(several)
             if boot_id in probe.generations:
-                probe.runs_collected += len(several)
                 self.judging.submit(probe.generations[boot_id], raw)
             else:
-                c = probe.container
-                self.judging.submit_found(c.service_key, c.replica, probe.start_id(boot_id), raw)
+                found = replace(probe.generations[report.boot_id], boot_id=probe.start_id(boot_id))
+                self.judging.submit(found, raw, is_found=True)
         if probe.cursor:  # at the first poll, what is past was never the exporter's
             probe.runs_lost += report.lost_runs
         probe.cursor = report.cursor

@@ -81,12 +81,6 @@ RUNS_COLLECTED = Metric(
     "Runs that the exporter took from the probe, each once.",
     reading="It grows with `infercanary_runs_total`.",
 )
-RUNS_LEFT_OUT = Metric(
-    "infercanary_runs_left_out_total",
-    "counter",
-    "Runs of earlier starts that are not judged: no poll saw these starts, so their image is unknown.",
-    reading="It grows if the container started more than once while the exporter was away.",
-)
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",
     "counter",
@@ -110,7 +104,6 @@ METRICS = (
     REJECTED,
     EXCEEDED,
     RUNS_COLLECTED,
-    RUNS_LEFT_OUT,
     RUNS_LOST,
     SHARED,
     SHARED_GPU,
@@ -161,7 +154,7 @@ class PolledProbe:
         self._settled: frozenset[str] = frozenset()
         self._moving: dict[str, float] = {}  # name of a neighbour that came or left → since when
         # Runs and starts.
-        self.runs_collected = self.runs_left_out = self.runs_lost = 0
+        self.runs_collected = self.runs_lost = 0
         self.cursor = ""
         self.sequences: dict[str, int] = {}  # boot id → last run that was taken
         self.since = container.watched_since  # runs before this Unix time are of an earlier server
@@ -345,7 +338,6 @@ class PolledProbe:
             EXCEEDED.family(_counts(self.account.exceeded)),
             REJECTED.family(_counts(self.rejected)),
             RUNS_COLLECTED.family(float(self.runs_collected)),
-            RUNS_LEFT_OUT.family(float(self.runs_left_out)),
             RUNS_LOST.family(float(self.runs_lost)),
             # These come from its report, and so are missing while it is down.
             WAITING.family({(canary,): share for canary, share in self.waiting().items()} if self.up else {}),

@@ -27,7 +27,7 @@ RELOAD_OK = Metric(
 )
 METRICS = (RELOAD_OK,)
 
-_FIXED = ("listen", "store", "host", "docker", "kubernetes")  # settings that need a restart
+_FIXED = ("listen", "store", "host", "docker", "kubernetes", "judge")  # settings that need a restart
 _WATCH_SECONDS = _REST_SECONDS = 1.0
 
 

@@ -193,10 +193,7 @@ class ExporterProcess(Process):
 
     def has_collected(self, rings: Sequence[Mapping[str, Sequence[int]]]) -> bool:
         """Whether it took as many runs since it was started as the rings of its probes had."""
-        left_out = self.values("infercanary_runs_left_out_total")
-        collected = self.values("infercanary_runs_collected_total")
-        # A container may have been polled for the first time between these two.
-        counts = sorted((labels, count + left_out.get(labels, 0.0)) for labels, count in collected.items())
+        counts = sorted(self.values("infercanary_runs_collected_total").items())
         had = [sum(map(len, ring.values())) for ring in rings]
         return len(counts) == len(had) and all(
             count >= runs for (_, count), runs in zip(counts, had, strict=True)

@@ -90,36 +90,6 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
         assert '<li class="regressed">' in page and "image; torch 2.7.0 → 2.13.0" in page
 
 
-async def test_a_reload_of_the_judges_settings_judges_again(
-    exporter: Callable[..., Any],
-    good_probe: Any,
-    serve: Callable[..., Awaitable[str]],
-    eventually: Callable[..., Awaitable[Any]],
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "exporter.yaml"
-    probes = f"probes: [{{url: '{await serve(good_probe.app())}', service: resnet, container: a}}]"
-    rest = f"poll_seconds: 0.1\ndocker: {{enabled: false}}\n{probes}\n"
-    path.write_text(rest)
-    async with exporter(path=path) as up:
-        restart(good_probe, "old", "2.7.0", 0.020, 0)
-        await eventually(lambda: _at_least(up, "infercanary_stored_runs_total", 200), 15)
-        restart(good_probe, "new", "2.13.0", 0.026, 4)
-        await eventually(
-            lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", measure="latency"), 15
-        )
-        path.write_text(f"judge: {{smallest_effect: 0.5}}\n{rest}")
-        assert await up.post("/-/reload") == (200, "reloaded\n")
-        await eventually(
-            lambda: _at_least(up, "infercanary_verdict", 1, verdict="equivalent", measure="latency"), 15
-        )
-        [shown] = await up.labels("infercanary_verdict_info")
-        assert shown["sentence"].startswith(("equivalent +29", "equivalent +30", "equivalent +31"))
-        _, page = await up.get("/")
-        _, rest = shown["sentence"].split(" ", 1)
-        assert rest.partition(":")[0] in page, "the page has the same words"
-
-
 async def test_a_store_that_fails_costs_verdicts_and_nothing_else(
     exporter: Callable[..., Any],
     config: Callable[..., Any],

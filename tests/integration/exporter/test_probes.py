@@ -263,7 +263,7 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(
             for n in numbers
         ]
         await eventually(lambda: equals(run.value("infercanary_runs_left_out_total"), 4))
-        assert await run.value("infercanary_runs_collected_total") == 11
+        assert await run.value("infercanary_runs_collected_total") == 15
 
 
 async def equals(value: Awaitable[float | None], expected: float) -> bool:

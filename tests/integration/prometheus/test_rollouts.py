@@ -18,7 +18,7 @@ from aiohttp.web import RouteDef
 
 from infercanary.contract.report import Family
 from infercanary.exporter import api
-from infercanary.exporter.judging.families import UPGRADE, VERDICT
+from infercanary.exporter.judging.families import METRICS
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.polled import INFO
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
@@ -111,6 +111,10 @@ def served() -> list[RouteDef]:
 
 # PromQL -----------------------------------------------------------------------------------------------------------
 
+VERDICT, UPGRADE = (
+    next(metric for metric in METRICS if metric.name == f"infercanary_{name}")
+    for name in ("verdict", "upgrade_info")
+)
 V1, V2, V3 = (f"registry.example.com/search:v{number} (12345678901{number})" for number in (1, 2, 3))
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from infercanary.exporter.judging.past_verdicts import PastVerdict, record
+from infercanary.exporter.judging.findings import Finding, PastVerdict
+from infercanary.exporter.judging.past_verdicts import record
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.result import Result, State
 from infercanary.pages.sentence import sentence
@@ -16,8 +17,11 @@ from tests.results import upgraded
 S = ServiceKey("", "s")
 
 
-def remember(store: Store, canary: str, verdict: Result, now: float) -> tuple[PastVerdict, ...]:
-    return record(store, S, canary, verdict, sentence(verdict), now)
+def remember(
+    store: Store, canary: str, verdict: Result, before: Result | None = None
+) -> tuple[PastVerdict, ...]:
+    last = Finding(result=before, sentence=sentence(before)) if before is not None else None
+    return record(store, S, canary, last, Finding(result=verdict, sentence=sentence(verdict))).answers
 
 
 def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Result:
@@ -26,50 +30,48 @@ def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "searc
 
 def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     store = open_store(tmp_path / "judge.sqlite")
-    assert remember(store, "c", verdict("no_baseline", None), 1) == ()
-    assert remember(store, "c", verdict("settling"), 110) == ()
-    [first] = remember(store, "c", verdict("inconclusive"), 120)
+    assert remember(store, "c", verdict("no_baseline", None)) == ()
+    assert remember(store, "c", verdict("settling")) == ()
+    [first] = remember(store, "c", verdict("inconclusive"))
     assert first.state == "inconclusive"
-    [second] = remember(store, "c", verdict("regressed"), 130)
-    assert (second.state, second.answered_at) == ("regressed", 130)
+    [second] = remember(store, "c", verdict("regressed"))
+    assert second.state == "regressed" and second.answered_at > first.answered_at
     assert "regressed +10.0 % [+8.0, +12.0]" in second.sentence
-    assert remember(store, "c", verdict("regressed"), 140) == (second,), "no new verdict"
+    assert remember(store, "c", verdict("regressed")) == (second,), "no new verdict"
     assert len(store.history(S, "c", "verdict")) == 2
     store.close()
     store = open_store(tmp_path / "judge.sqlite")
-    before, after = remember(store, "c", verdict("improved", 500.0, "search:3"), 520)
+    before, after = remember(store, "c", verdict("improved", 500.0, "search:3"))
     assert before == second
     assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
-    assert remember(store, "other", verdict("settling"), 530) == ()
+    assert remember(store, "other", verdict("settling")) == ()
     store.close()
 
 
 def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so() -> None:
     """The numbers of the first look stayed, and that of an image that nobody runs any more."""
     store = open_store(None)
-    remember(store, "c", verdict("regressed"), 110)
+    remember(store, "c", verdict("regressed"))
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
-    over = last, sentence(last)
     edited = verdict("no_baseline", None)  # its settings, while it runs on
-    [stays] = record(store, S, "c", edited, "", 115, over=over)
+    [stays] = remember(store, "c", edited, before=last)
     assert (stays.rolled_back, stays.sentence) == (False, sentence(last))
     alone = msgspec.structs.replace(edited, rolled_back_image="search:2")
-    [gone] = record(store, S, "c", alone, "", 120)
+    [gone] = remember(store, "c", alone)
     assert (gone.rolled_back, gone.sentence) == (True, sentence(last)), "also after a restart of the exporter"
-    assert record(store, S, "c", alone, "", 125) == (gone,)
-    [again] = remember(store, "c", verdict("regressed"), 130)
+    assert remember(store, "c", alone) == (gone,)
+    [again] = remember(store, "c", verdict("regressed"))
     assert not again.rolled_back and again.upgraded_at == 100.0
-    [replaced, _] = record(store, S, "c", verdict("improved", 500.0), "improved", 520, over=over)
+    [replaced, _] = remember(store, "c", verdict("improved", 500.0), before=last)
     assert (replaced.rolled_back, replaced.sentence) == (False, sentence(last))
-    settling = verdict("settling", 900.0)
-    assert len(record(store, S, "c", verdict("improved", 500.0), "", 910, over=(settling, "settling"))) == 2
+    assert len(remember(store, "c", verdict("improved", 500.0), before=verdict("settling", 900.0))) == 2
     store.close()
 
 
 def test_the_last_ones_are_in_memory_and_all_in_the_store() -> None:
     store = open_store(None)
     for number in range(30):
-        answers = remember(store, "c", verdict("regressed", 100.0 * number), 100.0 * number)
+        answers = remember(store, "c", verdict("regressed", 100.0 * number))
     assert [answer.upgraded_at for answer in answers] == [100.0 * number for number in range(14, 30)]
     assert len(store.history(S, "c", "verdict")) == 30
     store.close()
@@ -78,6 +80,6 @@ def test_the_last_ones_are_in_memory_and_all_in_the_store() -> None:
 def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
     store = open_store(tmp_path / "judge.sqlite")
     store.save(S, "c", "verdict", 1, b"not JSON")
-    [answer] = remember(store, "c", verdict("equivalent"), 2)
+    [answer] = remember(store, "c", verdict("equivalent"))
     assert answer.state == "equivalent"
     store.close()

@@ -4,61 +4,61 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infercanary.exporter.judging.findings import Finding, Findings
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
 from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.judge.result import Result
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
 
 HOUR = LEARN_SECONDS
 
 
-def taught(sd: float, services: int = 10) -> RestartPrior:
-    learning = RestartPrior()
-    for number in range(services):
-        learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(sd * (0.8 + 0.04 * number), 5.0))
-    return learning
+def taught(sd: float, services: int = 10) -> dict[ServiceKey, Findings]:
+    """Findings on canaries of so many services, each of which has a restart SD of its own."""
+    return {
+        ServiceKey("", f"s{number}"): {"c": finding(sd * (0.8 + 0.04 * number))} for number in range(services)
+    }
+
+
+def finding(sd: float) -> Finding:
+    return Finding(result=Result(state="no_baseline"), sentence="", taught=Restarts(sd, 5.0))
 
 
 def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     store = open_store(tmp_path / "judge.sqlite")
-    learning = taught(0.02)
+    learning, lessons = RestartPrior(), taught(0.02)
     assert learning.at(store, 0.0).number == 0
-    learning.learn(store, 10.0)
+    learning.learn(store, 10.0, lessons)
     assert learning.at(store, 100.0).number == 0, "not all services were judged yet"
-    learning.learn(store, 10.0 + HOUR)
+    learning.learn(store, 10.0 + HOUR, lessons)
     first = learning.at(store, None)
     assert first.number == 1
     assert learning.at(store, HOUR).number == 0 and learning.at(store, 2 * HOUR) == first
-    learning.learn(store, 20.0 + 2 * HOUR)
+    learning.learn(store, 20.0 + 2 * HOUR, lessons)
     assert learning.at(store, None) == first, "nothing changed"
-    for number in range(10):
-        learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(0.005, 5.0))
-    learning.learn(store, 30.0 + 3 * HOUR)
+    learning.learn(store, 30.0 + 3 * HOUR, taught(0.006))
     assert learning.at(store, None).number == 2
     assert learning.at(store, None).sd < first.sd / 2
     store.close()
     again, store = RestartPrior(), open_store(tmp_path / "judge.sqlite")
     assert again.at(store, 2 * HOUR) == first
     assert again.at(store, 9 * HOUR).number == 2
-    again.learn(store, 9 * HOUR)
-    again.learn(store, 11 * HOUR)
+    again.learn(store, 9 * HOUR, {})
+    again.learn(store, 11 * HOUR, {})
     assert again.at(store, None).number == 2, "nobody has taught it anything yet"
     store.close()
 
 
 def test_too_few_services_leave_the_policys_own() -> None:
     store = open_store(None)
-    learning = taught(0.02, services=7)
-    learning.teach((ServiceKey("", "s0"), "other"), Restarts(0.02, 5.0))
+    learning = RestartPrior()
+    two = {"c": finding(0.02), "other": finding(0.02)}
+    untaught = Finding(result=Result(state="no_baseline"), sentence="")
+    lessons = taught(0.02, services=7) | {ServiceKey("", "s0"): two, ServiceKey("", "s7"): {"c": untaught}}
     for hour in range(4):
-        learning.learn(store, hour * HOUR)
+        learning.learn(store, hour * HOUR, lessons)
     assert learning.at(store, None).number == 0, "canaries of one service are one service"
-    learning = taught(0.02)
-    learning.teach((ServiceKey("", "s0"), "c"), None)
-    learning.forget({(ServiceKey("", f"s{number}"), "c") for number in range(5)})
-    for hour in range(4):
-        learning.learn(store, hour * HOUR)
-    assert learning.at(store, None).number == 0
     store.close()
 
 
@@ -66,9 +66,9 @@ def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
     store = open_store(None)
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert RestartPrior().at(store, None).number == 0
-    learning = taught(0.02)
-    learning.learn(store, 0.0)
-    learning.learn(store, 2 * HOUR)
+    learning = RestartPrior()
+    learning.learn(store, 0.0, taught(0.02))
+    learning.learn(store, 2 * HOUR, taught(0.02))
     g = Generation(service="s", container="a", boot_id="b", started_at=0.0, image_id="sha256:1")
     store.take(g, [Sample(0, "c", 0.0, "ok", 0.02)])
     for day in range(200):

@@ -63,7 +63,9 @@ def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
     found = judging.findings[S]
     assert found["c"].result.state == "regressed"
     assert "conv2d 18 → 38 ms (100 % of the change)" in found["c"].sentence
-    [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
+    [family] = [
+        each for each in metrics.families(found, "a") if each.name == "infercanary_shift_operator_seconds"
+    ]
     [point] = family.points
     assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
     [table] = [
@@ -92,7 +94,9 @@ def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
     def points(state: State, of: Operators | None) -> int:
         result = upgraded(state, causes=Causes(operators=of))
         found = findings_of(judgements={"c": result}, sentences={"c": ""})
-        [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
+        [family] = [
+            each for each in metrics.families(found, "a") if each.name == "infercanary_shift_operator_seconds"
+        ]
         return len(family.points)
 
     explained = Operators("explained", (shift,))
@@ -111,7 +115,9 @@ def test_a_canary_has_ten_of_them_at_most_with_short_names() -> None:
     )
     causes = Causes(operators=Operators("explained", shifts))
     found = findings_of(judgements={"c": upgraded(causes=causes)}, sentences={})
-    [family] = [each for each in metrics.families(found, "a") if each.name == metrics.OPERATOR.name]
+    [family] = [
+        each for each in metrics.families(found, "a") if each.name == "infercanary_shift_operator_seconds"
+    ]
     assert len(family.points) == MOST
     assert all(len(text.encode()) <= 120 for point in family.points for text in point.labels)
 
@@ -140,7 +146,7 @@ def test_a_drifts_operators_are_in_the_alert() -> None:
         for each in metrics.families(
             findings_of({"c": Result(state="no_baseline")}, drifts={"c": {"a": drift}}), "a"
         )
-        if each.name == metrics.DRIFT_INFO.name
+        if each.name == "infercanary_drift_info"
     ]
     [point] = family.points
     assert point.labels == ("c", "conv2d 10 → 20 ms (100 % of the change)")

@@ -20,8 +20,7 @@ from infercanary.exporter.canaries import ReportedCanaries, reported_canaries
 from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
-from infercanary.exporter.judging.findings import Findings, Sides
-from infercanary.exporter.judging.past_verdicts import PastVerdict
+from infercanary.exporter.judging.findings import Findings, PastVerdict, Sides
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift

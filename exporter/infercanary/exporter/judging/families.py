@@ -7,7 +7,7 @@ with the other series of the container.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from infercanary.contract.profile import bounded
 from infercanary.contract.report import Family, Metric
@@ -29,298 +29,269 @@ _DRIFT_RUNS = 2 * LIVE.drift.block_runs * LIVE.drift.blocks
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
 
-VERDICT = Metric(
-    "infercanary_verdict",
-    "gauge",
-    "Verdict on the last upgrade, as a state set, for the latency (`latency`), memory, energy, throughput "
-    "(`throughput@BATCHxCONCURRENCY`) and run-to-run spread (`spread`).",
-    ("canary", "measure", "verdict"),
-    reading="`regressed` is an alert. `unconfirmed`: changed, but by no more than a restart may cause. `no_baseline`: "
-    "no comparable image ran before.",
-)
-VERDICT_INFO = Metric(
-    "infercanary_verdict_info",
-    "gauge",
-    "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Of other measures, only if they "
-    "changed.",
-    ("canary", "measure", "sentence"),
-    reading="Query it in an alert's annotation. As a label of the alert, each new wording would be a new alert.",
-)
-UPGRADE = Metric(
-    "infercanary_upgrade_info",
-    "gauge",
-    "Always 1; both images of the last upgrade, what it changed, and which containers run the new image.",
-    ("canary", "baseline_image", "candidate_image", "changed", "candidate_containers"),
-    reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first upgrade.",
-)
-COMPONENT = Metric(
-    "infercanary_upgrade_component_info",
-    "gauge",
-    f"Always 1; a component of the environment that differs between the old and the new image, {_COMPONENTS} at "
-    "most.",
-    ("canary", "component", "old", "new"),
-    reading="`none`: that image does not have the component. Of long values, the part that differs.",
-)
-SHIFT = Metric(
-    "infercanary_shift_ratio",
-    "gauge",
-    "Change since the upgrade: the new image's median divided by the old image's, minus 1.",
-    _MEASURE,
-    reading="0.05 is 5 % more. Steps of the cold start (`cold_start_load`) are shown only if they became clearly "
-    "slower.",
-)
-LOW = Metric(
-    "infercanary_shift_low_ratio",
-    "gauge",
-    "Lower end of the interval of the change.",
-    _MEASURE,
-    reading=f"Above {LIVE.decide.clear_zone:g} (the dead band) it is slower; the verdict says "
-    "whether that is confirmed.",
-)
-HIGH = Metric(
-    "infercanary_shift_high_ratio",
-    "gauge",
-    "Upper end of the interval of the change.",
-    _MEASURE,
-    reading="For the latency, it is the largest slowdown that the runs do not exclude.",
-)
-MEASURE_BASELINE = Metric(
-    "infercanary_measure_baseline",
-    "gauge",
-    "Median of a measure with the old image: bytes, joules, samples per second, or a ratio.",
-    _MEASURE,
-    reading="Memory is compared at the same age of the process.",
-)
-MEASURE_CURRENT = Metric(
-    "infercanary_measure_current",
-    "gauge",
-    "Median of a measure with the new image: bytes, joules, samples per second, or a ratio.",
-    _MEASURE,
-    reading="Updated when the judge looks. The probe's own metrics have the last run.",
-)
-HOST_PART = Metric(
-    "infercanary_shift_host_ratio",
-    "gauge",
-    "Part of the latency change due to the host: controls or siblings changed too, or other containers took the "
-    "CPUs.",
-    _CANARY,
-    reading="Near the whole change, the image is not the cause. Missing without controls and siblings.",
-)
-IMAGE_PART = Metric(
-    "infercanary_shift_image_ratio",
-    "gauge",
-    "Part of the latency change due to the image: the rest after the host's part.",
-    _CANARY,
-    reading="Near the whole change, the content of the image is the cause: see "
-    "`infercanary_upgrade_component_info`.",
-)
-CAUSE = Metric(
-    "infercanary_shift_cause",
-    "gauge",
-    "Cause of the latency change, as a state set; `image` is what was upgraded, `load` is more or fewer requests.",
-    ("canary", "cause", "changed"),
-    reading="`unknown`: too little evidence; the sentence says why. Missing if nothing changed.",
-)
-PHASE = Metric(
-    "infercanary_shift_phase_ratio",
-    "gauge",
-    f"Share of a phase in the latency change. Only phases with {100 * LIVE.attribute.phase_share:g} % or more.",
-    ("canary", "phase"),
-    reading="Above 1 if another phase became shorter. Missing if nothing changed.",
-)
-BOTTLENECK = Metric(
-    "infercanary_shift_bottleneck_ratio",
-    "gauge",
-    "Share of a resource in the latency change: compute, memory, I/O, scheduling (queues, locks, CPU wait) or "
-    "unknown.",
-    ("canary", "bottleneck"),
-    reading="Shares add up to 1. A faster resource has a negative share, and others may exceed 1.",
-)
-CONTROL = Metric(
-    "infercanary_shift_control_ratio",
-    "gauge",
-    "Change of a control since the upgrade: its time divided by its time before, minus 1.",
-    ("canary", "control"),
-    reading="A control is the same work in every image: the host or the limits changed. Missing if no control "
-    "changed.",
-)
-OPERATOR = Metric(
-    "infercanary_shift_operator_seconds",
-    "gauge",
-    f"Time of an operator per inference now, minus its time before the upgrade. The {MOST} largest changes of a "
-    "canary.",
-    ("canary", "operator", "change"),
-    reading="Below 0 is faster. Missing if profiles are off, or if no operator explains the change.",
-)
-BASELINE = Metric(
-    "infercanary_baseline_seconds",
-    "gauge",
-    "Median latency of the old image's runs that the verdict rests on.",
-    _CANARY,
-    reading="The level before the upgrade. Missing without an upgrade.",
-)
-CURRENT = Metric(
-    "infercanary_current_seconds",
-    "gauge",
-    "Median latency of the new image's runs that the verdict rests on; without an upgrade, of the only image's "
-    "runs.",
-    _CANARY,
-    reading="Updated when the judge looks. `infercanary_run_median_seconds` is the last run.",
-)
-CONTROL_BASELINE = Metric(
-    "infercanary_control_baseline_seconds",
-    "gauge",
-    "Median time of a control in the old image's runs; without an upgrade, in the only image's runs.",
-    ("canary", "control"),
-    reading="The level before the upgrade, for `infercanary_control_seconds`.",
-)
-ONSET = Metric(
-    "infercanary_upgrade_timestamp_seconds",
-    "gauge",
-    "When the first container of the service started with the new image, Unix time.",
-    _CANARY,
-    reading="Missing before the first upgrade.",
-)
-RESTART_SD = Metric(
-    "infercanary_restart_deviation_ratio",
-    "gauge",
-    "Restart SD: how much two starts of one image differ, learned from the service's restarts.",
-    _CANARY,
-    reading="Above 0.02, small changes stay `inconclusive` or `unconfirmed`: find what differs between starts (thread "
-    "placement, autotuning).",
-)
-RUNS = Metric(
-    "infercanary_judged_runs",
-    "gauge",
-    "Runs of the new image that the verdict rests on.",
-    _CANARY,
-    reading="A change is called as early as the evidence allows, "
-    f"from {LIVE.decide.looks[0]} to {LIVE.decide.looks[-1]} runs of a start.",
-)
-GENERATIONS = Metric(
-    "infercanary_judged_generations",
-    "gauge",
-    "Container starts, of both images, that the verdict rests on.",
-    _CANARY,
-    reading="Two replicas are more evidence than twice the runs of one.",
-)
-OUTPUT = Metric(
-    "infercanary_upgrade_output_error_ratio",
-    "gauge",
-    "Relative error of the new image's first steady output against the old image's, for the same input.",
-    _CANARY,
-    reading="Above 0.01, the upgrade changed the answers: weights, preprocessing or numerics.",
-)
-FALLBACK = Metric(
-    "infercanary_cpu_fallback",
-    "gauge",
-    "1 if the canary ran on a GPU before the upgrade and runs on the CPU now, else 0.",
-    _CANARY,
-    reading="1 is an alert: the image has a CPU-only wheel, or the container has no GPU.",
-)
-DRIFT = Metric(
-    "infercanary_drift_ratio",
-    "gauge",
-    "Latency now divided by the latency of the image's first day in this container, minus 1; 0 without a drift.",
-    _CANARY,
-    reading=f"A change without an upgrade: heat, a neighbour, a leak. Missing before {_DRIFT_RUNS} steady runs.",
-)
-DRIFT_HOST = Metric(
-    "infercanary_drift_host_ratio",
-    "gauge",
-    "Part of the drift due to the host: controls or siblings drifted too.",
-    _CANARY,
-    reading="Near the whole drift, look at the host. Near 0, look at the process: memory, threads, requests.",
-)
-DRIFT_ONSET = Metric(
-    "infercanary_drift_timestamp_seconds",
-    "gauge",
-    "When the drift began, or could first be seen, Unix time.",
-    _CANARY,
-    reading="Check what else happened then. Missing without a drift.",
-)
-DRIFT_INFO = Metric(
-    "infercanary_drift_info",
-    "gauge",
-    "Always 1; how the environment of a drifted container changed since the image's first day, and its slower "
-    "operators.",
-    ("canary", "changes"),
-    reading="Shows limits and variables that changed without a new image (`CPU quota 4 → 2`), or a new host kernel.",
-)
-TRIED = Metric(
-    "infercanary_judge_aa_tests",
-    "gauge",
-    "Restarts of one image on which the judge tested itself: nothing changed there.",
-    _CANARY,
-    reading="Restarts that are still stored. The denominator of `infercanary_judge_aa_alarms`.",
-)
-ALARMS = Metric(
-    "infercanary_judge_aa_alarms",
-    "gauge",
-    "Restarts of one image that the judge called a change when it tested itself: false alarms.",
-    _CANARY,
-    reading="Divided by `infercanary_judge_aa_tests`, about 0.01 or less is healthy. Count a service once, not "
-    "each container.",
-)
 
-_Points: TypeAlias = Mapping[tuple[str, ...], float | None]
+_Points: TypeAlias = Mapping[tuple[str, ...], float | None] | float | None
 
-# Metric → its points without the label `canary`; a value that is not known is None.
+# Metric → its points without the label `canary`, or its value if it has no other label; an unknown value is None.
 _OF_FINDING: dict[Metric, Callable[[Finding], _Points]] = {
-    VERDICT: lambda f: {(name, s): float(s == v.state) for name, v in _both(f).items() for s in STATES},
-    VERDICT_INFO: lambda f: {
-        (LATENCY, label_text(f.sentence)): 1.0,
+    Metric(
+        "infercanary_verdict",
+        "gauge",
+        "Verdict on the last upgrade, as a state set, for the latency (`latency`), memory, energy, throughput "
+        "(`throughput@BATCHxCONCURRENCY`) and run-to-run spread (`spread`).",
+        ("canary", "measure", "verdict"),
+        reading="`regressed` is an alert. `unconfirmed`: changed, but by no more than a restart may cause. "
+        "`no_baseline`: no comparable image ran before.",
+    ): lambda f: {(name, s): float(s == v.state) for name, v in _both(f).items() for s in STATES},
+    Metric(
+        "infercanary_verdict_info",
+        "gauge",
+        "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Of other measures, only if they "
+        "changed.",
+        ("canary", "measure", "sentence"),
+        reading="Query it in an alert's annotation. As a label of the alert, each new wording would be a new alert.",
+    ): lambda f: {
+        (LATENCY, f.sentence): 1.0,
         **{(name, measure_words(name, v)): 1.0 for name, v in f.measures.items() if v.state in CHANGED},
     },
-    SHIFT: lambda f: {
+    Metric(
+        "infercanary_shift_ratio",
+        "gauge",
+        "Change since the upgrade: the new image's median divided by the old image's, minus 1.",
+        _MEASURE,
+        reading="0.05 is 5 % more. Steps of the cold start (`cold_start_load`) are shown only if they became clearly "
+        "slower.",
+    ): lambda f: {
         **{(name,): v.shift for name, v in _both(f).items()},
         **{(f"cold_start_{k}",): new / old - 1 for k, (old, new) in f.result.causes.cold_start.items()},
     },
-    LOW: lambda f: {(name,): v.low for name, v in _both(f).items()},
-    HIGH: lambda f: {(name,): v.high for name, v in _both(f).items()},
-    MEASURE_BASELINE: lambda f: {(name,): v.before for name, v in f.measures.items()},
-    MEASURE_CURRENT: lambda f: {(name,): v.after for name, v in f.measures.items()},
-    CONTROL_BASELINE: lambda f: _labelled(f.result.controls),
-    TRIED: lambda f: {(): len(f.trials)},
-    ALARMS: lambda f: {(): sum(trial.called for trial in f.trials.values())},
+    Metric(
+        "infercanary_shift_low_ratio",
+        "gauge",
+        "Lower end of the interval of the change.",
+        _MEASURE,
+        reading=f"Above {LIVE.decide.clear_zone:g} (the dead band) it is slower; the verdict says "
+        "whether that is confirmed.",
+    ): lambda f: {(name,): v.low for name, v in _both(f).items()},
+    Metric(
+        "infercanary_shift_high_ratio",
+        "gauge",
+        "Upper end of the interval of the change.",
+        _MEASURE,
+        reading="For the latency, it is the largest slowdown that the runs do not exclude.",
+    ): lambda f: {(name,): v.high for name, v in _both(f).items()},
+    Metric(
+        "infercanary_measure_baseline",
+        "gauge",
+        "Median of a measure with the old image: bytes, joules, samples per second, or a ratio.",
+        _MEASURE,
+        reading="Memory is compared at the same age of the process.",
+    ): lambda f: {(name,): v.before for name, v in f.measures.items()},
+    Metric(
+        "infercanary_measure_current",
+        "gauge",
+        "Median of a measure with the new image: bytes, joules, samples per second, or a ratio.",
+        _MEASURE,
+        reading="Updated when the judge looks. The probe's own metrics have the last run.",
+    ): lambda f: {(name,): v.after for name, v in f.measures.items()},
+    Metric(
+        "infercanary_control_baseline_seconds",
+        "gauge",
+        "Median time of a control in the old image's runs; without an upgrade, in the only image's runs.",
+        ("canary", "control"),
+        reading="The level before the upgrade, for `infercanary_control_seconds`.",
+    ): lambda f: _labelled(f.result.controls),
+    Metric(
+        "infercanary_judge_aa_tests",
+        "gauge",
+        "Restarts of one image on which the judge tested itself: nothing changed there.",
+        _CANARY,
+        reading="Restarts that are still stored. The denominator of `infercanary_judge_aa_alarms`.",
+    ): lambda f: len(f.trials),
+    Metric(
+        "infercanary_judge_aa_alarms",
+        "gauge",
+        "Restarts of one image that the judge called a change when it tested itself: false alarms.",
+        _CANARY,
+        reading="Divided by `infercanary_judge_aa_tests`, about 0.01 or less is healthy. Count a service once, not "
+        "each container.",
+    ): lambda f: sum(trial.called for trial in f.trials.values()),
 }
-_OF_RESULT: dict[Metric, Callable[[Result], float | None]] = {
-    HOST_PART: lambda r: r.causes.host.shift if r.causes.host else None,
-    IMAGE_PART: lambda r: r.causes.image.shift if r.causes.image else None,
-    BASELINE: lambda r: r.baseline,
-    CURRENT: lambda r: r.current,
-    ONSET: lambda r: r.upgraded_at,
-    RESTART_SD: lambda r: r.restart.sd,
-    RUNS: lambda r: r.runs,
-    GENERATIONS: lambda r: r.starts,
-    OUTPUT: lambda r: r.causes.output_error,
-    FALLBACK: lambda r: r.causes.cpu_fallback,
+_OF_RESULT: dict[Metric, Callable[[Result], _Points]] = {
+    Metric(
+        "infercanary_shift_host_ratio",
+        "gauge",
+        "Part of the latency change due to the host: controls or siblings changed too, or other containers took the "
+        "CPUs.",
+        _CANARY,
+        reading="Near the whole change, the image is not the cause. Missing without controls and siblings.",
+    ): lambda r: r.causes.host.shift if r.causes.host else None,
+    Metric(
+        "infercanary_shift_image_ratio",
+        "gauge",
+        "Part of the latency change due to the image: the rest after the host's part.",
+        _CANARY,
+        reading="Near the whole change, the content of the image is the cause: see "
+        "`infercanary_upgrade_component_info`.",
+    ): lambda r: r.causes.image.shift if r.causes.image else None,
+    Metric(
+        "infercanary_baseline_seconds",
+        "gauge",
+        "Median latency of the old image's runs that the verdict rests on.",
+        _CANARY,
+        reading="The level before the upgrade. Missing without an upgrade.",
+    ): lambda r: r.baseline,
+    Metric(
+        "infercanary_current_seconds",
+        "gauge",
+        "Median latency of the new image's runs that the verdict rests on; without an upgrade, of the only image's "
+        "runs.",
+        _CANARY,
+        reading="Updated when the judge looks. `infercanary_run_median_seconds` is the last run.",
+    ): lambda r: r.current,
+    Metric(
+        "infercanary_upgrade_timestamp_seconds",
+        "gauge",
+        "When the first container of the service started with the new image, Unix time.",
+        _CANARY,
+        reading="Missing before the first upgrade.",
+    ): lambda r: r.upgraded_at,
+    Metric(
+        "infercanary_restart_deviation_ratio",
+        "gauge",
+        "Restart SD: how much two starts of one image differ, learned from the service's restarts.",
+        _CANARY,
+        reading="Above 0.02, small changes stay `inconclusive` or `unconfirmed`: find what differs between starts "
+        "(thread placement, autotuning).",
+    ): lambda r: r.restart.sd,
+    Metric(
+        "infercanary_judged_runs",
+        "gauge",
+        "Runs of the new image that the verdict rests on.",
+        _CANARY,
+        reading="A change is called as early as the evidence allows, "
+        f"from {LIVE.decide.looks[0]} to {LIVE.decide.looks[-1]} runs of a start.",
+    ): lambda r: r.runs,
+    Metric(
+        "infercanary_judged_generations",
+        "gauge",
+        "Container starts, of both images, that the verdict rests on.",
+        _CANARY,
+        reading="Two replicas are more evidence than twice the runs of one.",
+    ): lambda r: r.starts,
+    Metric(
+        "infercanary_upgrade_output_error_ratio",
+        "gauge",
+        "Relative error of the new image's first steady output against the old image's, for the same input.",
+        _CANARY,
+        reading="Above 0.01, the upgrade changed the answers: weights, preprocessing or numerics.",
+    ): lambda r: r.causes.output_error,
+    Metric(
+        "infercanary_cpu_fallback",
+        "gauge",
+        "1 if the canary ran on a GPU before the upgrade and runs on the CPU now, else 0.",
+        _CANARY,
+        reading="1 is an alert: the image has a CPU-only wheel, or the container has no GPU.",
+    ): lambda r: r.causes.cpu_fallback,
 }
 _OF_UPGRADE: dict[Metric, Callable[[Finding], _Points]] = {
-    UPGRADE: lambda f: {
+    Metric(
+        "infercanary_upgrade_info",
+        "gauge",
+        "Always 1; both images of the last upgrade, what it changed, and which containers run the new image.",
+        ("canary", "baseline_image", "candidate_image", "changed", "candidate_containers"),
+        reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first "
+        "upgrade.",
+    ): lambda f: {
         (f.result.baseline_image, f.result.candidate_image, f.result.changed, _new_containers(f)): 1.0
     },
-    COMPONENT: lambda f: {
+    Metric(
+        "infercanary_upgrade_component_info",
+        "gauge",
+        f"Always 1; a component of the environment that differs between the old and the new image, {_COMPONENTS} at "
+        "most.",
+        ("canary", "component", "old", "new"),
+        reading="`none`: that image does not have the component. Of long values, the part that differs.",
+    ): lambda f: {
         tuple(map(label_text, (change.component, *distinct(change.before, change.after)))): 1.0
         for change in f.result.causes.changes[:_COMPONENTS]
     },
 }
 _OF_CHANGE: dict[Metric, Callable[[Result], _Points]] = {
-    CAUSE: lambda r: {(cause, r.changed): float(cause == r.causes.cause) for cause in CAUSES},
-    PHASE: lambda r: _labelled(r.causes.phases),
-    BOTTLENECK: lambda r: {(name,): share for name, share in r.causes.bottlenecks.items()},
-    CONTROL: lambda r: _labelled(r.causes.controls),
-    OPERATOR: lambda r: {
+    Metric(
+        "infercanary_shift_cause",
+        "gauge",
+        "Cause of the latency change, as a state set; `image` is what was upgraded, `load` is more or fewer requests.",
+        ("canary", "cause", "changed"),
+        reading="`unknown`: too little evidence; the sentence says why. Missing if nothing changed.",
+    ): lambda r: {(cause, r.changed): float(cause == r.causes.cause) for cause in CAUSES},
+    Metric(
+        "infercanary_shift_phase_ratio",
+        "gauge",
+        f"Share of a phase in the latency change. Only phases with {100 * LIVE.attribute.phase_share:g} % or more.",
+        ("canary", "phase"),
+        reading="Above 1 if another phase became shorter. Missing if nothing changed.",
+    ): lambda r: _labelled(r.causes.phases),
+    Metric(
+        "infercanary_shift_bottleneck_ratio",
+        "gauge",
+        "Share of a resource in the latency change: compute, memory, I/O, scheduling (queues, locks, CPU wait) or "
+        "unknown.",
+        ("canary", "bottleneck"),
+        reading="Shares add up to 1. A faster resource has a negative share, and others may exceed 1.",
+    ): lambda r: {(name,): share for name, share in r.causes.bottlenecks.items()},
+    Metric(
+        "infercanary_shift_control_ratio",
+        "gauge",
+        "Change of a control since the upgrade: its time divided by its time before, minus 1.",
+        ("canary", "control"),
+        reading="A control is the same work in every image: the host or the limits changed. Missing if no control "
+        "changed.",
+    ): lambda r: _labelled(r.causes.controls),
+    Metric(
+        "infercanary_shift_operator_seconds",
+        "gauge",
+        f"Time of an operator per inference now, minus its time before the upgrade. The {MOST} largest changes of a "
+        "canary.",
+        ("canary", "operator", "change"),
+        reading="Below 0 is faster. Missing if profiles are off, or if no operator explains the change.",
+    ): lambda r: {
         (bounded(shift.operator), shift.change): shift.after - shift.before
         for shift in (r.causes.operators.shifts if r.causes.operators else ())
         if r.causes.operators and r.causes.operators.state == "explained"
     },
 }
 _OF_DRIFT: dict[Metric, Callable[[Drift], _Points]] = {
-    DRIFT: lambda d: {(): d.shift},
-    DRIFT_HOST: lambda d: {(): d.host.shift if d.host else None},
-    DRIFT_ONSET: lambda d: {(): d.onset},
-    DRIFT_INFO: lambda d: {(label_text(words),): 1.0 for words in [_changes(d)] if d.shift and words},
+    Metric(
+        "infercanary_drift_ratio",
+        "gauge",
+        "Latency now divided by the latency of the image's first day in this container, minus 1; 0 without a drift.",
+        _CANARY,
+        reading=f"A change without an upgrade: heat, a neighbour, a leak. Missing before {_DRIFT_RUNS} steady runs.",
+    ): lambda d: d.shift,
+    Metric(
+        "infercanary_drift_host_ratio",
+        "gauge",
+        "Part of the drift due to the host: controls or siblings drifted too.",
+        _CANARY,
+        reading="Near the whole drift, look at the host. Near 0, look at the process: memory, threads, requests.",
+    ): lambda d: d.host.shift if d.host else None,
+    Metric(
+        "infercanary_drift_timestamp_seconds",
+        "gauge",
+        "When the drift began, or could first be seen, Unix time.",
+        _CANARY,
+        reading="Check what else happened then. Missing without a drift.",
+    ): lambda d: d.onset,
+    Metric(
+        "infercanary_drift_info",
+        "gauge",
+        "Always 1; how the environment of a drifted container changed since the image's first day, and its slower "
+        "operators.",
+        ("canary", "changes"),
+        reading="Shows limits and variables that changed without a new image (`CPU quota 4 → 2`), or a new host "
+        "kernel.",
+    ): lambda d: {(label_text(words),): 1.0 for words in [_changes(d)] if d.shift and words},
 }
 METRICS = (*_OF_FINDING, *_OF_RESULT, *_OF_UPGRADE, *_OF_CHANGE, *_OF_DRIFT)
 
@@ -338,24 +309,28 @@ def families(findings: Findings, container: str, *, publishes: bool = True) -> l
     """
     points: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for canary, finding in findings.items():
-        for metric, labelled in _points_of(finding, container, publishes=publishes):
-            points[metric] |= {(canary, *key): x for key, x in labelled.items() if x is not None}
+        for table, value in _shown(finding, container, publishes=publishes):
+            for metric, points_of in table.items():
+                shown = points_of(value)
+                labelled = shown if isinstance(shown, Mapping) else {(): shown}
+                points[metric] |= {(canary, *key): x for key, x in labelled.items() if x is not None}
     return [metric.family(labelled) for metric, labelled in points.items()]
 
 
-def _points_of(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[Metric, _Points]]:
-    if (drift := finding.drifts.get(container)) is not None:
-        yield from ((metric, points(drift)) for metric, points in _OF_DRIFT.items())
-    if not publishes:
-        return
+def _shown(
+    finding: Finding, container: str, *, publishes: bool
+) -> Iterator[tuple[Mapping[Metric, Callable[[Any], _Points]], object]]:
+    """Tables of the metrics that a container shows, each with the argument of its functions."""
     result = finding.result
-    yield from ((metric, points(finding)) for metric, points in _OF_FINDING.items())
-    for metric, value in _OF_RESULT.items():
-        yield metric, {(): value(result)}
-    if result.upgraded_at:
-        yield from ((metric, points(finding)) for metric, points in _OF_UPGRADE.items())
-    if result.state in CHANGED:
-        yield from ((metric, points(result)) for metric, points in _OF_CHANGE.items())
+    if container in finding.drifts:
+        yield _OF_DRIFT, finding.drifts[container]
+    if publishes:
+        yield _OF_FINDING, finding
+        yield _OF_RESULT, result
+        if result.upgraded_at:
+            yield _OF_UPGRADE, finding
+        if result.state in CHANGED:
+            yield _OF_CHANGE, result
 
 
 def _both(finding: Finding) -> dict[str, Result | MeasureVerdict]:

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
 
 from infercanary.contract.measures import SPREAD
-from infercanary.exporter.judging.past_verdicts import PastVerdict
-from infercanary.exporter.judging.schedule import Boot, NextAction
+from infercanary.exporter.judging.schedule import Boot, Due
 from infercanary.judge import drift
+from infercanary.judge.align import grouped
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import Measures, MeasureVerdict
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART
-from infercanary.judge.restarts import restarts_before
-from infercanary.judge.result import Result
-from infercanary.judge.shift import CHANGED
+from infercanary.judge.restarts import restarts_before, taught_by
+from infercanary.judge.result import Result, State
+from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
+
+
+class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The last verdict on one upgrade. Times are Unix seconds."""
+
+    answered_at: float
+    upgraded_at: float
+    state: State
+    sentence: str
+    baseline_image: str
+    candidate_image: str
+    measure: str = ""
+    """Name of the measure; "" is the latency."""
+    rolled_back: bool = False
+    """True if all containers of the new image are gone, and others of the service go on."""
 
 
 class Sides(NamedTuple):
@@ -55,6 +72,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     measures: Mapping[str, MeasureVerdict] = {}
     """By measure: memory, energy, the throughput of a load."""
     sides: Sides = Sides()
+    taught: Restarts | None = None
+    """Restart variance of the service, learned without a prior; None if no image was restarted."""
 
 
 Findings = Mapping[str, Finding]
@@ -84,7 +103,7 @@ def judge_canary(
     starts: Sequence[Start],
     siblings: Sequence[Start],
     policy: Policy,
-    due: NextAction = NextAction.BOTH,
+    due: Due = "all",
 ) -> Finding:
     """Judge a canary on all that is known of it.
 
@@ -94,33 +113,22 @@ def judge_canary(
         starts: Starts of its service, in order of time, with its runs.
         siblings: Starts of other services, on the hosts of these.
         policy: The numbers that decide.
-        due: With ``DRIFT`` the last verdict on the latency stands, unless it is about another upgrade than the last one
-            is now: an image may have been rolled back. With ``JUDGE`` the last drifts stand.
+        due: Without ``all``, the last drifts stand.
     """
     judge = Judge(policy)
-    result = before.result if before is not None and due is NextAction.DRIFT else None
-    if result is not None:
-        upgrade = select(starts).upgrade
-        result = result if result.upgraded_at == (upgrade.at if upgrade else None) else None
-    if result is None:
-        result = judge.verdict(starts, siblings, canary)
+    result = judge.verdict(starts, siblings, canary)
     measures = Measures(policy).judge(starts, siblings)
     spread = measures.get(SPREAD.name)
     also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
-    return Finding(
+    last = before or Finding(result=result, sentence="")
+    if before is None or due == "all":
+        drifts = _drifts(canary, starts, siblings, policy)
+        last = msgspec.structs.replace(last, drifts=drifts, taught=taught_by(starts, policy.pool))
+    return msgspec.structs.replace(
+        last,
         result=result,
         sentence=sentence(result, also=also),
-        drifts=(
-            {
-                name: drift
-                for name, drift in before.drifts.items()
-                if name in {s.generation.container for s in starts}
-            }
-            if before is not None and due is NextAction.JUDGE
-            else _drifts(canary, starts, siblings, policy)
-        ),
-        answers=before.answers if before is not None else (),
-        trials=judge.trials(starts, before.trials if before is not None else {}, _TRIALS),
+        trials=judge.trials(starts, last.trials, _TRIALS),
         measures=measures,
         sides=_sides(starts),
     )
@@ -130,10 +138,7 @@ def _drifts(
     canary: str, starts: Sequence[Start], siblings: Sequence[Start], policy: Policy
 ) -> dict[str, Drift]:
     drifts = {}
-    of_container: dict[str, list[Start]] = {}
-    for start in starts:
-        of_container.setdefault(start.generation.container, []).append(start)
-    for container, own in of_container.items():
+    for container, own in grouped(starts, attrgetter("generation.container")).items():
         same = [s for s in own if s.work == own[-1].work]
         # With one start alone, nothing was restarted in between.
         restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
@@ -147,12 +152,9 @@ def _sides(starts: Sequence[Start]) -> Sides:
     newest = {start.generation.container: start for start in starts}
     running = [start for start in newest.values() if not start.generation.ended_at]
     upgrade = select(starts).upgrade
-    new, old = (
-        {start.identity for start in side}
-        for side in ((upgrade.after, upgrade.before) if upgrade else ((), ()))
-    )
-    return Sides(
-        new=frozenset(start.boot for start in running if start.identity in new),
-        old=frozenset(start.boot for start in running if start.identity in old),
-        others=frozenset(start.boot for start in running if start.identity not in new | old),
-    )
+    new, old = (upgrade.after[-1].identity, upgrade.before[-1].identity) if upgrade else ("", "")
+    boots = {
+        identity: frozenset(start.boot for start in starts)
+        for identity, starts in grouped(running, attrgetter("identity")).items()
+    }
+    return Sides(boots.pop(new, frozenset()), boots.pop(old, frozenset()), frozenset(chain(*boots.values())))

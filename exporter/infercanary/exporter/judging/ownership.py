@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,7 +24,6 @@ PRIORS = ServiceKey("", "")
 _SHARE_SECONDS = 5.0  # a lease is renewed, and what others wrote is read, so often
 _ASKED_SECONDS = 900.0  # so long a service is followed after somebody asked about it
 _MOST_ASKED = 200  # services; a rollout asks about one
-_NAMES_SECONDS = 60.0  # so often at most it is read which services there are
 _AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what it found
 
 
@@ -31,21 +31,22 @@ class Ownership:
     """The leases of this exporter.
 
     Written by the judge's thread, and by the one that calls :meth:`keep`; :meth:`publishes` may be asked from any.
+
+    Args:
+        is_alone: True if the store has one owner.
     """
 
-    def __init__(self) -> None:
-        self._until: Mapping[ServiceKey, float] = {}  # of the leases that it has; replaced as a whole
+    def __init__(self, is_alone: bool = True) -> None:
+        self.is_away = False
+        """True if the store could not be reached the last time."""
+        self._is_alone = is_alone
+        self._until: dict[ServiceKey, float] = {}  # end of each lease that it has; replaced as a whole
         self._changing = threading.Lock()
-        self.is_alone = True
-        """Whether the store has one owner, as far as is known."""
-        self._running: dict[ServiceKey, list[Generation]] = {}  # of services that somebody asked about
+        self._shared_at = -math.inf
+        self._names: Collection[ServiceKey] = ()  # of all services
         self._asked: dict[ServiceKey, float] = {}  # until when it is followed
-        self._names: frozenset[ServiceKey] = frozenset()  # of all services, as they were read last
-        self._named_at = -math.inf
-        self._unknown: set[ServiceKey] = set()  # somebody asked about them since
-        self._shared_at: float | None = None
+        self._running: dict[ServiceKey, list[Generation]] = {}  # of services that somebody asked about
         self._running_until = 0.0
-        self._is_away = False
 
     @property
     def held(self) -> frozenset[ServiceKey]:
@@ -53,15 +54,12 @@ class Ownership:
         return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
-        """Whether this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
+        """True if this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
 
-        One that cannot reach the store goes on for a while, since nobody else may know that it is to.
-
-        Args:
-            service: Its key.
+        An exporter that cannot reach the store goes on for a while: no other one may know that it is to take over.
         """
-        until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self._is_away else 0.0)
-        return self.is_alone or _clock() < until
+        until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
+        return self._is_alone or _clock() < until
 
     @property
     def asked(self) -> frozenset[ServiceKey]:
@@ -71,59 +69,30 @@ class Ownership:
     def ask(self, service: ServiceKey) -> None:
         """Follow a service for a while that may have no container here; from the event loop.
 
-        Anybody may ask about any name. One that no service has is not followed, nor keeps another one from it.
-
-        Args:
-            service: Its key.
+        Anybody may ask about any name: one that no service has is not followed.
         """
         if service in self._asked or (service in self._names and len(self._asked) < _MOST_ASKED):
             self._asked[service] = _clock() + _ASKED_SECONDS
-        elif len(self._unknown) < _MOST_ASKED:
-            self._unknown.add(service)
 
     def read_asked(self, fleet: Fleet) -> set[ServiceKey]:
-        """Read which starts run of the services that somebody asked about.
-
-        Args:
-            fleet: Where they are.
-
-        Returns:
-            Those services.
-        """
+        """Read which starts run of the services that somebody asked about, and return these services."""
         now = _clock()
-        unknown, self._unknown = self._unknown, set()
-        if unknown and now - self._named_at >= _NAMES_SECONDS:
-            self._names, self._named_at = frozenset(fleet.services()), now
-        for service in unknown & self._names:
-            self.ask(service)
-        for service, until in self._asked.copy().items():
-            if until < now:
-                del self._asked[service]
-        self._running = {service: fleet.running(service) for service in [*self._asked]}
+        self._names = fleet.services()
+        self._asked = {service: until for service, until in self._asked.copy().items() if until >= now}
+        self._running = {service: fleet.running(service) for service in self.asked}
         self._running_until = now + fleet.lease_seconds
         return {*self._running}
 
     def running(self, service: ServiceKey) -> Sequence[Generation]:
-        """The starts of a service that run, on any host; none where that was read longer ago than a lease lasts.
+        """The starts of a service that run, on any host, in order of their containers' names.
 
-        Args:
-            service: One that was asked about for some seconds.
-
-        Returns:
-            Starts, in order of their containers' names.
+        None if they were read longer ago than a lease lasts, or nobody asked about the service before.
         """
         return self._running.get(service, ()) if _clock() < self._running_until else ()
 
     def is_due(self, fleet: Fleet) -> bool:
-        """Whether the leases are to be renewed now.
-
-        Args:
-            fleet: What shares the store.
-        """
-        self.is_alone = False
-        return self._shared_at is None or _clock() - self._shared_at >= min(
-            _SHARE_SECONDS, fleet.lease_seconds / 4
-        )
+        """True if the leases are to be renewed now."""
+        return _clock() - self._shared_at >= min(_SHARE_SECONDS, fleet.lease_seconds / 4)
 
     def renew(self, fleet: Fleet, watched: Collection[ServiceKey]) -> frozenset[ServiceKey]:
         """Renew the leases, take those that are free, and give back those of services that are not here any more.
@@ -140,91 +109,46 @@ class Ownership:
         """
         now, before = _clock(), self.held
         wanted = {*watched, PRIORS}
-        try:
-            if gone := before - wanted:
-                self._change(dict.fromkeys(gone))
-                fleet.give_back(gone)
-            held = frozenset(fleet.hold(wanted))
-        except StoreError:
-            self.away()
-            raise
-        new = held - before
-        self._renewed(before - gone, held, now + fleet.lease_seconds, new)
-        if new:
-            log.info("judges these from now on", services=sorted(map(str, new - {PRIORS})))
-        self._shared_at = now
+        self.lose(before - wanted)
+        fleet.give_back(before - wanted)
+        held = fleet.hold(wanted)
+        self.lose(before & wanted - held)
+        until = now + fleet.lease_seconds
+        with self._changing:
+            self._until = {service: max(until, self._until.get(service, until)) for service in held}
+        self.is_away, self._shared_at = False, now
+        if new := frozenset(held - before):
+            log.info("took the lease on services", services=sorted(map(str, new)))
         return new
 
     def keep(self, fleet: Fleet) -> None:
-        """Renew the leases of this exporter alone: a turn of judging may take longer than a lease lasts.
+        """Renew the leases of this exporter alone, as a turn of judging may take longer. Never raises."""
+        before, until = self.held, _clock() + fleet.lease_seconds
+        try:
+            held = fleet.renew(before)
+        except StoreError:
+            self.is_away = True
+            return
+        self.lose(before - held)
+        with self._changing:  # a lease that the other thread gave back meanwhile stays so
+            self._until = {
+                service: max(end, until) if service in held else end for service, end in self._until.items()
+            }
+        self.is_away = False
 
-        Args:
-            fleet: What shares the store.
-
-        Raises:
-            StoreError: The store cannot be reached.
-        """
-        if before := self.held:
-            now = _clock()
-            try:
-                held = fleet.renew(before)
-            except StoreError:
-                self.away()
-                raise
-            self._renewed(before, held, now + fleet.lease_seconds)
-
-    def _renewed(
-        self,
-        before: Collection[ServiceKey],
-        held: Collection[ServiceKey],
-        until: float,
-        new: Collection[ServiceKey] = (),
-    ) -> None:
-        """Note which of the leases go on, and how long."""
-        lost = ({*before} - {*held}) & self.held
-        self._change(dict.fromkeys(lost) | dict.fromkeys(held, until), new)
-        self._is_away = False
-        if lost:
-            log.warning("another exporter judges these now", services=sorted(map(str, lost)))
-
-    def _change(self, untils: Mapping[ServiceKey, float | None], new: Collection[ServiceKey] = ()) -> None:
-        """Set until when leases last, unless a later renewal was faster; None for those that are lost.
-
-        Of the others only ``new`` ones are taken: one that the other thread gave back or lost meanwhile stays so.
-        """
+    def lose(self, services: Collection[ServiceKey]) -> None:
+        """Note that this exporter judges these services no more."""
         with self._changing:
-            changed = dict(self._until)
-            for service, until in untils.items():
-                if until is None:
-                    changed.pop(service, None)
-                elif service in changed or service in new:
-                    changed[service] = max(until, changed.get(service, until))
-            self._until = changed
-
-    def away(self) -> None:
-        """Note that the store could not be reached."""
-        self._is_away = True
-
-    def lose(self, service: ServiceKey) -> None:
-        """Note that somebody else judges a service.
-
-        Args:
-            service: Its key.
-        """
-        self._change({service: None})
+            self._until = {service: end for service, end in self._until.items() if service not in services}
+        if services:
+            log.info("no longer has the lease on services", services=sorted(map(str, services)))
 
     def end(self, fleet: Fleet | None) -> None:
-        """Give all leases back. Never raises.
-
-        Args:
-            fleet: What shares the store; None where nobody does.
-        """
+        """Give all leases back. Never raises."""
         held, self._until = self.held, {}
-        try:
+        with suppress(StoreError):  # they end by themselves
             if fleet is not None:
                 fleet.give_back(held)
-        except StoreError as error:
-            log.info("leases are left to end by themselves", error=str(error))
 
 
 def _clock() -> float:

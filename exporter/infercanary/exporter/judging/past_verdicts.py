@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import time
+from operator import attrgetter
 
 import msgspec
 import structlog
 
-from infercanary.judge.measures import MeasureVerdict
+from infercanary.exporter.judging.documents import read
+from infercanary.exporter.judging.findings import Finding, PastVerdict
 from infercanary.judge.model import ServiceKey
-from infercanary.judge.result import Result, State
+from infercanary.judge.result import State
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import measure_words
 from infercanary.store.store import Store
@@ -21,109 +22,76 @@ _KIND = "verdict"
 _SHOWN = (
     16  # the page shows eight upgrades and the last one, which may have measures; each takes 2 KB and more
 )
-_OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})
+_OPEN: frozenset[State] = frozenset(
+    {"settling", "no_baseline"}
+)  # also of all that is judged without an upgrade
 
 
-class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The last verdict on one upgrade. Times are Unix seconds."""
-
-    answered_at: float
-    upgraded_at: float
-    state: State
-    sentence: str
-    baseline_image: str
-    candidate_image: str
-    measure: str = ""
-    """Name of the measure; "" is the latency."""
-    rolled_back: bool = False
-    """True if all containers of the new image are gone, and others of the service go on."""
-
-
-_decoder = msgspec.json.Decoder(PastVerdict)
-
-
-def record(
-    store: Store,
-    service: ServiceKey,
-    canary: str,
-    judgement: Result,
-    sentence: str,
-    now: float,
-    measures: Mapping[str, MeasureVerdict] = MappingProxyType({}),
-    over: tuple[Result, str] | None = None,
-) -> tuple[PastVerdict, ...]:
-    """Keep ``judgement`` if it is a new verdict on its upgrade, and the verdicts on its measures that changed.
+def record(store: Store, service: ServiceKey, canary: str, before: Finding | None, after: Finding) -> Finding:
+    """Log the verdicts that are new, and keep them in the store.
 
     Args:
         store: Keeps the verdicts.
         service: The canary's service.
         canary: Its name.
-        judgement: The last judgement.
-        sentence: The same in words.
-        now: A Unix time.
-        measures: The last verdict on each measure. Only a change is kept, and what takes it back.
-        over: The judgement before with its sentence, if it was of another upgrade: its numbers are the last ones.
+        before: The last finding; if it is on another upgrade, its numbers are the last ones on that.
+        after: The finding now.
 
     Returns:
-        The last verdict on each of the last upgrades, in order of time, each followed by those on its measures.
+        The finding with the last verdict on each of the last upgrades, in order of time, each followed by those on its
+        measures.
     """
-    known: dict[tuple[float, str], PastVerdict] = {}
-    for document in store.history(service, canary, _KIND):
-        try:
-            past = _decoder.decode(document.body)
-            known[past.upgraded_at, past.measure] = past
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.warning(
-                "an earlier verdict cannot be read", service=str(service), canary=canary, error=str(error)
-            )
+    result, now = after.result, time.time()
+    is_same = before is not None and before.result.upgraded_at == result.upgraded_at
+    calls, last_calls = _calls(after), _calls(before) if before is not None and is_same else {}
+    new = [name for name in ("", *after.measures) if calls.get(name) != last_calls.get(name)]
+    for name in new:
+        log.info("verdict", service=str(service), canary=canary, verdict=_words(after, name))
+    if not new:
+        return after
+    kept = [past for _, past in read(store, service, canary, _KIND, PastVerdict)]
+    known = {(past.upgraded_at, past.measure): past for past in kept}
 
     def keep(past: PastVerdict) -> None:
         known[past.upgraded_at, past.measure] = past
         store.save(service, canary, _KIND, now, msgspec.json.encode(past))
 
-    def verdict(result: Result, state: State, words: str, measure: str = "") -> PastVerdict:
-        return PastVerdict(
-            answered_at=now,
-            upgraded_at=result.upgraded_at or 0.0,
-            state=state,
-            sentence=words,
-            baseline_image=result.baseline_image,
-            candidate_image=result.candidate_image,
-            measure=measure,
-        )
-
-    if over is not None and over[0].upgraded_at is not None and over[0].state not in _OPEN:
-        keep(verdict(over[0], over[0].state, over[1]))
-    last = max(
-        (past for past in known.values() if not past.measure), key=lambda past: past.upgraded_at, default=None
-    )
-    if (
-        last is not None
-        and judgement.rolled_back_image
-        and last.candidate_image == judgement.rolled_back_image
-        and last.upgraded_at != judgement.upgraded_at
-        and not last.rolled_back
-    ):
+    over = [_past(before, "", now)] if before is not None and not is_same else []
+    for past in (*over, *(_past(after, name, now) for name in ("", *after.measures))):
+        last = known.get((past.upgraded_at, past.measure))
+        is_new = last is None or last.state != past.state or last.rolled_back or past in over
+        is_shown = not past.measure or past.state in CHANGED or last is not None
+        if past.state not in _OPEN and is_new and is_shown:
+            keep(past)
+    upgrades = [past for (at, name), past in known.items() if not name and at != result.upgraded_at]
+    last = max(upgrades, key=attrgetter("upgraded_at"), default=None)
+    if last is not None and last.candidate_image == result.rolled_back_image and not last.rolled_back:
         keep(msgspec.structs.replace(last, answered_at=now, rolled_back=True))
-    if judgement.upgraded_at is not None:
-        new = {"": (judgement.state, sentence)} | {
-            name: (found.state, measure_words(name, found))
-            for name, found in measures.items()
-            if found.state in CHANGED or (judgement.upgraded_at, name) in known
-        }
-        for measure, (state, words) in new.items():
-            past_verdict = known.get((judgement.upgraded_at, measure))
-            is_new = past_verdict is None or past_verdict.state != state or past_verdict.rolled_back
-            if state not in _OPEN and is_new:
-                keep(verdict(judgement, state, words, measure))
-    return tuple(past for _, past in sorted(known.items())[-_SHOWN:])
+    answers = tuple(past for _, past in sorted(known.items())[-_SHOWN:])
+    return msgspec.structs.replace(after, answers=answers)
 
 
-def changed_calls(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVerdict]) -> list[str]:
-    """Names of measures that are called a change now, and were not before, or the other way round."""
+def _past(finding: Finding, measure: str, now: float) -> PastVerdict:
+    result = finding.result
+    return PastVerdict(
+        answered_at=now,
+        upgraded_at=result.upgraded_at or 0.0,
+        state=finding.measures[measure].state if measure else result.state,
+        sentence=_words(finding, measure),
+        baseline_image=result.baseline_image,
+        candidate_image=result.candidate_image,
+        measure=measure,
+    )
 
-    def called(verdicts: Mapping[str, MeasureVerdict]) -> dict[str, State]:
-        return {name: v.state for name, v in verdicts.items() if v.state in CHANGED}
 
-    old, new = called(before), called(after)
-    return [name for name in after if old.get(name) != new.get(name)]
+def _calls(finding: Finding) -> dict[str, str]:
+    """Measure ("" is the latency) → its verdict, which is logged when it changes; of other measures only changes.
+
+    Who reads the log at night must see that the host is blamed now, too.
+    """
+    changes = {name: v.state for name, v in finding.measures.items() if v.state in CHANGED}
+    return {"": f"{finding.result.state} {finding.result.causes.cause}", **changes}
+
+
+def _words(finding: Finding, measure: str) -> str:
+    return measure_words(measure, finding.measures[measure]) if measure else finding.sentence

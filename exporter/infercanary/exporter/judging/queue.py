@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,13 +19,26 @@ _START_BYTES, _RUN_BYTES = 2_000, 600  # of objects, beside what they hold
 _EXPANDED = 3.5  # bytes of numbers in memory for each that is encoded; of texts that is too many
 
 
-class StartReport(NamedTuple):
-    """Report of a start of a container: the start, and its new runs."""
+@dataclass(eq=False)
+class StartReport:
+    """Report of a start of a container: the start, and its new runs; no runs if the start ended."""
 
     generation: Generation
     runs: Sequence[Run]
     is_found: bool = False
     """The runs come out of the journal of a start that this exporter did not see: only the store may know its image."""
+
+    @property
+    def container(self) -> tuple[ServiceKey, str]:
+        """Service and container."""
+        return self.generation.key, self.generation.container
+
+    @cached_property
+    def size(self) -> int:
+        """Estimated bytes in memory."""
+        start = self.generation
+        encoded = _encoder.encode((start.outputs, start.cold_start, self.runs))
+        return _START_BYTES + _RUN_BYTES * len(self.runs) + int(_EXPANDED * len(encoded))
 
 
 class ReportQueue:
@@ -34,7 +48,7 @@ class ReportQueue:
         self.dropped = 0
         """Runs that were dropped."""
         self.most_bytes = most_bytes
-        self._reports: dict[tuple[ServiceKey, str], deque[tuple[StartReport, int]]] = {}
+        self._reports: defaultdict[tuple[ServiceKey, str], deque[StartReport]] = defaultdict(deque)
         self._sizes: Counter[tuple[ServiceKey, str]] = Counter()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -46,40 +60,31 @@ class ReportQueue:
 
     def put(self, report: StartReport) -> None:
         """Add ``report``, without waiting."""
-        size = size_of(report)
-        key = report.generation.key, report.generation.container
         with self._lock:
-            self._reports.setdefault(key, deque()).append((report, size))
-            self._sizes[key] += size
-            self._bytes += size
+            self._reports[report.container].append(report)
+            self._sizes[report.container] += report.size
+            self._bytes += report.size
             while self._bytes > self.most_bytes:
-                most = max(self._sizes, key=self._sizes.__getitem__)
-                self.dropped += len(self._remove_first(most).runs)
+                largest = max(self._sizes, key=self._sizes.__getitem__)
+                self.dropped += len(self._reports[largest][0].runs)
+                self._remove_first(largest)
 
     def waiting(self) -> list[StartReport]:
         """All reports, those of one container in order; they stay until :meth:`done`."""
         with self._lock:
-            return [report for report, _ in chain.from_iterable(self._reports.values())]
+            return [*chain.from_iterable(self._reports.values())]
 
     def done(self, reports: Iterable[StartReport]) -> None:
         """Remove these reports of :meth:`waiting`; :meth:`put` may have dropped some meanwhile."""
         with self._lock:
             for report in reports:
-                key = report.generation.key, report.generation.container
-                if key in self._reports and self._reports[key][0][0] is report:
-                    self._remove_first(key)
+                waiting = self._reports.get(report.container)
+                if waiting and waiting[0] is report:
+                    self._remove_first(report.container)
 
-    def _remove_first(self, key: tuple[ServiceKey, str]) -> StartReport:
-        report, size = self._reports[key].popleft()
+    def _remove_first(self, container: tuple[ServiceKey, str]) -> None:
+        size = self._reports[container].popleft().size
         self._bytes -= size
-        self._sizes[key] -= size
-        if not self._reports[key]:
-            del self._reports[key], self._sizes[key]
-        return report
-
-
-def size_of(report: StartReport) -> int:
-    """Estimated bytes of a report in memory."""
-    start = report.generation
-    encoded = _encoder.encode((start.outputs, start.cold_start, report.runs))
-    return _START_BYTES + _RUN_BYTES * len(report.runs) + int(_EXPANDED * len(encoded))
+        self._sizes[container] -= size
+        if not self._reports[container]:
+            del self._reports[container], self._sizes[container]

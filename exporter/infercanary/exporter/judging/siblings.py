@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from infercanary.contract.vocabulary import BY_ITSELF, NOT_JUDGED
+from infercanary.judge.align import grouped
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Sample, ServiceKey, Start
 from infercanary.store.base import LastRun
@@ -81,12 +83,9 @@ def joined(starts: Iterable[Start]) -> list[Start]:
     Returns:
         One for each image, with all its runs and the latest start's generation.
     """
-    images: dict[str, list[Start]] = {}
-    for start in starts:
-        images.setdefault(start.identity, []).append(start)
     return [
         Start(group[-1].generation, [sample for start in group for sample in start.samples])
-        for group in images.values()
+        for group in grouped(starts, attrgetter("identity")).values()
     ]
 
 
@@ -137,14 +136,11 @@ def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
         now: A Unix time. A run that claims a later one ran now: a wrong clock makes no other one old.
 
     Returns:
-        One for each service. Those that run come first, by name; then the others, the one that ran last first.
+        One for each service, by name. Those that run come first.
     """
-    services: dict[ServiceKey, list[LastRun]] = {}
-    for run in runs:
-        services.setdefault(run.service, []).append(run._replace(at=min(run.at, now)))
-    found = []
-    for each in services.values():
-        recent = max(run.at for run in each) - _RECENT_SECONDS
-        found.append(min(run for run in each if run.at >= recent))
-    recent = max((run.at for run in found), default=0.0) - _RECENT_SECONDS
-    return sorted(found, key=lambda run: (run.at < recent, -run.at if run.at < recent else 0.0, run.service))
+    runs = [run._replace(at=min(run.at, now)) for run in runs]
+    recent = max((run.at for run in runs), default=0.0) - _RECENT_SECONDS
+    first: dict[ServiceKey, LastRun] = {}
+    for run in sorted(runs, key=lambda run: (run.at < recent, run)):
+        first.setdefault(run.service, run)
+    return [*first.values()]

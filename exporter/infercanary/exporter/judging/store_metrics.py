@@ -41,10 +41,16 @@ DROPPED = Metric(
     "Runs that were dropped because the store failed for too long.",
     reading="Healthy is no increase. Verdicts then rest on fewer runs.",
 )
+LEFT_OUT = Metric(
+    "infercanary_runs_left_out_total",
+    "counter",
+    "Runs of earlier starts that are not judged: no poll saw these starts, so their image is unknown.",
+    reading="It grows if a container started more than once while the exporter was away.",
+)
 SECONDS = Metric(
     "infercanary_judge_seconds_total",
     "counter",
     "CPU time of the judge's thread.",
     reading="Its rate is in cores: a small fraction of one.",
 )
-METRICS = (STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORED, DROPPED, SECONDS)
+METRICS = (STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORED, DROPPED, LEFT_OUT, SECONDS)

@@ -1,0 +1,27 @@
+"""Documents of the store, as this version can read them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from infercanary.judge.model import ServiceKey
+from infercanary.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+def read(store: Store, service: ServiceKey, canary: str, kind: str, of: type[T]) -> list[tuple[float, T]]:
+    """Read the documents of a kind, each with its Unix time, the oldest first; one that cannot be read costs itself."""
+    documents = []
+    for document in store.history(service, canary, kind):
+        try:
+            documents.append((document.at, msgspec.json.decode(document.body, type=of)))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("a document of the store cannot be read", kind=kind, service=str(service), canary=canary,
+                        error=str(error))  # fmt: skip
+    return documents
