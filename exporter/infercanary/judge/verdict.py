@@ -204,9 +204,13 @@ def _runs(starts: Iterable[Start]) -> list[Sample]:
 
 def _controls(runs: Sequence[Sample]) -> dict[str, float]:
     """Medians of the controls, without names that only the probe knows."""
-    return {name: x for name, x in medians([s.controls for s in runs]).items() if name in CONTROLS}
+    return {name: x for name, x in medians([s.controls for s in _some(runs)]).items() if name in CONTROLS}
 
 
 def _picture(runs: Sequence[Sample]) -> list[float]:
-    """At most 120 latencies, in order of time."""
-    return [sample.median for sample in runs[:: 1 + len(runs) // 120] if sample.median]
+    return [sample.median for sample in _some(runs) if sample.median]
+
+
+def _some(runs: Sequence[Sample]) -> Sequence[Sample]:
+    """At most 120 of the runs, evenly spread over time."""
+    return runs[:: 1 + len(runs) // 120]
