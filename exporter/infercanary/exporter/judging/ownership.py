@@ -61,11 +61,6 @@ class Ownership:
         until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
         return self._is_alone or _clock() < until
 
-    @property
-    def asked(self) -> frozenset[ServiceKey]:
-        """The services that somebody asked about, a while ago at most."""
-        return frozenset(self._asked)
-
     def ask(self, service: ServiceKey) -> None:
         """Follow a service for a while that may have no container here; from the event loop.
 
@@ -79,7 +74,7 @@ class Ownership:
         now = _clock()
         self._names = fleet.services()
         self._asked = {service: until for service, until in self._asked.copy().items() if until >= now}
-        self._running = {service: fleet.running(service) for service in self.asked}
+        self._running = {service: fleet.running(service) for service in [*self._asked]}
         self._running_until = now + fleet.lease_seconds
         return {*self._running}
 
@@ -140,8 +135,6 @@ class Ownership:
         """Note that this exporter judges these services no more."""
         with self._changing:
             self._until = {service: end for service, end in self._until.items() if service not in services}
-        if services:
-            log.info("no longer has the lease on services", services=sorted(map(str, services)))
 
     def end(self, fleet: Fleet | None) -> None:
         """Give all leases back. Never raises."""

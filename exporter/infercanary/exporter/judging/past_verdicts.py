@@ -42,22 +42,22 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
         measures.
     """
     result, now = after.result, time.time()
-    is_same = before is not None and before.result.upgraded_at == result.upgraded_at
-    calls, last_calls = _calls(after), _calls(before) if before is not None and is_same else {}
+    same = before if before is not None and before.result.upgraded_at == result.upgraded_at else None
+    calls, last_calls = _calls(after), _calls(same) if same is not None else {}
     new = [name for name in ("", *after.measures) if calls.get(name) != last_calls.get(name)]
     for name in new:
         log.info("verdict", service=str(service), canary=canary, verdict=_words(after, name))
     if not new:
         return after
-    kept = [past for _, past in read(store, service, canary, _KIND, PastVerdict)]
-    known = {(past.upgraded_at, past.measure): past for past in kept}
+    documents = read(store, service, canary, _KIND, PastVerdict)
+    known = {(past.upgraded_at, past.measure): past for _, past in documents}
 
     def keep(past: PastVerdict) -> None:
         known[past.upgraded_at, past.measure] = past
         store.save(service, canary, _KIND, now, msgspec.json.encode(past))
 
-    over = [_past(before, "", now)] if before is not None and not is_same else []
-    for past in (*over, *(_past(after, name, now) for name in ("", *after.measures))):
+    over = [_past(before, "", now)] if before is not None and same is None else []
+    for past in over + [_past(after, name, now) for name in ("", *after.measures)]:
         last = known.get((past.upgraded_at, past.measure))
         is_new = last is None or last.state != past.state or last.rolled_back or past in over
         is_shown = not past.measure or past.state in CHANGED or last is not None

@@ -11,7 +11,7 @@ import msgspec
 from infercanary.contract.vocabulary import BY_ITSELF, NOT_JUDGED
 from infercanary.judge.align import grouped
 from infercanary.judge.identity import identified
-from infercanary.judge.model import Sample, ServiceKey, Start
+from infercanary.judge.model import ServiceKey, Start
 from infercanary.store.base import LastRun
 from infercanary.store.store import Store
 
@@ -51,7 +51,7 @@ class Siblings:
             Starts with their runs that count; those of one sibling follow each other.
         """
         hosts = sorted({*hosts})[:_MOST_IN_ALL]
-        most = min(_MOST, _MOST_IN_ALL // len(hosts)) if hosts else 0
+        most = min(_MOST, _MOST_IN_ALL // max(1, len(hosts)))
         found = []
         for host in hosts:
             others = [each for each in self._on(host, store) if each[0].generation.key != service]
@@ -102,17 +102,15 @@ def newest(starts: Sequence[Start]) -> list[Start]:
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
         samples = [
-            Sample(
-                s.sequence,
-                s.canary,
-                s.started_at,
-                s.outcome,
-                s.median,
-                s.repeats,
-                tags=tuple(tag for tag in _ASKED if tag in s.tags),
-                runs=s.runs,
+            msgspec.structs.replace(
+                sample,
+                phases={},
+                controls={},
+                off_cpu={},
+                measures={},
+                tags=tuple(tag for tag in _ASKED if tag in sample.tags),
             )
-            for s in start.samples[max(0, len(start.samples) - left) :]
+            for sample in start.samples[-left:]
         ]
         left -= len(samples)
         found.append(

@@ -34,7 +34,7 @@ from infercanary.exporter.judging.ownership import PRIORS, Ownership
 from infercanary.exporter.judging.past_verdicts import record
 from infercanary.exporter.judging.queue import ReportQueue, StartReport
 from infercanary.exporter.judging.restart_prior import RestartPrior
-from infercanary.exporter.judging.schedule import CanaryState, ServiceState, due, seen_now
+from infercanary.exporter.judging.schedule import CANARIES, CanaryState, ServiceState, due, seen_now
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.identity import identified
@@ -205,7 +205,7 @@ class Judging:
             self._queue.done(reports)
         for report in reports:
             start = report.generation
-            if store.fleet is None and not report.is_found:
+            if store.fleet is None:
                 self._services[start.key].note(start)
             # The end of a start is judged though it never runs again.
             self._ran(start.key, {run.canary for run in report.runs} or self.findings.get(start.key, NOTHING))
@@ -213,8 +213,11 @@ class Judging:
             self._share(store, store.fleet)
 
     def _ran(self, service: ServiceKey, canaries: Collection[str]) -> None:
-        for canary in self._services[service].note_runs(canaries):
-            self._due[service, canary] = None
+        known = self._services[service].canaries
+        for canary in canaries:
+            if canary in known or len(known) < CANARIES:
+                known[canary].ran_at = time.monotonic()
+                self._due[service, canary] = None
 
     def _share(self, store: Store, fleet: Fleet) -> None:
         """Renew the leases, and read what other exporters wrote."""
@@ -249,7 +252,7 @@ class Judging:
 
     def _look_at(self, store: Store, service: ServiceKey, canary: str) -> None:
         """Judge what is due of a canary."""
-        state = self._services[service].canaries.setdefault(canary, CanaryState())
+        state = self._services[service].canaries[canary]
         try:
             self._judge(store, service, canary, state)
         except LeaseLost:
@@ -302,15 +305,13 @@ class Judging:
 
         Names may come and go for years, and a finding on a removed canary must not stay on dashboards for ever.
         """
-        mine = None if store.fleet is None else self.ownership.held | self.watched | self.ownership.asked
-        stored = {*store.canaries(mine)}
+        stored = {*store.canaries(self._services)}
         for service, state in [*self._services.items()]:
             state.forget(service, stored)
             findings = self.findings.get(service, NOTHING)
-            if kept := {name: findings[name] for name in findings if name in state.canaries}:
-                self.findings[service] = kept
-            else:
-                self.findings.pop(service, None)
+            self.findings[service] = {name: findings[name] for name in findings if name in state.canaries}
+            if not self.findings[service]:
+                del self.findings[service]
             if not state.canaries:
                 del self._services[service]
 
