@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -149,12 +150,12 @@ def _drifts(
 
 def _sides(starts: Sequence[Start]) -> Sides:
     """Sides of a canary. A start that made no run for long is among them: it may be busy."""
-    newest = {start.generation.container: start for start in starts}
-    running = [start for start in newest.values() if not start.generation.ended_at]
+    boots: defaultdict[str, set[Boot]] = defaultdict(set)
+    for start in {start.generation.container: start for start in starts}.values():
+        if not start.generation.ended_at:
+            boots[start.identity].add(start.boot)
     upgrade = select(starts).upgrade
     new, old = (upgrade.after[-1].identity, upgrade.before[-1].identity) if upgrade else ("", "")
-    boots = {
-        identity: frozenset(start.boot for start in starts)
-        for identity, starts in grouped(running, attrgetter("identity")).items()
-    }
-    return Sides(boots.pop(new, frozenset()), boots.pop(old, frozenset()), frozenset(chain(*boots.values())))
+    return Sides(
+        frozenset(boots.pop(new, ())), frozenset(boots.pop(old, ())), frozenset(chain(*boots.values()))
+    )

@@ -40,7 +40,9 @@ class Ownership:
         self.is_away = False
         """True if the store could not be reached the last time."""
         self._is_alone = is_alone
-        self._until: dict[ServiceKey, float] = {}  # end of each lease that it has; replaced as a whole
+        self._until: dict[
+            ServiceKey, float
+        ] = {}  # end of each lease that it has, reckoned from before the call
         self._changing = threading.Lock()
         self._shared_at = -math.inf
         self._names: Collection[ServiceKey] = ()  # of all services
@@ -107,10 +109,8 @@ class Ownership:
         self.lose(before - wanted)
         fleet.give_back(before - wanted)
         held = fleet.hold(wanted)
-        self.lose(before & wanted - held)
-        until = now + fleet.lease_seconds
         with self._changing:
-            self._until = {service: max(until, self._until.get(service, until)) for service in held}
+            self._until = dict.fromkeys(held, now + fleet.lease_seconds)
         self.is_away, self._shared_at = False, now
         if new := frozenset(held - before):
             log.info("took the lease on services", services=sorted(map(str, new)))
@@ -120,15 +120,13 @@ class Ownership:
         """Renew the leases of this exporter alone, as a turn of judging may take longer. Never raises."""
         before, until = self.held, _clock() + fleet.lease_seconds
         try:
-            held = fleet.renew(before)
+            held = fleet.renew(before) if before else before
         except StoreError:
             self.is_away = True
             return
         self.lose(before - held)
         with self._changing:  # a lease that the other thread gave back meanwhile stays so
-            self._until = {
-                service: max(end, until) if service in held else end for service, end in self._until.items()
-            }
+            self._until |= dict.fromkeys(self._until.keys() & held, until)
         self.is_away = False
 
     def lose(self, services: Collection[ServiceKey]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
@@ -59,21 +57,15 @@ def seen_now(starts: Sequence[Start], taken: Mapping[Boot, int]) -> dict[Boot, S
 
 
 @dataclass
-class CanaryState:
-    """State of a canary."""
-
-    ran_at: float = field(default_factory=time.monotonic)
-    """Monotonic time when its last run came."""
-    seen: Mapping[Boot, SeenStart] = field(default_factory=dict)
-    """Its starts when it was judged last."""
-
-
-@dataclass
 class ServiceState:
-    """State of a service: its newest starts by container, and its canaries by name."""
+    """State of a service."""
 
     newest: dict[str, Generation] = field(default_factory=dict)
-    canaries: defaultdict[str, CanaryState] = field(default_factory=lambda: defaultdict(CanaryState))
+    """Newest start of each container."""
+    ran_at: dict[str, float] = field(default_factory=dict)
+    """Canary → monotonic time when its last run came."""
+    seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
+    """Canary → its starts when it was judged last."""
 
     def note(self, start: Generation) -> None:
         """Take the report of a start about itself."""
@@ -81,17 +73,13 @@ class ServiceState:
         self.newest[start.container] = start
         # Docker may name its image late, and a probe its output: these wait for no look.
         if known.boot_id == start.boot_id and known != start:
-            self.judge_anew()
-
-    def judge_anew(self) -> None:
-        """Judge each canary when it is looked at next."""
-        for canary in self.canaries.values():
-            canary.seen = {}
+            self.seen.clear()
 
     def forget(self, service: ServiceKey, stored: Collection[tuple[ServiceKey, str]]) -> None:
         """Forget ended starts, canaries that are not ``stored``, and canaries that were removed from the service."""
         self.newest = {name: start for name, start in self.newest.items() if not start.ended_at}
-        last = max((canary.ran_at for canary in self.canaries.values()), default=0.0)
-        for name, canary in [*self.canaries.items()]:
-            if (service, name) not in stored or last - canary.ran_at > REMOVED_SECONDS:
-                del self.canaries[name]
+        last = max(self.ran_at.values(), default=0.0)
+        for canary, ran_at in [*self.ran_at.items()]:
+            if (service, canary) not in stored or last - ran_at > REMOVED_SECONDS:
+                del self.ran_at[canary]
+                self.seen.pop(canary, None)

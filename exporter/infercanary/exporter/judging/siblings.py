@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -37,7 +38,8 @@ class Siblings:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._of_host: dict[str, tuple[float, list[list[Start]]]] = {}  # and when it was read
+        self._of_host: dict[str, list[list[Start]]] = {}
+        self._cleared_at = -math.inf
 
     def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
         """The starts of the siblings of ``service``.
@@ -60,18 +62,19 @@ class Siblings:
 
     def _on(self, host: str, store: Store) -> list[list[Start]]:
         now = time.monotonic()
-        self._of_host = {name: kept for name, kept in self._of_host.items() if now - kept[0] <= _READ_SECONDS}
+        if now - self._cleared_at > _READ_SECONDS:
+            self._of_host, self._cleared_at = {}, now
         if host not in self._of_host:
-            each = []
+            found = []
             for last in chosen(store.last_runs(host), time.time())[: _MOST + 1]:
                 starts = store.generations(
                     last.service, last.canary, container=last.container, most_bytes=self._most_bytes
                 )
                 own = [Start.of(g, samples) for g, samples in starts if g.is_known and g.host == host]
                 if counted := [start for start in own if start.samples]:
-                    each.append(newest(joined(identified(counted))))
-            self._of_host[host] = now, each
-        return self._of_host[host][1]
+                    found.append(newest(joined(identified(counted))))
+            self._of_host[host] = found
+        return self._of_host[host]
 
 
 def joined(starts: Iterable[Start]) -> list[Start]:
