@@ -26,9 +26,9 @@ def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE) -> Due:
         (80, 95, ""),
         (24, 500, "all"),
         (200, 239, ""),
-        (200, 240, "all"),
+        (200, 240, "drift"),
         (250, 350, ""),
-        (250, 360, "all"),
+        (250, 360, "drift"),
     ],
 )
 def test_what_is_judged_by_the_runs_of_the_new_start(was: int | None, runs: int, expected: Due) -> None:

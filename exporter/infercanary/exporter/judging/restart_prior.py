@@ -46,7 +46,7 @@ class RestartPrior:
         return before[-1] if before else Prior()
 
     def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
-        """Learn a prior if it is time, and keep it where it differs from the last one.
+        """Learn a prior if it is time, and keep it where it differs from the last one, or from the policy's own.
 
         Args:
             store: Keeps the priors; of a shared one, what all exporters found is read.
@@ -72,12 +72,11 @@ class RestartPrior:
                 for stored in store.fleet.taught()
             }
         prior = learned([*taught.values()])
-        kept = self._read(store)
-        if prior is None or (kept and math.isclose(prior.sd, kept[-1][1].sd, rel_tol=0.1)):
-            return
-        prior = msgspec.structs.replace(prior, number=kept[-1][1].number + 1 if kept else 1)
-        store.save(PRIORS, "", _KIND, since, msgspec.json.encode(prior))
-        kept.append((since, prior))
+        last = self.at(store, None)
+        if prior is not None and not math.isclose(prior.sd, last.sd, rel_tol=0.1):
+            prior = msgspec.structs.replace(prior, number=last.number + 1)
+            store.save(PRIORS, "", _KIND, since, msgspec.json.encode(prior))
+            self.read_again()
 
     def _read(self, store: Store) -> list[tuple[float, Prior]]:
         if self._kept is None:

@@ -12,8 +12,8 @@ from infercanary.judge.policy import Policy
 
 Boot: TypeAlias = tuple[str, str]
 """Container and boot id."""
-Due: TypeAlias = Literal["", "upgrade", "all"]
-"""What is to be judged: nothing, the upgrade alone, or the drift as well."""
+Due: TypeAlias = Literal["", "upgrade", "drift", "all"]
+"""What is to be judged: nothing, the upgrade, the drift, or both."""
 
 REMOVED_SECONDS = 7200.0
 """A canary that has not run for so long, while others of its service did, was removed."""
@@ -47,7 +47,9 @@ def due(seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Polic
         counted = was.counted + taken.get(boot, was.taken) - was.taken
         has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
         has_block |= was.counted // every < counted // every
-    return "all" if has_block else "upgrade" if has_look else ""
+    if has_look and has_block:
+        return "all"
+    return "upgrade" if has_look else "drift" if has_block else ""
 
 
 def seen_now(starts: Sequence[Start], taken: Mapping[Boot, int]) -> dict[Boot, SeenStart]:

@@ -317,13 +317,13 @@ class Judging:
 
 def _judged_starts(starts: Sequence[Start], policy: Policy) -> list[Start]:
     """Leave out starts that no judgement needs, as the store does, by runs that count, and ends."""
-    live = {start.generation.container for start in live_starts(starts)}
+    live = {start.boot for start in live_starts(starts)}
     summaries = [
         StartSummary(
             start.generation.container,
             start.identity,
             len(start.samples) < policy.pool.fewest_new_runs,
-            start.generation.container in live,
+            start.boot in live,
         )
         for start in starts
     ]
