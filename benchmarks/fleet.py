@@ -214,7 +214,7 @@ def judged(server: int, location: str, services: int, rounds: int) -> Cost:
                 )
                 judging.submit(start, [run])
             for state in judging._services.values():
-                state.judge_anew()
+                state.seen.clear()
             judging.turn()
             while judging._due:
                 judging.turn()

@@ -175,8 +175,9 @@ def declared(
     for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, Metric) and found.setdefault(value.name, value) != value:
-                    raise ValueError(f"{value.name} is declared twice, and not alike")
+                for metric in value if isinstance(value, tuple) else (value,):
+                    if isinstance(metric, Metric) and found.setdefault(metric.name, metric) != metric:
+                        raise ValueError(f"{metric.name} is declared twice, and not alike")
     return [found[name] for name in sorted(found)]
 
 

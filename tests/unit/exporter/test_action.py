@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercanary.exporter.judging.schedule import Due, SeenStart, ServiceState, due, seen_now
+from infercanary.exporter.judging.schedule import Due, SeenStart, due, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 
@@ -11,7 +11,7 @@ OLD, NEW = ("a", "b1"), ("a", "b2")
 
 def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE) -> Due:
     """What is to be judged of a canary whose new start has so many runs now."""
-    seen = {OLD: SeenStart(200, 200, True)} | ({NEW: was} if was else {})
+    seen = {OLD: SeenStart(200, 200)} | ({NEW: was} if was else {})
     return due(seen, {OLD: 200, NEW: runs}, policy)
 
 
@@ -26,41 +26,30 @@ def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE) -> Due:
         (80, 95, ""),
         (24, 500, "all"),
         (200, 239, ""),
-        (200, 240, "all"),
+        (200, 240, "drift"),
         (250, 350, ""),
-        (250, 360, "all"),
+        (250, 360, "drift"),
     ],
 )
 def test_what_is_judged_by_the_runs_of_the_new_start(was: int | None, runs: int, expected: Due) -> None:
-    assert extent(runs, None if was is None else SeenStart(was, was, False)) == expected
+    assert extent(runs, None if was is None else SeenStart(was, was)) == expected
 
 
 def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
-    was = SeenStart(7, 2, False)
+    was = SeenStart(7, 2)
     assert [extent(runs, was) for runs in (9, 10)] == ["", "upgrade"]
-
-
-def test_a_start_that_was_thought_to_have_stopped_waits_for_no_look() -> None:
-    assert [extent(runs, SeenStart(30, 30, True)) for runs in (30, 31)] == ["", "all"]
 
 
 def test_what_is_remembered_of_a_judgement() -> None:
     samples = [Sample(i, "c", float(i), "ok", 0.02) for i in range(7)]
     start = Generation(service="s", container="a", boot_id="b2", started_at=0.0)
     assert seen_now([Start(start, samples)], {OLD: 5, NEW: 9}) == {
-        OLD: SeenStart(5, 0, True),
-        NEW: SeenStart(9, 7, False),
+        OLD: SeenStart(5, 0),
+        NEW: SeenStart(9, 7),
     }
 
 
 def test_other_looks_are_other_actions() -> None:
-    was = SeenStart(12, 12, False)
+    was = SeenStart(12, 12)
     assert extent(13, was) == ""
     assert extent(13, was, policy=LIVE.but(looks=(8, 13))) == "upgrade"
-
-
-def test_canaries_of_a_service_beyond_the_limit_are_not_judged() -> None:
-    service = ServiceState()
-    names = [f"c{number}" for number in range(80)]
-    assert service.note_runs(names[:50]) == names[:50]
-    assert service.note_runs(names) == names[:64]

@@ -266,7 +266,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), runs(1, number))
         judging.turn()
-    assert judged == [1, *LIVE.decide.looks[:-1], 120, 192, 240]
+    assert judged == [1, *LIVE.decide.looks]
     assert drifts == [1, 120, 240]
 
 
@@ -298,7 +298,7 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     assert judging.findings[S]["c"].sentence == "nothing to judge: 2 was stopped"
     [past] = judging.findings[S]["c"].answers
     assert past.rolled_back and past.sentence == last
-    judging.submit(beside, upgraded[48:72])
+    judging.submit(beside, upgraded[48:96])
     assert state() == "regressed"
     [past] = judging.findings[S]["c"].answers
     assert not past.rolled_back
@@ -610,3 +610,13 @@ def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> N
     forgetful.submit(generation(container="b"), runs(120))
     forgetful.turn()
     assert {*forgetful.findings[S]["c"].drifts} == {"b"}
+
+
+def test_canaries_of_a_service_beyond_the_limit_are_not_judged(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "CANARIES", 2)
+    for name in ("c", "d", "e", "c"):
+        judging.submit(generation(), [msgspec.structs.replace(run, canary=name) for run in runs(20)])
+        judging.turn()
+    assert {*judging.findings[S]} == {"c", "d"}

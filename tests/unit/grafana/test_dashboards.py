@@ -41,7 +41,7 @@ every_panel = for_each(PANELS, lambda at: f"{at[0]}: {at[1]['title']}")
 every_query = for_each(QUERIES, lambda query: f"{query.dashboard}: {query.place}")
 
 EXPORTERS_OWN = re.compile(
-    "infercanary_(build|event_loop|discover|config|judge_seconds|store|stored_|unjudged_)|process_|scrape_|up$"
+    "infercanary_(build|event_loop|discover|config|judge_seconds|store|stored_|unjudged_|runs_left_out)|process_|scrape_|up$"
 )
 """Metrics of an exporter as a whole: no service, no container."""
 PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|scrape_")

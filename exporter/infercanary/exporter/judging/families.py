@@ -7,7 +7,7 @@ with the other series of the container.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from infercanary.contract.profile import bounded
 from infercanary.contract.report import Family, Metric
@@ -30,10 +30,12 @@ _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
 
 
+T = TypeVar("T")
 _Points: TypeAlias = Mapping[tuple[str, ...], float | None] | float | None
+_Table: TypeAlias = Mapping[Metric, Callable[[T], _Points]]
 
 # Metric → its points without the label `canary`, or its value if it has no other label; an unknown value is None.
-_OF_FINDING: dict[Metric, Callable[[Finding], _Points]] = {
+_OF_FINDING: _Table[Finding] = {
     Metric(
         "infercanary_verdict",
         "gauge",
@@ -117,7 +119,7 @@ _OF_FINDING: dict[Metric, Callable[[Finding], _Points]] = {
         "each container.",
     ): lambda f: sum(trial.called for trial in f.trials.values()),
 }
-_OF_RESULT: dict[Metric, Callable[[Result], _Points]] = {
+_OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_shift_host_ratio",
         "gauge",
@@ -194,7 +196,7 @@ _OF_RESULT: dict[Metric, Callable[[Result], _Points]] = {
         reading="1 is an alert: the image has a CPU-only wheel, or the container has no GPU.",
     ): lambda r: r.causes.cpu_fallback,
 }
-_OF_UPGRADE: dict[Metric, Callable[[Finding], _Points]] = {
+_OF_UPGRADE: _Table[Finding] = {
     Metric(
         "infercanary_upgrade_info",
         "gauge",
@@ -217,7 +219,7 @@ _OF_UPGRADE: dict[Metric, Callable[[Finding], _Points]] = {
         for change in f.result.causes.changes[:_COMPONENTS]
     },
 }
-_OF_CHANGE: dict[Metric, Callable[[Result], _Points]] = {
+_OF_CHANGE: _Table[Result] = {
     Metric(
         "infercanary_shift_cause",
         "gauge",
@@ -261,7 +263,7 @@ _OF_CHANGE: dict[Metric, Callable[[Result], _Points]] = {
         if r.causes.operators and r.causes.operators.state == "explained"
     },
 }
-_OF_DRIFT: dict[Metric, Callable[[Drift], _Points]] = {
+_OF_DRIFT: _Table[Drift] = {
     Metric(
         "infercanary_drift_ratio",
         "gauge",
@@ -317,9 +319,7 @@ def families(findings: Findings, container: str, *, publishes: bool = True) -> l
     return [metric.family(labelled) for metric, labelled in points.items()]
 
 
-def _shown(
-    finding: Finding, container: str, *, publishes: bool
-) -> Iterator[tuple[Mapping[Metric, Callable[[Any], _Points]], object]]:
+def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[_Table[Any], object]]:
     """Tables of the metrics that a container shows, each with the argument of its functions."""
     result = finding.result
     if container in finding.drifts:
@@ -354,10 +354,8 @@ def label_text(text: str) -> str:
     Prometheus refuses a whole scrape for one value over its ``label_value_length_limit``.
     """
     shown = printable(text, replacement=REPLACEMENT)
-    encoded = shown.encode()
-    if len(encoded) <= SENTENCE_BYTES:
-        return shown
-    return encoded[: SENTENCE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
+    cut = shown.encode()[: SENTENCE_BYTES - len("…".encode())].decode(errors="ignore")
+    return shown if cut == shown else cut + "…"
 
 
 def _changes(drift: Drift) -> str:

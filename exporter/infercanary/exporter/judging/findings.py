@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -16,7 +17,7 @@ from infercanary.judge import drift
 from infercanary.judge.align import grouped
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import Measures, MeasureVerdict
-from infercanary.judge.model import Start
+from infercanary.judge.model import Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.restarts import restarts_before, taught_by
@@ -113,15 +114,20 @@ def judge_canary(
         starts: Starts of its service, in order of time, with its runs.
         siblings: Starts of other services, on the hosts of these.
         policy: The numbers that decide.
-        due: Without ``all``, the last drifts stand.
+        due: With ``drift`` the last verdict on the latency stands, unless it is about another upgrade than the last one
+            is now: an image may have been rolled back. With ``upgrade`` the last drifts stand.
     """
-    judge = Judge(policy)
-    result = judge.verdict(starts, siblings, canary)
+    judge, upgrade = Judge(policy), select(starts).upgrade
+    upgraded_at = upgrade.at if upgrade else None
+    if before is not None and due == "drift" and before.result.upgraded_at == upgraded_at:
+        result = before.result
+    else:
+        result = judge.verdict(starts, siblings, canary)
     measures = Measures(policy).judge(starts, siblings)
     spread = measures.get(SPREAD.name)
     also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
     last = before or Finding(result=result, sentence="")
-    if before is None or due == "all":
+    if before is None or due != "upgrade":
         drifts = _drifts(canary, starts, siblings, policy)
         last = msgspec.structs.replace(last, drifts=drifts, taught=taught_by(starts, policy.pool))
     return msgspec.structs.replace(
@@ -130,7 +136,7 @@ def judge_canary(
         sentence=sentence(result, also=also),
         trials=judge.trials(starts, last.trials, _TRIALS),
         measures=measures,
-        sides=_sides(starts),
+        sides=_sides(starts, upgrade),
     )
 
 
@@ -147,14 +153,13 @@ def _drifts(
     return drifts
 
 
-def _sides(starts: Sequence[Start]) -> Sides:
+def _sides(starts: Sequence[Start], upgrade: Upgrade | None) -> Sides:
     """Sides of a canary. A start that made no run for long is among them: it may be busy."""
-    newest = {start.generation.container: start for start in starts}
-    running = [start for start in newest.values() if not start.generation.ended_at]
-    upgrade = select(starts).upgrade
+    boots: defaultdict[str, set[Boot]] = defaultdict(set)
+    for start in {start.generation.container: start for start in starts}.values():
+        if not start.generation.ended_at:
+            boots[start.identity].add(start.boot)
     new, old = (upgrade.after[-1].identity, upgrade.before[-1].identity) if upgrade else ("", "")
-    boots = {
-        identity: frozenset(start.boot for start in starts)
-        for identity, starts in grouped(running, attrgetter("identity")).items()
-    }
-    return Sides(boots.pop(new, frozenset()), boots.pop(old, frozenset()), frozenset(chain(*boots.values())))
+    return Sides(
+        frozenset(boots.pop(new, ())), frozenset(boots.pop(old, ())), frozenset(chain(*boots.values()))
+    )

@@ -40,7 +40,9 @@ class Ownership:
         self.is_away = False
         """True if the store could not be reached the last time."""
         self._is_alone = is_alone
-        self._until: dict[ServiceKey, float] = {}  # end of each lease that it has; replaced as a whole
+        self._until: dict[
+            ServiceKey, float
+        ] = {}  # end of each lease that it has, reckoned from before the call
         self._changing = threading.Lock()
         self._shared_at = -math.inf
         self._names: Collection[ServiceKey] = ()  # of all services
@@ -61,11 +63,6 @@ class Ownership:
         until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
         return self._is_alone or _clock() < until
 
-    @property
-    def asked(self) -> frozenset[ServiceKey]:
-        """The services that somebody asked about, a while ago at most."""
-        return frozenset(self._asked)
-
     def ask(self, service: ServiceKey) -> None:
         """Follow a service for a while that may have no container here; from the event loop.
 
@@ -79,7 +76,7 @@ class Ownership:
         now = _clock()
         self._names = fleet.services()
         self._asked = {service: until for service, until in self._asked.copy().items() if until >= now}
-        self._running = {service: fleet.running(service) for service in self.asked}
+        self._running = {service: fleet.running(service) for service in [*self._asked]}
         self._running_until = now + fleet.lease_seconds
         return {*self._running}
 
@@ -112,10 +109,8 @@ class Ownership:
         self.lose(before - wanted)
         fleet.give_back(before - wanted)
         held = fleet.hold(wanted)
-        self.lose(before & wanted - held)
-        until = now + fleet.lease_seconds
         with self._changing:
-            self._until = {service: max(until, self._until.get(service, until)) for service in held}
+            self._until = dict.fromkeys(held, now + fleet.lease_seconds)
         self.is_away, self._shared_at = False, now
         if new := frozenset(held - before):
             log.info("took the lease on services", services=sorted(map(str, new)))
@@ -125,23 +120,19 @@ class Ownership:
         """Renew the leases of this exporter alone, as a turn of judging may take longer. Never raises."""
         before, until = self.held, _clock() + fleet.lease_seconds
         try:
-            held = fleet.renew(before)
+            held = fleet.renew(before) if before else before
         except StoreError:
             self.is_away = True
             return
         self.lose(before - held)
         with self._changing:  # a lease that the other thread gave back meanwhile stays so
-            self._until = {
-                service: max(end, until) if service in held else end for service, end in self._until.items()
-            }
+            self._until |= dict.fromkeys(self._until.keys() & held, until)
         self.is_away = False
 
     def lose(self, services: Collection[ServiceKey]) -> None:
         """Note that this exporter judges these services no more."""
         with self._changing:
             self._until = {service: end for service, end in self._until.items() if service not in services}
-        if services:
-            log.info("no longer has the lease on services", services=sorted(map(str, services)))
 
     def end(self, fleet: Fleet | None) -> None:
         """Give all leases back. Never raises."""

@@ -41,23 +41,23 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
         The finding with the last verdict on each of the last upgrades, in order of time, each followed by those on its
         measures.
     """
-    result, now = after.result, time.time()
-    is_same = before is not None and before.result.upgraded_at == result.upgraded_at
-    calls, last_calls = _calls(after), _calls(before) if before is not None and is_same else {}
+    result = after.result
+    same = before if before is not None and before.result.upgraded_at == result.upgraded_at else None
+    calls, last_calls = _calls(after), _calls(same) if same is not None else {}
     new = [name for name in ("", *after.measures) if calls.get(name) != last_calls.get(name)]
     for name in new:
         log.info("verdict", service=str(service), canary=canary, verdict=_words(after, name))
     if not new:
         return after
-    kept = [past for _, past in read(store, service, canary, _KIND, PastVerdict)]
-    known = {(past.upgraded_at, past.measure): past for past in kept}
+    documents = read(store, service, canary, _KIND, PastVerdict)
+    known = {(past.upgraded_at, past.measure): past for _, past in documents}
 
     def keep(past: PastVerdict) -> None:
         known[past.upgraded_at, past.measure] = past
-        store.save(service, canary, _KIND, now, msgspec.json.encode(past))
+        store.save(service, canary, _KIND, past.answered_at, msgspec.json.encode(past))
 
-    over = [_past(before, "", now)] if before is not None and not is_same else []
-    for past in (*over, *(_past(after, name, now) for name in ("", *after.measures))):
+    over = [_past(before, "")] if before is not None and same is None else []
+    for past in over + [_past(after, name) for name in ("", *after.measures)]:
         last = known.get((past.upgraded_at, past.measure))
         is_new = last is None or last.state != past.state or last.rolled_back or past in over
         is_shown = not past.measure or past.state in CHANGED or last is not None
@@ -66,15 +66,15 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
     upgrades = [past for (at, name), past in known.items() if not name and at != result.upgraded_at]
     last = max(upgrades, key=attrgetter("upgraded_at"), default=None)
     if last is not None and last.candidate_image == result.rolled_back_image and not last.rolled_back:
-        keep(msgspec.structs.replace(last, answered_at=now, rolled_back=True))
+        keep(msgspec.structs.replace(last, answered_at=time.time(), rolled_back=True))
     answers = tuple(past for _, past in sorted(known.items())[-_SHOWN:])
     return msgspec.structs.replace(after, answers=answers)
 
 
-def _past(finding: Finding, measure: str, now: float) -> PastVerdict:
+def _past(finding: Finding, measure: str) -> PastVerdict:
     result = finding.result
     return PastVerdict(
-        answered_at=now,
+        answered_at=time.time(),
         upgraded_at=result.upgraded_at or 0.0,
         state=finding.measures[measure].state if measure else result.state,
         sentence=_words(finding, measure),

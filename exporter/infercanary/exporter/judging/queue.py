@@ -66,8 +66,9 @@ class ReportQueue:
             self._bytes += report.size
             while self._bytes > self.most_bytes:
                 largest = max(self._sizes, key=self._sizes.__getitem__)
-                self.dropped += len(self._reports[largest][0].runs)
-                self._remove_first(largest)
+                oldest = self._reports[largest][0]
+                self.dropped += len(oldest.runs)
+                self._remove(oldest)
 
     def waiting(self) -> list[StartReport]:
         """All reports, those of one container in order; they stay until :meth:`done`."""
@@ -78,13 +79,13 @@ class ReportQueue:
         """Remove these reports of :meth:`waiting`; :meth:`put` may have dropped some meanwhile."""
         with self._lock:
             for report in reports:
-                waiting = self._reports.get(report.container)
-                if waiting and waiting[0] is report:
-                    self._remove_first(report.container)
+                if report in self._reports.get(report.container, ()):
+                    self._remove(report)
 
-    def _remove_first(self, container: tuple[ServiceKey, str]) -> None:
-        size = self._reports[container].popleft().size
-        self._bytes -= size
-        self._sizes[container] -= size
-        if not self._reports[container]:
-            del self._reports[container], self._sizes[container]
+    def _remove(self, report: StartReport) -> None:
+        waiting = self._reports[report.container]
+        waiting.remove(report)
+        self._bytes -= report.size
+        self._sizes[report.container] -= report.size
+        if not waiting:
+            del self._reports[report.container], self._sizes[report.container]

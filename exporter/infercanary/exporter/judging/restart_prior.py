@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
-from statistics import median
 
 import msgspec
-import structlog
 
 from infercanary.exporter.judging.documents import read
 from infercanary.exporter.judging.findings import Findings
@@ -17,8 +14,6 @@ from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import Prior, learned
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import Store
-
-log = structlog.get_logger(__name__)
 
 LEARN_SECONDS = 3600.0
 """Least time between two priors, and from the start of an exporter to the first: then all services were judged."""
@@ -51,7 +46,7 @@ class RestartPrior:
         return before[-1] if before else Prior()
 
     def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
-        """Learn a prior if it is time, and keep it where it differs from the last one.
+        """Learn a prior if it is time, and keep it where it differs from the last one, or from the policy's own.
 
         Args:
             store: Keeps the priors; of a shared one, what all exporters found is read.
@@ -62,26 +57,25 @@ class RestartPrior:
         if now - self._learned_at < LEARN_SECONDS:
             return
         self._learned_at = since = now
-        services: defaultdict[ServiceKey, list[Restarts]] = defaultdict(list)
+        # One canary of each service, since its canaries share the starts.
+        taught = {
+            service: finding.taught
+            for service, found in findings.items()
+            for finding in found.values()
+            if finding.taught is not None
+        }
         if store.fleet is not None:  # each exporter judges a part of the services
             self.read_again()
             since += _KNOWN_SECONDS
-            for service, _, body in store.fleet.taught():
-                services[service].append(msgspec.json.decode(body, type=Restarts))
-        else:
-            for service, found in findings.items():
-                for finding in found.values():
-                    if finding.taught is not None:
-                        services[service].append(finding.taught)
-        # One for each service: its canaries share the starts.
-        prior = learned([Restarts(*map(median, zip(*each, strict=True))) for each in services.values()])
-        kept = self._read(store)
-        if prior is None or (kept and math.isclose(prior.sd, kept[-1][1].sd, rel_tol=0.1)):
-            return
-        prior = msgspec.structs.replace(prior, number=kept[-1][1].number + 1 if kept else 1)
-        store.save(PRIORS, "", _KIND, since, msgspec.json.encode(prior))
-        kept.append((since, prior))
-        log.info("restart variance learned from all services", prior=prior.number, sd=f"{prior.sd:.2%}")
+            taught = {
+                service: msgspec.json.decode(body, type=Restarts) for service, _, body in store.fleet.taught()
+            }
+        prior = learned([*taught.values()])
+        last = self.at(store, None)
+        if prior is not None and not math.isclose(prior.sd, last.sd, rel_tol=0.1):
+            prior = msgspec.structs.replace(prior, number=last.number + 1)
+            store.save(PRIORS, "", _KIND, since, msgspec.json.encode(prior))
+            self.read_again()
 
     def _read(self, store: Store) -> list[tuple[float, Prior]]:
         if self._kept is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +9,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import Policy
-from infercanary.judge.upgrade import live_starts
 
 Boot: TypeAlias = tuple[str, str]
 """Container and boot id."""
-Due: TypeAlias = Literal["", "upgrade", "all"]
-"""What is to be judged: nothing, the upgrade alone, or the drift as well."""
+Due: TypeAlias = Literal["", "upgrade", "drift", "all"]
+"""What is to be judged: nothing, the upgrade, the drift, or both."""
 
 REMOVED_SECONDS = 7200.0
 """A canary that has not run for so long, while others of its service did, was removed."""
@@ -31,8 +29,6 @@ class SeenStart(NamedTuple):
     """Runs in the store."""
     counted: int
     """Runs that counted."""
-    had_stopped: bool
-    """True if its runs had ended."""
 
 
 def due(seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Policy) -> Due:
@@ -43,70 +39,49 @@ def due(seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Polic
         taken: Runs of each start in the store now. All those since the last judgement are assumed to count.
         policy: The looks.
     """
+    if not taken.keys() <= seen.keys():
+        return "all"  # a new start
     has_look = has_block = False
-    every = _BLOCKS * policy.drift.block_runs
-    for boot, count in taken.items():
-        was = seen.get(boot)
-        # The image of a container that is late, and was not removed, may have been taken for rolled back.
-        if was is None or (was.had_stopped and count > was.taken):
-            return "all"
-        counted = was.counted + count - was.taken
-        looks = policy.decide.looks
+    looks, every = policy.decide.looks, _BLOCKS * policy.drift.block_runs
+    for boot, was in seen.items():
+        counted = was.counted + taken.get(boot, was.taken) - was.taken
         has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
         has_block |= was.counted // every < counted // every
-    return "all" if has_block else "upgrade" if has_look else ""
+    if has_look and has_block:
+        return "all"
+    return "upgrade" if has_look else "drift" if has_block else ""
 
 
 def seen_now(starts: Sequence[Start], taken: Mapping[Boot, int]) -> dict[Boot, SeenStart]:
     """State of a canary's starts that is judged now on ``starts``, each with its runs that count."""
     counted = {start.boot: len(start.samples) for start in starts}
-    live = {start.boot for start in live_starts(starts)}
-    return {boot: SeenStart(count, counted.get(boot, 0), boot not in live) for boot, count in taken.items()}
-
-
-@dataclass
-class CanaryState:
-    """State of a canary."""
-
-    ran_at: float = field(default_factory=time.monotonic)
-    """Monotonic time when its last run came."""
-    seen: Mapping[Boot, SeenStart] = field(default_factory=dict)
-    """Its starts when it was judged last."""
+    return {boot: SeenStart(count, counted.get(boot, 0)) for boot, count in taken.items()}
 
 
 @dataclass
 class ServiceState:
-    """State of a service: its newest starts by container, and its canaries by name."""
+    """State of a service."""
 
     newest: dict[str, Generation] = field(default_factory=dict)
-    canaries: dict[str, CanaryState] = field(default_factory=dict)
+    """Newest start of each container."""
+    ran_at: dict[str, float] = field(default_factory=dict)
+    """Canary → monotonic time when its last run came."""
+    seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
+    """Canary → its starts when it was judged last."""
 
     def note(self, start: Generation) -> None:
         """Take the report of a start about itself."""
-        known = self.newest.get(start.container)
+        known = self.newest.get(start.container, start)
         self.newest[start.container] = start
         # Docker may name its image late, and a probe its output: these wait for no look.
-        if known is not None and known.boot_id == start.boot_id and known != start:
-            self.judge_anew()
-
-    def judge_anew(self) -> None:
-        """Judge each canary when it is looked at next."""
-        for canary in self.canaries.values():
-            canary.seen = {}
-
-    def note_runs(self, canaries: Collection[str]) -> list[str]:
-        """Take that these canaries ran, and return those that are judged."""
-        for name in canaries:
-            if name in self.canaries or len(self.canaries) < CANARIES:
-                self.canaries.setdefault(name, CanaryState()).ran_at = time.monotonic()
-        return [name for name in canaries if name in self.canaries]
+        if known.boot_id == start.boot_id and known != start:
+            self.seen.clear()
 
     def forget(self, service: ServiceKey, stored: Collection[tuple[ServiceKey, str]]) -> None:
         """Forget ended starts, canaries that are not ``stored``, and canaries that were removed from the service."""
         self.newest = {name: start for name, start in self.newest.items() if not start.ended_at}
-        last = max((canary.ran_at for canary in self.canaries.values()), default=0.0)
-        self.canaries = {
-            name: canary
-            for name, canary in self.canaries.items()
-            if (service, name) in stored and last - canary.ran_at <= REMOVED_SECONDS
-        }
+        last = max(self.ran_at.values(), default=0.0)
+        for canary, ran_at in [*self.ran_at.items()]:
+            if (service, canary) not in stored or last - ran_at > REMOVED_SECONDS:
+                del self.ran_at[canary]
+                self.seen.pop(canary, None)

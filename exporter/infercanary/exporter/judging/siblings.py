@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -11,7 +12,7 @@ import msgspec
 from infercanary.contract.vocabulary import BY_ITSELF, NOT_JUDGED
 from infercanary.judge.align import grouped
 from infercanary.judge.identity import identified
-from infercanary.judge.model import Sample, ServiceKey, Start
+from infercanary.judge.model import ServiceKey, Start
 from infercanary.store.base import LastRun
 from infercanary.store.store import Store
 
@@ -37,7 +38,8 @@ class Siblings:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._of_host: dict[str, tuple[float, list[list[Start]]]] = {}  # and when it was read
+        self._of_host: dict[str, list[list[Start]]] = {}
+        self._cleared_at = -math.inf
 
     def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
         """The starts of the siblings of ``service``.
@@ -51,7 +53,7 @@ class Siblings:
             Starts with their runs that count; those of one sibling follow each other.
         """
         hosts = sorted({*hosts})[:_MOST_IN_ALL]
-        most = min(_MOST, _MOST_IN_ALL // len(hosts)) if hosts else 0
+        most = min(_MOST, _MOST_IN_ALL // max(1, len(hosts)))
         found = []
         for host in hosts:
             others = [each for each in self._on(host, store) if each[0].generation.key != service]
@@ -60,18 +62,19 @@ class Siblings:
 
     def _on(self, host: str, store: Store) -> list[list[Start]]:
         now = time.monotonic()
-        self._of_host = {name: kept for name, kept in self._of_host.items() if now - kept[0] <= _READ_SECONDS}
+        if now - self._cleared_at > _READ_SECONDS:
+            self._of_host, self._cleared_at = {}, now
         if host not in self._of_host:
-            each = []
+            found = []
             for last in chosen(store.last_runs(host), time.time())[: _MOST + 1]:
                 starts = store.generations(
                     last.service, last.canary, container=last.container, most_bytes=self._most_bytes
                 )
                 own = [Start.of(g, samples) for g, samples in starts if g.is_known and g.host == host]
                 if counted := [start for start in own if start.samples]:
-                    each.append(newest(joined(identified(counted))))
-            self._of_host[host] = now, each
-        return self._of_host[host][1]
+                    found.append(newest(joined(identified(counted))))
+            self._of_host[host] = found
+        return self._of_host[host]
 
 
 def joined(starts: Iterable[Start]) -> list[Start]:
@@ -102,17 +105,15 @@ def newest(starts: Sequence[Start]) -> list[Start]:
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
         samples = [
-            Sample(
-                s.sequence,
-                s.canary,
-                s.started_at,
-                s.outcome,
-                s.median,
-                s.repeats,
-                tags=tuple(tag for tag in _ASKED if tag in s.tags),
-                runs=s.runs,
+            msgspec.structs.replace(
+                sample,
+                phases={},
+                controls={},
+                off_cpu={},
+                measures={},
+                tags=tuple(tag for tag in _ASKED if tag in sample.tags),
             )
-            for s in start.samples[max(0, len(start.samples) - left) :]
+            for sample in start.samples[-left:]
         ]
         left -= len(samples)
         found.append(

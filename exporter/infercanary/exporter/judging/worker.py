@@ -34,7 +34,7 @@ from infercanary.exporter.judging.ownership import PRIORS, Ownership
 from infercanary.exporter.judging.past_verdicts import record
 from infercanary.exporter.judging.queue import ReportQueue, StartReport
 from infercanary.exporter.judging.restart_prior import RestartPrior
-from infercanary.exporter.judging.schedule import CanaryState, ServiceState, due, seen_now
+from infercanary.exporter.judging.schedule import CANARIES, ServiceState, due, seen_now
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.identity import identified
@@ -205,7 +205,7 @@ class Judging:
             self._queue.done(reports)
         for report in reports:
             start = report.generation
-            if store.fleet is None and not report.is_found:
+            if store.fleet is None:
                 self._services[start.key].note(start)
             # The end of a start is judged though it never runs again.
             self._ran(start.key, {run.canary for run in report.runs} or self.findings.get(start.key, NOTHING))
@@ -213,13 +213,16 @@ class Judging:
             self._share(store, store.fleet)
 
     def _ran(self, service: ServiceKey, canaries: Collection[str]) -> None:
-        for canary in self._services[service].note_runs(canaries):
-            self._due[service, canary] = None
+        ran_at = self._services[service].ran_at
+        for canary in canaries:
+            if canary in ran_at or len(ran_at) < CANARIES:
+                ran_at[canary] = time.monotonic()
+                self._due[service, canary] = None
 
     def _share(self, store: Store, fleet: Fleet) -> None:
         """Renew the leases, and read what other exporters wrote."""
         for service in self.ownership.renew(fleet, self.watched):
-            self._services[service].judge_anew()
+            self._services[service].seen.clear()  # it is judged anew
         followed = self.watched | self.ownership.read_asked(fleet)
         for service in self.findings.keys() - followed:
             del self.findings[service]
@@ -249,13 +252,12 @@ class Judging:
 
     def _look_at(self, store: Store, service: ServiceKey, canary: str) -> None:
         """Judge what is due of a canary."""
-        state = self._services[service].canaries.setdefault(canary, CanaryState())
         try:
-            self._judge(store, service, canary, state)
+            self._judge(store, service, canary)
         except LeaseLost:
             self.ownership.lose([service])
         except StoreError:
-            state.seen = {}
+            self._services[service].seen.pop(canary, None)
             self._due[service, canary] = None  # it is judged again once the store works, after the others
             raise
         except Exception:
@@ -263,15 +265,15 @@ class Judging:
             self._counts[store_metrics.STORE_ERRORS] += 1
             log.exception("not judged by a fault of the exporter", service=str(service), canary=canary)
 
-    def _judge(self, store: Store, service: ServiceKey, canary: str, state: CanaryState) -> None:
+    def _judge(self, store: Store, service: ServiceKey, canary: str) -> None:
         before = self.findings.get(service, NOTHING).get(canary)
-        taken = store.taken(service, canary)
-        extent = due(state.seen, taken, self._policy)
+        seen, taken = self._services[service].seen, store.taken(service, canary)
+        extent = due(seen.get(canary, {}), taken, self._policy)
         if not extent:
             return
         read = store.generations(service, canary, most_bytes=self._read_bytes)
         starts = identified([Start.of(generation, samples) for generation, samples in read])
-        state.seen = seen_now(starts, taken)
+        seen[canary] = seen_now(starts, taken)
         siblings = self._siblings.of(service, (start.generation.host for start in starts), store)
         upgrade = select(starts).upgrade
         policy = self._policy.but(**self._prior.at(store, upgrade.at if upgrade else None).changes)
@@ -284,7 +286,7 @@ class Judging:
 
     def _keep(self, service: ServiceKey, canary: str, finding: Finding) -> None:
         self.findings[service] = {**self.findings.get(service, NOTHING), canary: finding}
-        self._services[service].canaries.setdefault(canary, CanaryState())
+        self._services[service].ran_at.setdefault(canary, time.monotonic())
 
     def _thin(self, store: Store) -> None:
         if time.monotonic() - self._thinned_at > _THIN_SECONDS:
@@ -301,14 +303,12 @@ class Judging:
 
         Names may come and go for years, and a finding on a removed canary must not stay on dashboards for ever.
         """
-        mine = None if store.fleet is None else self.ownership.held | self.watched | self.ownership.asked
-        stored = {*store.canaries(mine)}
+        stored = {*store.canaries(self._services)}
         for service, state in [*self._services.items()]:
             state.forget(service, stored)
             findings = self.findings.get(service, NOTHING)
-            if kept := {name: findings[name] for name in findings if name in state.canaries}:
-                self.findings[service] = kept
-            else:
-                self.findings.pop(service, None)
-            if not state.canaries:
+            self.findings[service] = {name: findings[name] for name in findings if name in state.ran_at}
+            if not self.findings[service]:
+                del self.findings[service]
+            if not state.ran_at:
                 del self._services[service]
