@@ -34,6 +34,8 @@ from infercanary.exporter import (
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.connections import METRICS as CONNECTION_METRICS
+from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
 from infercanary.exporter.discovery.base import Discovery
 from infercanary.exporter.expose import Exposition, Pieces
@@ -43,8 +45,6 @@ from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.watch import WATCH, in_thread
-from infercanary.exporter.web import METRICS as CONNECTION_METRICS
-from infercanary.exporter.web import Connections
 from infercanary.judge.model import ServiceKey
 
 BUILD = Metric(
@@ -323,7 +323,6 @@ def create_app(
     """
     app = web.Application()
     exporter = app[EXPORTER] = Exporter(config, path, given)
-    app.middlewares.append(exporter.connections.middleware)
     app.cleanup_ctx.append(exporter.run)
     app.on_response_prepare.append(_add_security_headers)
     app.add_routes(
