@@ -119,12 +119,12 @@ class Exporter:
         self.discoveries = [Discovery(source, self._follow) for source in sources if source is not None]
         self.live = LiveConfig(config, path, self._reconfigure, given)
         memory = probe_limits.memory_limit()
-        most = probe_limits.Totals.within(config.limits, memory)
+        most = probe_limits.Totals.within(memory)
         self.judging = Judging(
             config.store,
             config.judge.policy(),
             config.host_name,
-            most.queue_bytes,
+            most.waiting_bytes,
             most.read_bytes,
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
@@ -252,10 +252,7 @@ class Exporter:
             if not discovery.up:
                 yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
         if refused := len(self.collector.shares.refused):
-            yield (
-                f"{refused} containers are not polled: give the exporter more memory, or raise limits.probes. "
-                "The log names them."
-            )
+            yield (f"{refused} containers are not polled: give the exporter more memory. The log names them.")
         if not self.live.ok:
             yield "Changed settings were refused: the old settings still apply, and the log names the line."
         if not self.judging.up:

@@ -371,7 +371,7 @@ async def test_a_probe_that_costs_much_is_asked_more_rarely(
 async def test_an_answer_that_is_more_than_its_share_of_what_comes_in_is_cut(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_UNBOUND", 100)
+    monkeypatch.setattr(limits.Share, "grant", lambda _self, _key, wanted: min(wanted, 100))
     async with exporter(config(("one", await serve(good_probe.app())))) as run:
         await eventually(lambda: run.value("infercanary_poll_failures_total", reason="too_large"))
         assert await run.value("infercanary_budget_exceeded_total", budget="held_bytes")
