@@ -20,7 +20,7 @@ from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, place_of, remarks
-from infercanary.exporter.connections import BACKLOG, SEND_BUFFER
+from infercanary.exporter.connections import BACKLOG, SEND_BYTES
 from infercanary.exporter.watch import WATCH
 from infercanary.exporter.web import Secured
 
@@ -86,7 +86,7 @@ def listen_on(address: str, place: str) -> socket.socket:
     """Listen on ``HOST:PORT``; :class:`UsageError` with the place if nothing can listen there."""
     host, port = listen_address(address, place)
     try:
-        return listening_socket(host, port, backlog=BACKLOG, send_bytes=SEND_BUFFER)
+        return listening_socket(host, port, backlog=BACKLOG, send_bytes=SEND_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(

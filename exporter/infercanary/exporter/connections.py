@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 import structlog
 from aiohttp import web
@@ -48,13 +48,9 @@ CONNECTIONS_OF_ADDRESS = 16
 HEADER_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # three times Prometheus' default scrape_timeout
 IDLE_SECONDS = 330.0  # Prometheus itself closes after five minutes
-BACKLOG: Final = 4096  # a client that the kernel refuses for a full queue tries again only after a second
-SEND_BUFFER: Final = (
-    128 << 10
-)  # bytes in the kernel, which doubles them; they count in the container's memory
-_MOST_HEADERS = 48  # of 8 KiB each; a browser behind two proxies sends 25
+BACKLOG = 4096  # a client that the kernel refuses for a full queue tries again only after a second
+SEND_BYTES = 128 << 10  # in the kernel, which doubles them; they count in the container's memory
 _PIECE = memoryview(bytearray(16 << 10))  # a TLS record; what is read into it is copied out at once
-_NO_FILE_SECONDS = 0.1
 _LOG_SECONDS = 60.0
 
 
@@ -63,11 +59,6 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 
     It reads small pieces, and nothing after what is not HTTP. aiohttp alone reads a quarter of a megabyte at once and
     keeps what is not HTTP in errors: 64 clients that send nothing but zeros took 4 GB in 14 seconds.
-
-    Args:
-        connections: Counts it.
-        server: Answers its requests.
-        address: Its client.
     """
 
     def __init__(self, connections: Connections, server: web.Server, address: str) -> None:
@@ -77,7 +68,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # aiohttp takes it, as everywhere, for no log
             lingering_time=0,
-            max_headers=_MOST_HEADERS,
+            max_headers=48,  # of 8 KiB each; a browser behind two proxies sends 25
         )
         self.address = address
         self.handles = False
@@ -86,12 +77,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         self._deadline = loop.call_later(HEADER_SECONDS, self._end, "no_request")
 
     def allow(self, seconds: float, reason: Reason | None) -> None:
-        """Set the time until it is closed, in place of the time before.
-
-        Args:
-            seconds: From now on.
-            reason: Counted when it is closed then; None if that is usual.
-        """
+        """Set the time from now until it is closed, which is counted unless the reason is None."""
         self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._end, reason)
 
@@ -154,13 +140,7 @@ class Connections:
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self, server: web.Server, sock: socket.socket, context: Context) -> None:
-        """Accept connections until :meth:`stop`.
-
-        Args:
-            server: Answers the requests.
-            sock: A listening socket.
-            context: Gives the TLS context of each.
-        """
+        """Accept connections on a listening socket until :meth:`stop`."""
         with suppress(OSError, ValueError):  # a thousand polls may be open at once
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -186,8 +166,10 @@ class Connections:
         connection.allow(ANSWER_SECONDS, "late_reader")
         try:
             return await handler(request)
-        except ConnectionError as error:  # the client left; aiohttp would log it as an error of ours
-            error.__traceback__ = None
+        except ConnectionError as error:
+            if connection.transport is not None:
+                raise
+            error.__traceback__ = None  # the client left; aiohttp would log it as an error of ours
             return web.Response()
         finally:
             connection.handles = False
@@ -204,10 +186,8 @@ class Connections:
             self._logged_at[reason] = now
             log.warning(
                 "a connection was closed; infercanary_connections_refused_total counts those that follow",
-                reason=reason,
-                address=address,
-                open=len(self.open),
-            )
+                reason=reason, address=address, open=len(self.open),
+            )  # fmt: skip
 
     async def _accept(self, server: web.Server, sock: socket.socket, context: Context) -> None:
         loop = asyncio.get_running_loop()
@@ -217,7 +197,7 @@ class Connections:
                 accepted, peer = await loop.sock_accept(sock)
             except OSError as error:  # too many open files, or a client that left
                 log.warning("a connection was not accepted", error=str(error))
-                await asyncio.sleep(_NO_FILE_SECONDS)
+                await asyncio.sleep(0.1)
                 continue
             address = counted_as(peer[0])
             of_address = sum(connection.address == address for connection in self.open)
@@ -239,8 +219,7 @@ class Connections:
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=HEADER_SECONDS if tls else None
             )
         except OSError as error:  # no TLS, or not ours
-            # asyncio's error of a handshake that takes too long.
-            is_late = isinstance(error, ConnectionAbortedError)
+            is_late = isinstance(error, ConnectionAbortedError)  # asyncio's of a handshake
             self.count("no_request" if is_late else "malformed", address)
             error.__traceback__ = None  # it keeps the buffers of TLS, in a cycle
         finally:

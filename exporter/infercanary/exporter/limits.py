@@ -68,9 +68,7 @@ PROBE_BYTES: Final = 1_536 << 10
 UNLIMITED: Final = 1 << 50
 """Bytes of memory where there is no limit; cgroup v1 writes a larger number then."""
 SHOWN_BYTES = 80_000_000  # Prometheus refuses the whole host beyond its body_size_limit: 100 MB in ours
-_SERIES_BYTES = (
-    200  # a series counts as so many at least: 400,000 are below our Prometheus' sample_limit, 500,000
-)
+_SERIES_BYTES = 200  # at least: 400,000 series are below our Prometheus' sample_limit of 500,000
 _FAMILY_BYTES = 512 << 10  # of one family: each slow reader may keep one that was replaced meanwhile
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # less is a rounding error
@@ -111,13 +109,7 @@ class Account:
         return min(_LONGEST_WAIT, max(debts, default=0.0))
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
-        """Families of a report whose new series the budget allows: a series costs Prometheus memory for hours.
-
-        Args:
-            reported: The last answer, by family.
-            shown: The answer before.
-            now: Seconds of the monotonic clock.
-        """
+        """Families of a report whose new series the budget allows: a series costs Prometheus memory for hours."""
         layouts = {id(lines.layout) for lines in shown}  # the same layout has the same series
         return [
             lines
@@ -159,7 +151,7 @@ class Totals(NamedTuple):
 
     @classmethod
     def within(cls, memory: int) -> Totals:
-        """Totals that fit into ``memory`` bytes."""
+        """Totals that fit into so many bytes."""
         room = max(PROBE_BYTES, memory - BASE_BYTES)
         part = min(128 << 20, room // 12)
         return cls(
@@ -189,11 +181,7 @@ class Share:
 
 
 class Shares:
-    """Admission of probes by memory, and each one's part of the totals.
-
-    Args:
-        memory: Bytes that the process may take.
-    """
+    """Admission of probes by memory, in bytes, and each one's part of the totals."""
 
     def __init__(self, memory: int = UNLIMITED) -> None:
         self.refused: frozenset[Key] = frozenset()
@@ -244,12 +232,7 @@ class Shares:
 
 
 def memory_limit(root: Path = Path("/sys/fs/cgroup"), of_process: Path = Path("/proc/self/cgroup")) -> int:
-    """Memory limit in bytes of this process' control group.
-
-    Args:
-        root: Mount point of control groups; in a container, of its own one.
-        of_process: Control groups of the process.
-    """
+    """Memory limit in bytes of this process' control group, which a container has at the root."""
     limits = [UNLIMITED]
     with suppress(OSError):
         name = (

@@ -57,16 +57,13 @@ class Secured:
     While one of them cannot be used, nobody is let in: the users of before may be the ones who were taken out. A file
     without users, where there were some, is such a file, too: editors may empty a file before they write it.
 
-    Args:
-        path: The settings file.
-
     Raises:
-        UsageError: One of its settings does not work.
+        UsageError: A setting does not work.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._config = read(path)
+        self._config = _load(path)
         self._context = _context(self._config.tls_server_config, path)
         self._contents = self._read()
         self._mistake = ""
@@ -85,18 +82,14 @@ class Secured:
         """Let the users of the file in: 401 for others, and 503 while it cannot be used."""
         self._refresh()
         if self._mistake:
-            return web.Response(
-                status=503, text="the web config cannot be used; the exporter's log says why\n"
-            )
-        if self._config.basic_auth_users and not await self._is_user(
-            request.headers.get(hdrs.AUTHORIZATION, "")
-        ):
+            return web.Response(status=503, text="the web config cannot be used; see the exporter's log\n")
+        if self._config.basic_auth_users and not await self._is_user(request):
             return web.Response(status=401, text="a user and the password are needed\n", headers=_REALM)
         return await handler(request)
 
-    async def _is_user(self, authorization: str) -> bool:
+    async def _is_user(self, request: web.Request) -> bool:
         try:
-            given = BasicAuth.decode(authorization, encoding="utf-8")
+            given = BasicAuth.decode(request.headers.get(hdrs.AUTHORIZATION, ""), encoding="utf-8")
         except ValueError:
             return False
         password, good, users = given.password.encode(), self._good, self._config.basic_auth_users
@@ -115,17 +108,13 @@ class Secured:
         """Use the files as they are now."""
         if (contents := self._read()) == self._contents and not self._mistake:
             return
-        before, mistake = self._config, ""
+        had_users, mistake = bool(self._config.basic_auth_users), ""
         try:
-            config = read(self._path)
-            tls = config.tls_server_config
-            if (before.basic_auth_users and not config.basic_auth_users) or (
-                (before.tls_server_config is None) != (tls is None)
-            ):
+            config = _load(self._path)
+            context = _context(config.tls_server_config, self._path)
+            if (had_users and not config.basic_auth_users) or (context is None) != (self._context is None):
                 raise UsageError(f"{self._path}: to switch TLS on or off, or users off, restart the exporter")
-            self._context = _context(tls, self._path)
-            self._config, self._good = config, {}
-            log.info("web config reloaded", config=str(self._path))
+            self._config, self._context, self._good = config, context, {}
         except UsageError as error:
             mistake = str(error)
             if mistake != self._mistake:
@@ -138,12 +127,7 @@ class Secured:
         return [_bytes(file) for file in (self._path, *(tls.files(self._path.parent) if tls else ()))]
 
 
-def read(path: Path) -> WebConfig:
-    """Read the settings in ``path``.
-
-    Raises:
-        UsageError: One of them does not work.
-    """
+def _load(path: Path) -> WebConfig:
     config = load(path, WebConfig)
     for user, hashed in config.basic_auth_users.items():
         if not _HASH.fullmatch(hashed):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import bcrypt
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from click.testing import CliRunner
 
 from infercanary.command import check
@@ -299,7 +300,8 @@ async def test_a_user_who_is_not_there_takes_as_long_and_a_good_password_is_chec
 
     async def is_user(given: str) -> bool:
         checked.clear()
-        return await secured._is_user(f"Basic {base64.b64encode(given.encode()).decode()}")
+        headers = {"Authorization": f"Basic {base64.b64encode(given.encode()).decode()}"}
+        return await secured._is_user(make_mocked_request("GET", "/", headers=headers))
 
     assert not await is_user("prometheus:wrong") and checked == [HASH.encode()]
     assert not await is_user("nobody:wrong") and checked == [HASH.encode()]
