@@ -83,7 +83,7 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     "understating-its-length": (raw(OK, b"Content-Length: 1\r\n\r\n{}"), "malformed"),
     "redirecting": (
         raw(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"),
-        "redirect",
+        "http_status",
     ),
     "failing": (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"), "http_status"),
     "no-http": (raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "malformed"),
