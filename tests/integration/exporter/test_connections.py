@@ -36,7 +36,11 @@ async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[C
         return web.Response()
 
     app = web.Application(middlewares=[found.middleware])
-    app.add_routes([web.get("/", page), web.get("/slow", slow)])
+
+    async def faulty(_request: web.Request) -> web.StreamResponse:
+        raise ConnectionRefusedError("a fault of the exporter")
+
+    app.add_routes([web.get("/", page), web.get("/slow", slow), web.get("/faulty", faulty)])
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     assert runner.server is not None
@@ -109,8 +113,9 @@ async def test_an_error_keeps_no_memory_until_a_collection(monkeypatch: pytest.M
             await until(lambda: any(connection.writing_paused for connection in found.open))
             writer.transport.abort()
             reader, garbage = await asyncio.open_connection("127.0.0.1", port)
-            garbage.write(b"\x00 no HTTP\r\n\r\n")
-            await reader.read()
+            garbage.write(bytes(1 << 20))
+            with suppress(ConnectionError):
+                await reader.read()
             garbage.close()
             await until(lambda: not found.open)
         async with served(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)) as (found, port):
@@ -156,7 +161,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
     async with served() as (found, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(ASK % b"/")
-        assert await reader.read() == b""
+        assert await asyncio.wait_for(reader.read(), 5) == b""
         assert found.refused == {"no_request": 1}
         writer.close()
 
@@ -240,3 +245,12 @@ async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCapt
             writer.close()
         assert found.refused == {"malformed": 5}
     assert "Traceback" not in caplog.text
+
+
+async def test_a_fault_of_the_exporter_is_an_error_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (found, port):
+        reader, writer = await ask(port, path=b"/faulty")
+        assert b" 500 " in await reader.readline()
+        assert not found.refused
+        writer.close()
+    assert "a fault of the exporter" in caplog.text
