@@ -83,8 +83,8 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 
     def leave(self) -> None:
         """Give up its place, unless a handler still works for it."""
-        self._deadline.cancel()
         if not self.handles:
+            self._deadline.cancel()
             self._connections.open.discard(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -119,7 +119,8 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         return response
 
     def _end(self, reason: Reason | None) -> None:
-        if self.transport is None:  # in its TLS handshake, which has a time of its own
+        if self.transport is None:  # its TLS handshake ends now, or its client left and its handler hangs
+            self._connections.open.discard(self)
             return
         if reason is not None:
             self._connections.count(reason, self.address)
@@ -129,8 +130,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 class Connections:
     """Accepts connections up to the limits.
 
-    A place is taken until the connection is closed and its last request is handled: clients that ask and leave cannot
-    pile up work, such as checks of passwords.
+    A connection counts until its last request is handled: clients that ask and leave cannot pile up work.
     """
 
     def __init__(self) -> None:

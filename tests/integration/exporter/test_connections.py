@@ -210,6 +210,13 @@ async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled
         assert await read(reader) >= len(BIG)
         for each in (writer, last):
             each.close()
+        monkeypatch.setattr(own, "ANSWER_SECONDS", 0.1)
+        _, writer = await ask(port, path=b"/slow")
+        await until(lambda: any(connection.handles for connection in found.open))
+        begin = asyncio.get_running_loop().time()
+        writer.close()
+        await until(lambda: not found.open)
+        assert asyncio.get_running_loop().time() - begin < 0.4, "no longer than it may take"
 
 
 async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others_are_answered(
