@@ -87,16 +87,6 @@ async def slow_reader(peer: Peer) -> None:
             await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")  # fails once it is closed
 
 
-async def slow_scraper(peer: Peer) -> None:
-    """The same, and claim to be Prometheus with a long time."""
-    with await peer.connected() as sock:
-        header = b"X-Prometheus-Scrape-Timeout-Seconds: 60\r\n\r\n"
-        await asyncio.get_running_loop().sock_sendall(sock, ASK + header)
-        while True:
-            await asyncio.sleep(1)
-            await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")
-
-
 async def idle(peer: Peer) -> None:
     """Ask for little, and keep the connection."""
     loop = asyncio.get_running_loop()
@@ -123,7 +113,6 @@ async def hang_up(peer: Peer) -> None:
 Attack = Callable[[Peer], Awaitable[None]]
 ATTACKS: dict[str, tuple[Attack, int, int]] = {
     "slow_readers": (slow_reader, 400, 4096),
-    "slow_scrapers": (slow_scraper, 400, 4096),
     "silent": (silent, 1600, 0),
     "silent_in_clear": (silent, 1600, 0),
     "half_hellos": (half_hello, 1600, 0),

@@ -133,7 +133,7 @@ def watched(found: Attacked, *names: str, context: ssl.SSLContext | None = None)
 def test_slow_readers_and_idle_connections_with_few_descriptors(tmp_path: Path) -> None:
     """400 of the one, 1,100 of the other with 1,024 descriptors."""
     with exporter(tmp_path, descriptors=1024) as found:
-        watched(found, "slow_readers", "slow_scrapers", "idle", "slow_headers")
+        watched(found, "slow_readers", "idle", "slow_headers")
         watched(found, "garbage", "hang_ups")
         text = found.log.read_text()
         assert "Traceback" not in text

@@ -13,7 +13,6 @@ from typing import Literal
 import msgspec
 
 from infercanary.client.fetch import REPORT_BYTES, PollError
-from infercanary.client.limits import Limits
 from infercanary.contract import bounds
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.profile import is_sound
@@ -47,7 +46,8 @@ _LABEL = re.compile(r"[a-z_][a-z0-9_]*")
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
 _PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
-_MAX_LABEL_BYTES = Limits.label_bytes
+LABEL_BYTES = 256
+"""Longest value of a label."""
 _MAX_HELP = 1024
 _MAX_FAMILIES = 200
 _MAX_SAMPLES = 5_000  # lines of all families; a histogram's point has one per bucket
@@ -191,7 +191,7 @@ def _is_sound(family: Family, base: str) -> bool:
     """Check a family, looked at alone."""
     return (
         _NAME.fullmatch(family.name) is not None
-        and len(family.name) <= _MAX_LABEL_BYTES
+        and len(family.name) <= LABEL_BYTES
         and not base.endswith(_SUFFIXES)
         and (base != family.name or family.kind != "counter")
         and family.help != ""
@@ -246,7 +246,7 @@ def _is_boot_id(text: str) -> bool:
     return _printable(text, _MAX_BOOT_ID)
 
 
-def _printable(text: str, most_bytes: int = _MAX_LABEL_BYTES) -> bool:
+def _printable(text: str, most_bytes: int = LABEL_BYTES) -> bool:
     """Check a text for line ends, control characters and lone surrogates, so that it reads the same everywhere."""
     return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes
 

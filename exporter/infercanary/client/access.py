@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.text import printable
 
 
 class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,10 +42,7 @@ class ProbeAccess(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"probe_token_file: {self.token_file} cannot be read or is empty; write a token there"
             )
-        if self.tls is not None:
-            if bool(self.tls.cert_file) != bool(self.tls.key_file):
-                raise UsageError("probe_tls: cert_file and key_file go together; give both or none")
-            self.context()
+        self.context()
 
     @property
     def name(self) -> str:
@@ -69,24 +65,20 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         Raises:
             UsageError: A file cannot be used.
         """
-        if self.tls is None:
-            return _context(None, ())
-        files = (self.tls.ca_file, self.tls.cert_file, self.tls.key_file)
+        tls = self.tls
+        files = (tls.ca_file, tls.cert_file, tls.key_file) if tls else ()
         try:
-            return _context(self.tls, tuple(Path(file).stat().st_mtime_ns for file in files if file))
+            return _context(tls, tuple(Path(file).stat().st_mtime_ns for file in files if file))
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise UsageError(f"probe_tls: its files cannot be used ({why}); give PEM files") from None
+            raise UsageError(
+                f"probe_tls: its files cannot be used ({error}); give PEM files, and a key without a password"
+            ) from None
 
-    def headers(self, url: str) -> dict[str, str]:
-        """Headers of a request.
-
-        Args:
-            url: Address of the probe.
-        """
+    def header(self, url: str) -> str:
+        """Line of a request to a probe that shows the token; empty if the probe gets none."""
         if self.token_file is None or (self.tls and url.startswith("http://")):
-            return {}
-        return {"Authorization": f"Bearer {_token(self.token_file)}"}
+            return ""
+        return f"Authorization: Bearer {_token(self.token_file)}\r\n"
 
 
 NO_ACCESS = ProbeAccess()
@@ -95,21 +87,16 @@ NO_ACCESS = ProbeAccess()
 @lru_cache(maxsize=2)
 def _context(tls: ProbeTls | None, _files_at: tuple[int, ...]) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca_file if tls else None)
-    if tls and tls.cert_file:
-        context.load_cert_chain(tls.cert_file, tls.key_file, password=_refuse)
+    if tls and (tls.cert_file or tls.key_file):
+        # Without a password, OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(tls.cert_file, tls.key_file, password="")
     return context
 
 
 def _token(file: str) -> str:
     """Read a token; empty where the file cannot be read."""
     try:
-        with open(file, "rb") as source:
-            text = source.read(4096).decode("ascii").strip()
+        text = Path(file).read_text("ascii").strip()
     except (OSError, ValueError):
         return ""
-    return text if text == printable(text) else ""
-
-
-def _refuse() -> str:
-    """Refuse a key with a password: without this, OpenSSL asks for it on the terminal."""
-    raise ValueError("the key has a password")
+    return text if text.isprintable() else ""

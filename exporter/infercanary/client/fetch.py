@@ -21,7 +21,6 @@ Failure = Literal[
     "unreachable",
     "timeout",
     "http_status",
-    "redirect",
     "too_large",
     "closed_early",
     "malformed",
@@ -79,40 +78,42 @@ async def fetch(
     Raises:
         PollError: There is no whole answer.
     """
-    answer = _Answer(may_hold)
     try:
-        await asyncio.wait_for(_ask(url, cursor, access, answer), timeout_seconds)
+        return _body(await asyncio.wait_for(_ask(url, cursor, access, may_hold), timeout_seconds))
     except asyncio.TimeoutError:
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except ConnectionRefusedError:
         raise PollError("unreachable", "connection refused: nothing listens there") from None
     except (OSError, ValueError, UsageError) as error:
         raise PollError("unreachable", getattr(error, "strerror", None) or str(error)) from None
-    finally:
-        answer.close()
-    return _body(bytes(answer.data))
 
 
-async def _ask(url: str, cursor: str, access: ProbeAccess, answer: _Answer) -> None:
+async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[int], bool]) -> bytes:
     parts, loop = urlsplit(url), asyncio.get_running_loop()
-    host, path = parts.netloc.rpartition("@")[2], quote(parts.path.rstrip("/"), safe="/%")
+    answer = _Answer(may_hold)
     if parts.scheme == "unix":
         host, path = "probe", ""
-        await loop.create_unix_connection(lambda: answer, url.removeprefix("unix://"))
+        transport, _ = await loop.create_unix_connection(lambda: answer, parts.path)
     else:
+        host, path = parts.netloc.rpartition("@")[2], quote(parts.path.rstrip("/"), safe="/%")
         name, tls = parts.hostname or "", access.context() if parts.scheme == "https" else None
-        await loop.create_connection(
+        transport, _ = await loop.create_connection(
             lambda: answer,
             name,
             parts.port or (443 if tls else 80),
             ssl=tls,
             server_hostname=(access.name or name) if tls else None,
         )
-    query = f"?since={quote(cursor, safe='')}" if cursor else ""
-    headers = {"Host": host, "Accept": "application/json", "Connection": "close", **access.headers(url)}
-    lines = [f"GET {path}{PATH}{query} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    answer.transport.write("\r\n".join([*lines, "", ""]).encode("ascii"))
-    await answer.ended
+    request = (
+        f"GET {path}{PATH}?since={quote(cursor, safe='')} HTTP/1.1\r\n"
+        f"Host: {host}\r\nAccept: application/json\r\nConnection: close\r\n{access.header(url)}\r\n"
+    )
+    try:
+        transport.write(request.encode("ascii"))
+        await answer.ended
+    finally:
+        transport.abort()
+    return bytes(answer.data)
 
 
 class _Answer(asyncio.Protocol):
@@ -121,8 +122,7 @@ class _Answer(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, may_hold: Callable[[int], bool]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.ended = self._loop.create_future()
+        self.ended = asyncio.get_running_loop().create_future()
         self.data = bytearray()
         self._may_hold = may_hold
 
@@ -142,7 +142,7 @@ class _Answer(asyncio.Protocol):
             )
         else:
             self.transport.pause_reading()
-            self._loop.call_later(_PAUSE_SECONDS, self._resume)
+            self.ended.get_loop().call_later(_PAUSE_SECONDS, self._resume)
 
     def _resume(self) -> None:
         if not self.transport.is_closing():
@@ -151,11 +151,6 @@ class _Answer(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
-
-    def close(self) -> None:
-        self.ended.cancel()
-        if hasattr(self, "transport"):
-            self.transport.abort()
 
 
 def _body(answer: bytes) -> bytes:
@@ -166,15 +161,15 @@ def _body(answer: bytes) -> bytes:
     """
     head, end, body = answer.partition(b"\r\n\r\n")
     status, length = _STATUS.match(head), _LENGTH.search(head)
-    code = int(status[1]) if status else 200
-    if status is None and end:
+    if not end:
+        raise PollError("closed_early", "the connection closed before the whole answer")
+    if status is None:
         raise PollError("malformed", "not HTTP: no status line")
-    if 300 <= code < 400:
-        raise PollError("redirect", f"HTTP {code}: a probe does not redirect")
-    if code != 200:
+    if (code := int(status[1])) != 200:
         raise PollError("http_status", f"HTTP {code}{_STATUSES.get(code, '')}")
     if _CHUNKED.search(head):
         raise PollError("malformed", "the answer comes in chunks; a probe gives its length")
-    if not end or (length and len(body) < int(length[1])):
+    size = int(length[1]) if length else len(body)
+    if len(body) < size:
         raise PollError("closed_early", "the connection closed before the whole answer")
-    return body[: int(length[1])] if length else body
+    return body[:size]

@@ -20,8 +20,9 @@ from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, place_of, remarks
+from infercanary.exporter.connections import BACKLOG, SEND_BYTES
 from infercanary.exporter.watch import WATCH
-from infercanary.exporter.web import SERVER_SETTINGS, Secured
+from infercanary.exporter.web import Secured
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +74,7 @@ def command(
     """
     given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
     config = check(path, given)
-    secured = Secured(web_path)
+    secured = None if web_path is None else Secured(web_path)
     with listen_on(config.listen, place_of("listen", path, given)) as sock:
         logs.configure(log_format)
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -85,7 +86,7 @@ def listen_on(address: str, place: str) -> socket.socket:
     """Listen on ``HOST:PORT``; :class:`UsageError` with the place if nothing can listen there."""
     host, port = listen_address(address, place)
     try:
-        return listening_socket(host, port, backlog=128)
+        return listening_socket(host, port, backlog=BACKLOG, send_bytes=SEND_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
@@ -108,13 +109,16 @@ async def serve(
     config: ExporterConfig,
     path: Path | None,
     sock: socket.socket,
-    secured: Secured,
+    secured: Secured | None,
     given: Mapping[str, object],
 ) -> ExitCode:
     """Run the exporter on a listening socket until SIGTERM, SIGINT or a fault of its own; SIGHUP reloads the config."""
     settle_garbage()
     app = create_app(config, path, given)
-    app.middlewares.extend(secured.middlewares)
+    connections = app[EXPORTER].connections
+    app.middlewares.append(connections.middleware)
+    if secured is not None:
+        app.middlewares.append(secured.middleware)
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[ExitCode] = loop.create_future()
 
@@ -126,22 +130,16 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, ExitCode.FINE)
     loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.request)
-    connections = app[EXPORTER].connections
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        shutdown_timeout=_DRAIN_SECONDS,
-        logger=connections.logger(),
-        **SERVER_SETTINGS,
-    )
+    runner = web.AppRunner(app, shutdown_timeout=_DRAIN_SECONDS)
     await runner.setup()
     try:
         assert runner.server is not None  # it is set up
-        connections.start(runner.server, sock, secured.context if secured.has_tls else None)
+        context = (lambda: None) if secured is None else secured.context
+        connections.start(runner.server, sock, context)
         host, port = sock.getsockname()[:2]
         log.info(
             "listening",
-            url=f"{'https' if secured.has_tls else 'http'}://{in_url(host)}:{port}",
+            url=f"{'http' if context() is None else 'https'}://{in_url(host)}:{port}",
             config=str(path) if path else "",
         )
         for remark in remarks(config):

@@ -34,6 +34,8 @@ from infercanary.exporter import (
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.connections import METRICS as CONNECTION_METRICS
+from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
 from infercanary.exporter.discovery.base import Discovery
 from infercanary.exporter.expose import Exposition, Pieces
@@ -43,8 +45,6 @@ from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.watch import WATCH, in_thread
-from infercanary.exporter.web import METRICS as CONNECTION_METRICS
-from infercanary.exporter.web import Connections
 from infercanary.judge.model import ServiceKey
 
 BUILD = Metric(
@@ -119,12 +119,12 @@ class Exporter:
         self.discoveries = [Discovery(source, self._follow) for source in sources if source is not None]
         self.live = LiveConfig(config, path, self._reconfigure, given)
         memory = probe_limits.memory_limit()
-        most = probe_limits.Totals.within(config.limits, memory)
+        most = probe_limits.Totals.within(memory)
         self.judging = Judging(
             config.store,
             config.judge.policy(),
             config.host_name,
-            most.queue_bytes,
+            most.waiting_bytes,
             most.read_bytes,
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
@@ -252,10 +252,7 @@ class Exporter:
             if not discovery.up:
                 yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
         if refused := len(self.collector.shares.refused):
-            yield (
-                f"{refused} containers are not polled: give the exporter more memory, or raise limits.probes. "
-                "The log names them."
-            )
+            yield (f"{refused} containers are not polled: give the exporter more memory. The log names them.")
         if not self.live.ok:
             yield "Changed settings were refused: the old settings still apply, and the log names the line."
         if not self.judging.up:
@@ -322,7 +319,6 @@ def create_app(
     """
     app = web.Application()
     exporter = app[EXPORTER] = Exporter(config, path, given)
-    app.middlewares.append(exporter.connections.middleware)
     app.cleanup_ctx.append(exporter.run)
     app.on_response_prepare.append(_add_security_headers)
     app.add_routes(

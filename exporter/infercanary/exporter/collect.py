@@ -30,7 +30,7 @@ from infercanary.exporter.expose import Exposition, Lines, write
 from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.limits import Shares
+from infercanary.exporter.limits import UNLIMITED, Shares
 from infercanary.exporter.poll import Prepared, prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
@@ -75,7 +75,7 @@ class Collector:
         exposition: Shows the probes.
         judging: Takes the runs.
         reserved: Base names of the exporter's own families.
-        memory: Bytes that the exporter's process may take; None for any number.
+        memory: Bytes that the exporter's process may take.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Collector:
         exposition: Exposition,
         judging: Judging,
         reserved: Collection[str],
-        memory: int | None = None,
+        memory: int = UNLIMITED,
     ) -> None:
         self.config = config
         self.judging = judging
@@ -109,7 +109,7 @@ class Collector:
         Args:
             containers: All that the discoveries found.
         """
-        wanted = self.shares.admitted({c.key: c for c in containers}, self.probes, self.config.limits)
+        wanted = self.shares.admitted({c.key: c for c in containers}, self.probes)
         self.judging.watched = frozenset(container.service_key for container in wanted.values())
         self.kills.follow(wanted.values(), time.time())
         # A container with another id is another container, whatever its name.
@@ -322,7 +322,7 @@ class Collector:
     def _fit(self, probe: PolledProbe, lines: Sequence[Lines]) -> None:
         """Show as much of a probe as fits: verdicts first, then its report."""
         both, verdicts = [*probe.verdicts, *lines], len(probe.verdicts)
-        fitting = self.shares.fitting(probe.key, both, probe.account, self.config.limits)
+        fitting = self.shares.fitting(probe.key, both, probe.account)
         probe.verdicts, probe.lines = fitting[:verdicts], fitting[verdicts:]
 
     async def close(self) -> None:
@@ -349,7 +349,7 @@ class Collector:
         started = time.monotonic()
 
         def may_hold(size: int) -> bool:
-            return self.shares.may_hold(probe.key, size, probe.account, self.config.limits)
+            return self.shares.may_hold(probe.key, size, probe.account)
 
         try:
             body = await fetch(

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from infercanary.client.access import ProbeAccess, ProbeTls
-from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import EVERY_ADDRESS
@@ -63,7 +62,6 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Name of this host in a store that hosts share; empty for the node's name, or the host's own."""
     judge: JudgeSettings = JudgeSettings()
     links: Links = Links()
-    limits: Limits = Limits()
     docker: DockerSettings = DockerSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     probes: tuple[StaticProbe, ...] = ()

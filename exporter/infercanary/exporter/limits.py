@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
-from weakref import WeakKeyDictionary
 
 import structlog
 
-from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Metric
 from infercanary.exporter.discovery.base import Container, Key
-from infercanary.exporter.expose import Layout, Lines
+from infercanary.exporter.expose import Lines
 
 log = structlog.get_logger(__name__)
 
 Budget = Literal[
     "cpu_seconds", "bytes", "starts", "canaries", "runs", "samples", "environment_bytes", "series"
 ]
-Total = Literal["shown_bytes", "shown_series", "held_bytes"]
+Total = Literal["shown_bytes", "held_bytes"]
 
 
 class Allowance(NamedTuple):
@@ -56,8 +55,8 @@ EXCEEDED = Metric(
 REFUSED = Metric(
     "infercanary_refused_containers",
     "gauge",
-    "Containers that were found but are not polled: they exceed the exporter's memory or `limits.probes`.",
-    reading="Healthy is 0. The log names them: give the exporter more memory, or raise `limits.probes`.",
+    "Containers that were found but are not polled: they exceed the exporter's memory.",
+    reading="Healthy is 0. The log names them: give the exporter more memory.",
 )
 METRICS = (REFUSED,)
 BUDGETS: Final = (*get_args(Budget), *get_args(Total))
@@ -66,13 +65,14 @@ BASE_BYTES: Final = 208 << 20
 """Memory of an exporter without probes: 100 MiB of its process, 50 MiB of connections, and one answer being read."""
 PROBE_BYTES: Final = 1_536 << 10
 """Memory of a probe at its limits: two thirds are its own, the rest is its part of the totals."""
+UNLIMITED: Final = 1 << 50
+"""Bytes of memory where there is no limit; cgroup v1 writes a larger number then."""
+SHOWN_BYTES = 80_000_000  # Prometheus refuses the whole host beyond its body_size_limit: 100 MB in ours
+_SERIES_BYTES = 200  # at least: 400,000 series are below our Prometheus' sample_limit of 500,000
+_FAMILY_BYTES = 512 << 10  # of one family: each slow reader may keep one that was replaced meanwhile
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # less is a rounding error
-_UNBOUND = 128 << 20  # bytes of each total where memory is not limited
-_READ_LEAST, _READ_MOST = 1 << 20, 32 << 20
 _LOGGED = 20  # refused containers that one line of the log names
-_NO_LIMIT = 1 << 50  # cgroup v1 writes a larger number where there is no limit
-_FAMILY_BYTES = 512 << 10  # of one family: each slow reader may keep one that was replaced meanwhile
 _REMEMBERED = 1_500  # hashes: several times what an honest probe has
 
 
@@ -86,16 +86,19 @@ class Account:
     def __init__(self) -> None:
         self.exceeded: Counter[Budget | Total] = Counter()
         self._left = {budget: allowance.most for budget, allowance in ALLOWED.items()}
-        self._at: float | None = None
-        self._known: dict[object, frozenset[int]] = {}
+        self._at = math.inf
+        self._known: set[int] = set()
+        """Hashes of series and of canaries."""
 
     def spend(self, budget: Budget, amount: float, now: float) -> bool:
         """Take ``amount`` and return True, unless the probe is in debt; nothing is always allowed."""
+        if amount <= 0:
+            return True
         self._refill(now)
-        allowed = amount <= 0 or self._left[budget] >= _DEBT
+        allowed = self._left[budget] >= _DEBT
         if allowed:
             self._left[budget] -= amount
-        if amount > 0 and self._left[budget] < _DEBT:
+        if self._left[budget] < _DEBT:
             self.exceeded[budget] += 1
         return allowed
 
@@ -106,51 +109,33 @@ class Account:
         return min(_LONGEST_WAIT, max(debts, default=0.0))
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
-        """Families of a report whose new series the budget allows: a series costs Prometheus memory for hours.
-
-        Args:
-            reported: The last answer, by family.
-            shown: The answer before.
-            now: Seconds of the monotonic clock.
-        """
+        """Families of a report whose new series the budget allows: a series costs Prometheus memory for hours."""
         layouts = {id(lines.layout) for lines in shown}  # the same layout has the same series
         return [
             lines
             for lines in reported
             if id(lines.layout) in layouts
-            or self._spend_new("series", lines.layout.name, _series_of(lines.layout), now)
+            or self._spend_new("series", lines.layout.template.splitlines(), now)
         ]
 
     def affordable_canaries(self, names: Collection[str], now: float) -> set[str]:
         """Canaries whose runs the budget allows: each new one costs a verdict for hours, and rows of the store."""
-        return {name for name in names if self._spend_new("canaries", None, frozenset((hash(name),)), now)}
+        return {name for name in names if self._spend_new("canaries", [name], now)}
 
-    def _spend_new(self, budget: Budget, group: str | None, hashes: frozenset[int], now: float) -> bool:
-        known = self._known.get(group, frozenset())
-        if not self.spend(budget, len(hashes - known), now):
+    def _spend_new(self, budget: Budget, things: Iterable[str | bytes], now: float) -> bool:
+        new = set(map(hash, things)) - self._known
+        if not self.spend(budget, len(new), now):
             return False
-        if not hashes <= known:
-            if sum(map(len, self._known.values())) + len(self._known) > _REMEMBERED:
-                self._known.clear()  # what is known now is paid for once more
-            self._known[group] = self._known.get(group, frozenset()) | hashes
+        if new and len(self._known) > _REMEMBERED:
+            self._known.clear()  # what is known now is paid for once more
+        self._known |= new
         return True
 
     def _refill(self, now: float) -> None:
-        minutes = 0.0 if self._at is None else max(0.0, now - self._at) / 60.0
+        minutes = max(0.0, now - self._at) / 60.0
         self._at = now
         for budget, allowance in ALLOWED.items():
             self._left[budget] = min(allowance.most, self._left[budget] + minutes * allowance.minute)
-
-
-_series: WeakKeyDictionary[Layout, frozenset[int]] = WeakKeyDictionary()
-"""Hashes of a layout's series: the same for the hundreds of containers that report it."""
-
-
-def _series_of(layout: Layout) -> frozenset[int]:
-    hashes = _series.get(layout)
-    if hashes is None:
-        hashes = _series[layout] = frozenset(map(hash, layout.template.split(b"\n")[:-1]))
-    return hashes
 
 
 class Totals(NamedTuple):
@@ -159,42 +144,36 @@ class Totals(NamedTuple):
     probes: int
     shown_bytes: int
     """Bytes of their part of ``/metrics``; memory for them is twice as much, where no two have the same labels."""
-    shown_series: int
-    held_bytes: int
-    """Bytes of answers that are coming in, or wait to be read."""
-    queue_bytes: int
-    """Bytes of runs that wait for the store."""
+    waiting_bytes: int
+    """Bytes of answers that are coming in, or wait to be read; and as many of runs that wait for the store."""
     read_bytes: int
     """Bytes that the judge reads of the store at once; memory for them is up to twelve times as much."""
 
     @classmethod
-    def within(cls, limits: Limits, memory: int | None) -> Totals:
-        """Totals of the settings, as far as they fit into ``memory`` bytes; None is unlimited."""
-        if memory is None:
-            return cls(limits.probes, limits.shown_bytes, limits.shown_series, _UNBOUND, _UNBOUND, _READ_MOST)
+    def within(cls, memory: int) -> Totals:
+        """Totals that fit into so many bytes."""
         room = max(PROBE_BYTES, memory - BASE_BYTES)
-        part = min(_UNBOUND, room // 12)
+        part = min(128 << 20, room // 12)
         return cls(
-            min(limits.probes, room // PROBE_BYTES),
-            min(limits.shown_bytes, part),
-            limits.shown_series,
-            part,
-            part,
-            min(_READ_MOST, max(_READ_LEAST, memory // 128)),
+            probes=room // PROBE_BYTES,
+            shown_bytes=min(SHOWN_BYTES, part),
+            waiting_bytes=part,
+            read_bytes=min(32 << 20, max(1 << 20, memory // 128)),
         )
 
 
 class Share:
     """A total that probes share: half of it in equal parts, the other half as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int) -> None:
+        self.total = total
         self.probes = 1
         self._extra: dict[Key, int] = {}
 
-    def grant(self, key: Key, wanted: int, total: int) -> int:
+    def grant(self, key: Key, wanted: int) -> int:
         """Amount that a probe may have now, at most ``wanted``; 0 gives all back."""
-        part = total // 2 // self.probes
-        free = total // 2 - sum(self._extra.values()) + self._extra.pop(key, 0)
+        part = self.total // 2 // self.probes
+        free = self.total // 2 - sum(self._extra.values()) + self._extra.pop(key, 0)
         extra = min(max(0, wanted - part), max(0, free))
         if extra:
             self._extra[key] = extra
@@ -202,105 +181,64 @@ class Share:
 
 
 class Shares:
-    """Admission of probes by memory, and each one's part of the totals.
+    """Admission of probes by memory, in bytes, and each one's part of the totals."""
 
-    Args:
-        memory: Bytes that the process may take; None is unlimited.
-    """
-
-    def __init__(self, memory: int | None) -> None:
+    def __init__(self, memory: int = UNLIMITED) -> None:
         self.refused: frozenset[Key] = frozenset()
         """Containers whose probes do not fit."""
-        self._memory = memory
-        self._bytes, self._series, self._held = Share(), Share(), Share()
+        totals = Totals.within(memory)
+        self.shown, self.held = Share(totals.shown_bytes), Share(totals.waiting_bytes)
+        self._most = totals.probes
 
-    def admitted(
-        self, found: Mapping[Key, Container], polled: Collection[Key], limits: Limits
-    ) -> dict[Key, Container]:
+    def admitted(self, found: Mapping[Key, Container], polled: Collection[Key]) -> dict[Key, Container]:
         """Containers that fit, those in ``polled`` first; the others are counted, and new ones named in the log."""
-        most = Totals.within(limits, self._memory).probes
         order = sorted(found, key=lambda key: key not in polled)
-        refused = frozenset(order[most:])
+        refused = frozenset(order[self._most :])
         if new := sorted(refused - self.refused):
             log.warning(
-                "not all probes are polled: give the exporter more memory, or raise limits.probes",
-                found=len(found), polled=most, memory_limit=self._memory,
+                "not all probes are polled: give the exporter more memory",
+                found=len(found), polled=self._most,
                 refused=["/".join(filter(None, key)) for key in new[:_LOGGED]],
             )  # fmt: skip
         self.refused = refused
-        for share in (self._bytes, self._series, self._held):
-            share.probes = max(1, len(found) - len(refused))
+        self.shown.probes = self.held.probes = max(1, len(found) - len(refused))
         return {key: container for key, container in found.items() if key not in refused}
 
-    def fitting(self, key: Key, lines: Sequence[Lines], account: Account, limits: Limits) -> list[Lines]:
+    def fitting(self, key: Key, lines: Sequence[Lines], account: Account) -> list[Lines]:
         """First whole families that fit into a probe's part of what ``/metrics`` shows."""
-        totals = Totals.within(limits, self._memory)
-        if any(len(each.text) > _FAMILY_BYTES for each in lines):
+        usual = [each for each in lines if len(each.text) <= _FAMILY_BYTES]
+        sizes = [*accumulate(max(len(each.text), each.layout.series * _SERIES_BYTES) for each in usual)]
+        granted = self.shown.grant(key, sizes[-1] if sizes else 0)
+        fitting = [each for each, size in zip(usual, sizes, strict=True) if size <= granted]
+        if len(fitting) < len(lines):
             account.exceeded["shown_bytes"] += 1
-            lines = [each for each in lines if len(each.text) <= _FAMILY_BYTES]
-        sizes = [*accumulate(len(each.text) for each in lines)]
-        series = [*accumulate(each.layout.series for each in lines)]
-        fitting = len(lines)
-        shares: tuple[tuple[Total, Share, list[int], int], ...] = (
-            ("shown_bytes", self._bytes, sizes, totals.shown_bytes),
-            ("shown_series", self._series, series, totals.shown_series),
-        )
-        for name, share, sums, total in shares:
-            granted = share.grant(key, sums[-1] if sums else 0, total)
-            if (most := bisect_right(sums, granted)) < len(lines):
-                account.exceeded[name] += 1
-                fitting = min(fitting, most)
-        return [*lines[:fitting]]
+        return fitting
 
-    def may_hold(self, key: Key, size: int, account: Account, limits: Limits) -> bool:
+    def may_hold(self, key: Key, size: int, account: Account) -> bool:
         """True if ``size`` bytes of an answer may be kept while it comes in; 0 once it was read."""
-        total = Totals.within(limits, self._memory).held_bytes
-        if self._held.grant(key, size, total) == size:
+        if self.held.grant(key, size) == size:
             return True
         account.exceeded["held_bytes"] += 1
         return False
 
     def forget(self, key: Key) -> None:
         """Give back what a probe had."""
-        for share in (self._bytes, self._series, self._held):
-            share.grant(key, 0, 0)
+        for share in (self.shown, self.held):
+            share.grant(key, 0)
 
     def families(self) -> list[Family]:
         """Number of refused containers, without labels of a container."""
         return [REFUSED.family(float(len(self.refused)))]
 
 
-def memory_limit(
-    root: Path = Path("/sys/fs/cgroup"), of_process: Path = Path("/proc/self/cgroup")
-) -> int | None:
-    """Memory limit in bytes of this process' control group, or of one above it; None where there is none.
-
-    Args:
-        root: Mount point of control groups.
-        of_process: Control groups of the process; in a container its own is mostly ``/``.
-    """
-    try:
-        entries = [line.split(":", 2) for line in of_process.read_text().splitlines()]
-    except OSError:
-        return None
-    limits = []
-    for _, controllers, path in (entry for entry in entries if len(entry) == 3):
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = root / "memory" if controllers else root
-        name = "memory.limit_in_bytes" if controllers else "memory.max"
-        folder = top / path.lstrip(
-            "/"
-        )  # of another namespace it is not there, and the container's own is at the top
-        while folder.is_relative_to(top):
-            limits += _number(folder / name)
-            folder = folder.parent
-    return min(limits, default=None)
-
-
-def _number(file: Path) -> list[int]:
-    try:
-        number = int(file.read_text())
-    except (OSError, ValueError):  # there is none, or it is `max`
-        return []
-    return [number] if 0 < number < _NO_LIMIT else []
+def memory_limit(root: Path = Path("/sys/fs/cgroup"), of_process: Path = Path("/proc/self/cgroup")) -> int:
+    """Memory limit in bytes of this process' control group, which a container has at the root."""
+    limits = [UNLIMITED]
+    with suppress(OSError):
+        name = (
+            of_process.read_text().rpartition(":")[2].strip().lstrip("/")
+        )  # of cgroup v2; of v1 it is not there
+        for file in (root / name / "memory.max", root / "memory.max", root / "memory/memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # it is not there, or it is `max`
+                limits.append(int(file.read_text()))
+    return min(limits)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
+import gc
 import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,30 +14,38 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from infercanary.exporter import web as own
-from infercanary.exporter.web import Connections, address_of
+from infercanary.exporter import connections as own
+from infercanary.exporter import scrape
+from infercanary.exporter.connections import Connections
+from infercanary.exporter.expose import Pieces
 
 BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[Connections, int]]:
+async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Connections, int]]:
     """One page that is big, and its port."""
     found = Connections()
 
-    async def page(_request: web.Request) -> web.StreamResponse:
-        return web.Response(body=BIG)
+    async def page(request: web.Request) -> web.StreamResponse:
+        return await scrape.send(request, [Pieces([BIG], len(BIG))], "text/plain")
+
+    async def slow(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.5)
+        return web.Response()
 
     app = web.Application(middlewares=[found.middleware])
-    app.add_routes([web.get("/", page), web.get("/metrics", page)])
-    runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=0.1, logger=found.logger(), **own.SERVER_SETTINGS
-    )
+
+    async def faulty(_request: web.Request) -> web.StreamResponse:
+        raise ConnectionRefusedError("a fault of the exporter")
+
+    app.add_routes([web.get("/", page), web.get("/slow", slow), web.get("/faulty", faulty)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     assert runner.server is not None
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        found.start(runner.server, sock, None)
+        found.start(runner.server, sock, lambda: context)
         try:
             yield found, sock.getsockname()[1]
         finally:
@@ -87,6 +98,53 @@ async def test_what_is_no_http_takes_little_memory() -> None:
     assert most < 2 << 20
 
 
+async def test_an_error_keeps_no_memory_until_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its traceback has frames, these have what was read and what was to be sent; collections are rare."""
+
+    def kept() -> int:
+        kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
+        return sum(isinstance(thing, kinds) for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with served() as (found, port):
+            _, writer = await ask(port)
+            await until(lambda: any(connection.writing_paused for connection in found.open))
+            writer.transport.abort()
+            reader, garbage = await asyncio.open_connection("127.0.0.1", port)
+            garbage.write(bytes(1 << 20))
+            with suppress(ConnectionError):
+                await reader.read()
+            garbage.close()
+            await until(lambda: not found.open)
+        async with served(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)) as (found, port):
+            reader, garbage = await asyncio.open_connection("127.0.0.1", port)
+            garbage.write(b"\x00 no TLS\r\n\r\n")
+            with suppress(ConnectionError):
+                await reader.read()
+            garbage.close()
+            await until(lambda: found.refused == {"malformed": 1})
+            assert not found.open
+        await until(lambda: not kept())
+    finally:
+        gc.enable()
+
+
+async def test_silence_instead_of_tls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "HEADER_SECONDS", 0.2)
+    async with served(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)) as (found, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert found.refused == {"no_request": 1} and not found.open
+        writer.close()
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: bool(found.open))
+        writer.close()
+        await until(lambda: not found.open)
+
+
 async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> None:
     async with served() as (found, port):
         reader, writer = await ask(port, b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(40)))
@@ -103,7 +161,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
     async with served() as (found, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(ASK % b"/")
-        assert await reader.read() == b""
+        assert await asyncio.wait_for(reader.read(), 5) == b""
         assert found.refused == {"no_request": 1}
         writer.close()
 
@@ -111,18 +169,54 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
 async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(own, "ANSWER_SECONDS", 0.5)
     async with served() as (found, port):
         late, writer = await ask(port)
-        named = b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n"
-        late_page, third = await ask(port, named)  # a reader of the page may not name a time
-        scraper, other = await ask(port, named, path=b"/metrics")
-        await until(lambda: found.refused["late_reader"] == 2)
-        assert await read(late) < len(BIG) and await read(late_page) < len(BIG)
-        third.close()
+        scraper, other = await ask(port)
         assert await read(scraper) >= len(BIG)
+        await until(lambda: found.refused["late_reader"] == 1)
+        assert await read(late) < len(BIG)
+        other.write(ASK % b"/" + b"\r\n")
+        assert await read(scraper) >= len(BIG), "who took its answer stays"
         writer.close()
         other.close()
+
+
+async def test_an_idle_connection_is_closed_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "IDLE_SECONDS", 0.2)
+    async with served() as (found, port):
+        reader, writer = await ask(port, path=b"/nowhere")
+        assert b" 404 " in await reader.readline()
+        await asyncio.wait_for(reader.read(), 5)
+        assert not found.refused
+        writer.close()
+
+
+async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
+    async with served() as (found, port):
+        for _ in range(2):
+            _, writer = await ask(port, path=b"/slow")
+            await until(lambda: any(connection.handles for connection in found.open))
+            writer.close()
+        await asyncio.sleep(0.1)
+        reader, writer = await ask(port)
+        assert await read(reader) <= 0
+        assert found.refused == {"refused": 1}
+        await until(lambda: not found.open)
+        reader, last = await ask(port)
+        assert await read(reader) >= len(BIG)
+        for each in (writer, last):
+            each.close()
+        monkeypatch.setattr(own, "ANSWER_SECONDS", 0.1)
+        _, writer = await ask(port, path=b"/slow")
+        await until(lambda: any(connection.handles for connection in found.open))
+        begin = asyncio.get_running_loop().time()
+        writer.close()
+        await until(lambda: not found.open)
+        assert asyncio.get_running_loop().time() - begin < 0.4, "no longer than it may take"
 
 
 async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others_are_answered(
@@ -136,14 +230,14 @@ async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others
         scraper, its = await ask(port)
         assert await read(scraper) >= len(BIG)
         its.close()
-        await until(lambda: len(found._open) == 2)
+        await until(lambda: len(found.open) == 2)
         full += [await ask(port, address=f"127.0.0.{n}") for n in (3, 3, 4, 4)]
-        await until(lambda: len(found._open) == 6)
+        await until(lambda: len(found.open) == 6)
         full.append(await ask(port, address="127.0.0.5"))
         await until(lambda: found.refused["refused"] == 11)
         for _, writer in full:
             writer.close()
-        await until(lambda: not found._open)
+        await until(lambda: not found.open)
         newest, last = await ask(port, address="127.0.0.2")
         assert await read(newest) >= len(BIG)
         last.close()
@@ -160,15 +254,10 @@ async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCapt
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        (("192.0.2.1", 5), "192.0.2.1"),
-        (("::ffff:192.0.2.1", 5, 0, 0), "192.0.2.1"),
-        (("2001:db8:1:2:3::4", 5, 0, 0), "2001:db8:1:2::/64"),
-        (("fe80::1%eth0", 5, 0, 2), "fe80::/64"),
-        ("", ""),
-    ],
-)
-def test_an_address_is_what_one_host_may_have(peer: object, address: str) -> None:
-    assert address_of(peer) == address
+async def test_a_fault_of_the_exporter_is_an_error_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (found, port):
+        reader, writer = await ask(port, path=b"/faulty")
+        assert b" 500 " in await reader.readline()
+        assert not found.refused
+        writer.close()
+    assert "a fault of the exporter" in caplog.text

@@ -16,7 +16,7 @@ from aiohttp import web
 from yarl import URL
 
 from infercanary.contract.report import Family, Point, Run
-from infercanary.exporter import app, status
+from infercanary.exporter import app, limits, status
 from infercanary.exporter.config import Links
 from infercanary.exporter.status import SCRIPT_SOURCE
 
@@ -60,11 +60,12 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
 
 
 async def test_the_page_says_what_is_wrong_with_the_exporter(
-    exporter: Any, eventually: Any, tmp_path: Path
+    exporter: Any, eventually: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "memory_limit", lambda: limits.BASE_BYTES + limits.PROBE_BYTES)
     path = tmp_path / "exporter.yaml"
     probes = "".join(f"- {{url: 'http://127.0.0.1:1', service: s, container: c{n}}}\n" for n in range(3))
-    good = f"docker: {{enabled: false}}\nlimits: {{probes: 1}}\nstore: {path}/judge.sqlite\nprobes:\n{probes}"
+    good = f"docker: {{enabled: false}}\nstore: {path}/judge.sqlite\nprobes:\n{probes}"
     path.write_text(good)
     async with exporter(path=path) as run:
 

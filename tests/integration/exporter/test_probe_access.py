@@ -99,9 +99,9 @@ async def test_a_stranger_on_either_side_is_refused(
 async def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
     access = ProbeAccess(client_tls(files), f"{files}/token")
     assert access.url("http://10.0.0.7:9798") == "https://10.0.0.7:9798"
-    assert access.headers("https://10.0.0.7:9798") == {"Authorization": "Bearer open sesame"}
-    assert not access.headers("http://10.0.0.7:9798")
-    assert ProbeAccess(None, f"{files}/token").headers("http://10.0.0.7:9798")
+    assert access.header("https://10.0.0.7:9798") == "Authorization: Bearer open sesame\r\n"
+    assert not access.header("http://10.0.0.7:9798")
+    assert ProbeAccess(None, f"{files}/token").header("http://10.0.0.7:9798")
 
 
 def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path) -> None:
 def test_files_that_cannot_be_used_are_one_line(files: Path, tmp_path: Path) -> None:
     for section, line in {
         f"probe_tls: {{ca_file: {tmp_path}/none}}": "probe_tls: its files cannot be used",
-        f"probe_tls: {{ca_file: {files}/probe.pem, cert_file: x}}": "cert_file and key_file go together",
+        f"probe_tls: {{ca_file: {files}/probe.pem, cert_file: x}}": "probe_tls: its files cannot be used",
         f"probe_token_file: {tmp_path}/none": "probe_token_file: .* cannot be read or is empty",
     }.items():
         (tmp_path / "exporter.yaml").write_text(section)

@@ -83,7 +83,7 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     "understating-its-length": (raw(OK, b"Content-Length: 1\r\n\r\n{}"), "malformed"),
     "redirecting": (
         raw(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"),
-        "redirect",
+        "http_status",
     ),
     "failing": (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"), "http_status"),
     "no-http": (raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "malformed"),
@@ -371,7 +371,7 @@ async def test_a_probe_that_costs_much_is_asked_more_rarely(
 async def test_an_answer_that_is_more_than_its_share_of_what_comes_in_is_cut(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_UNBOUND", 100)
+    monkeypatch.setattr(limits.Share, "grant", lambda _self, _key, wanted: min(wanted, 100))
     async with exporter(config(("one", await serve(good_probe.app())))) as run:
         await eventually(lambda: run.value("infercanary_poll_failures_total", reason="too_large"))
         assert await run.value("infercanary_budget_exceeded_total", budget="held_bytes")

@@ -15,13 +15,12 @@ import pytest
 from harness import OWN_LABEL, ROOT, compose, eventually, get, remove, run
 from onlooker import Watch
 
-from infercanary.client.limits import Limits
 from infercanary.exporter.limits import Totals
 
 IMAGE = "infercanary-exporter:dev"
 NAME = "infercanary-worst"
 MEMORY = 512 << 20
-FITTING = Totals.within(Limits(), MEMORY).probes
+FITTING = Totals.within(MEMORY).probes
 BEYOND = 8
 SECONDS = float(os.environ.get("WORST_SECONDS", "300"))
 PEAK = r"sed -n 's/^VmHWM:\s*\([0-9]*\) kB/\1/p' /proc/[0-9]*/status | sort -n | tail -1"

@@ -28,14 +28,9 @@ docker: {enabled: false, url: "tcp://socket-proxy:2375"}
 probes:
   - {url: "http://10.0.0.7:9798", service: resnet, container: resnet-1}
   - {url: "unix:///run/probe.sock", service: resnet, container: resnet-2}
-limits: {probes: 10}
 """,
     )
-    assert (config.poll_seconds, config.docker.url, config.limits.probes) == (
-        10,
-        "tcp://socket-proxy:2375",
-        10,
-    )
+    assert (config.poll_seconds, config.docker.url) == (10, "tcp://socket-proxy:2375")
     assert [probe.container for probe in config.probes] == ["resnet-1", "resnet-2"]
 
 
@@ -58,7 +53,6 @@ MISTAKES = [
     ("poll_seconds: 0", "poll_seconds: expected"),
     ("poll_seconds: soon", "poll_seconds: expected"),
     ("timeout_seconds: -1", "timeout_seconds: expected"),
-    ("limits: {probes: 0}", "limits.probes: expected"),
     ("docker: {socket: x}", "docker: unknown key `socket`; known keys: enabled, url"),
     ("docker: {enabled: true}\nkubernetes: {enabled: true}", "docker and kubernetes are enabled, and find the same"),
     ("listen: true", "listen: expected text, got true or false"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from infercanary.client.limits import Limits
+from infercanary.client.accept import LABEL_BYTES
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery.base import Container, url_mistake
 
@@ -39,9 +39,9 @@ def check(probes: tuple[StaticProbe, ...], place: str) -> None:
         if mistake := url_mistake(probe.url):
             raise UsageError(f"{place}[{index}].url: {mistake}")
         for key, text in (("service", probe.service), ("container", probe.container)):
-            if not text or not text.isprintable() or len(text.encode()) > Limits.label_bytes:
+            if not text or not text.isprintable() or len(text.encode()) > LABEL_BYTES:
                 raise UsageError(
-                    f"{place}[{index}].{key}: must be 1 to {Limits.label_bytes} bytes of printable text; "
+                    f"{place}[{index}].{key}: must be 1 to {LABEL_BYTES} bytes of printable text; "
                     "it becomes a label"
                 )
         first = seen.setdefault((probe.service, probe.container), index)
