@@ -85,15 +85,17 @@ class Session:
         return [(ServiceKey(*row[:2]), *row[2:]) for row in self.rows(statement, given)]
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
-        """Run a statement by the driver alone, within :meth:`work`: SQLAlchemy takes longer than SQLite itself.
+        """Run a statement by the driver alone: SQLAlchemy takes longer than SQLite itself.
 
         Args:
             statement: A constant, whose parameters are all given and need no conversion.
             given: Parameters; of several, the statement returns nothing.
         """
-        connection: Any = self._connection
-        sql = _compiled(statement, connection.dialect)
-        with closing(connection.connection.cursor()) as cursor:  # an open one would keep SQLite's file open
+        with (
+            self.work() as connection,
+            closing(connection.connection.cursor()) as cursor,
+        ):  # else the file stays open
+            sql = _compiled(statement, connection.dialect)
             if len(given) > 1:
                 cursor.executemany(sql, given)
             else:

@@ -97,14 +97,15 @@ class Store:
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return container and boot id → runs that were taken and had not failed, also those merged since."""
-        with self.session.work():  # for each canary that ran, once a second
-            rows = self.session.fast(queries.TAKEN, named(service, canary=canary))
+        rows = self.session.fast(
+            queries.TAKEN, named(service, canary=canary)
+        )  # for each canary, once a second
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
         """Return what is known of a start; None where it was never seen, or its row cannot be read."""
-        key = named(service, container=container, boot_id=boot_id)
-        return next(decode_starts(self.session.rows(queries.START, key)), None)
+        rows = self.session.rows(queries.START, named(service, container=container, boot_id=boot_id))
+        return next(decode_starts(rows), None)
 
     def newest_starts(self, service: ServiceKey) -> dict[str, Generation]:
         """Return container → its newest start, of each container of the service."""
@@ -180,8 +181,8 @@ class Store:
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
-        key = named(service, canary=canary, kind=kind)
-        return [Document(*row) for row in self.session.rows(queries.HISTORY, key)]
+        rows = self.session.rows(queries.HISTORY, named(service, canary=canary, kind=kind))
+        return [Document(*row) for row in rows]
 
     def _write_start(self, connection: Connection, generation: Generation) -> int:
         """Add the start or bring it up to date, and return its id."""
