@@ -16,7 +16,6 @@ from aiohttp import web
 from prometheus_client import ProcessCollector
 
 import infercanary
-from infercanary.client import lookups
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
@@ -29,7 +28,6 @@ from infercanary.exporter import (
     runbooks,
     scrape,
     status,
-    watch,
 )
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
@@ -42,7 +40,7 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
-from infercanary.exporter.watch import WATCH, in_thread
+from infercanary.exporter.watch import FAILURES, WATCH, in_thread, install_look_ups
 from infercanary.exporter.web import METRICS as CONNECTION_METRICS
 from infercanary.exporter.web import Connections
 from infercanary.judge.model import ServiceKey
@@ -76,7 +74,7 @@ METRICS = (
         *probe_limits.METRICS,
         *reload.METRICS,
         *CONNECTION_METRICS,
-        *watch.METRICS,
+        FAILURES,
         *base.METRICS,
         *kills.METRICS,
         *store_metrics.METRICS,
@@ -138,7 +136,7 @@ class Exporter:
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops."""
-        lookups.install()
+        install_look_ups()
         tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
         self.judging.start()
         self._follow()
@@ -175,11 +173,6 @@ class Exporter:
             self.judging.findings.get(service, NOTHING),
             [*(probe.start for probe in probes if probe.up and probe.start is not None), *elsewhere],
             [probe.container.replica for probe in probes if probe.start is None],
-            {
-                key.namespace
-                for key in (*self.judging.findings, *self.collector.services)
-                if key.name == service.name
-            },
         )
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
@@ -321,7 +314,7 @@ def create_app(
         path: Its file; None if there is none to reload.
         given: Options of the command line by key; they override the file.
     """
-    app = web.Application()
+    app = web.Application(client_max_size=api.MOST_BODY)
     exporter = app[EXPORTER] = Exporter(config, path, given)
     app.middlewares.append(exporter.connections.middleware)
     app.cleanup_ctx.append(exporter.run)

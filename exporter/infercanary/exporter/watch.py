@@ -1,16 +1,23 @@
-"""Watch over the threads and tasks that must not end while the exporter runs."""
+"""Watch over the threads and tasks that must not end while the exporter runs.
+
+Blocking work never runs in asyncio's own pool: its few threads are shared, so that slow work of one part would hold up
+the others, and the process ends only once each of them has ended. Here it gets a daemon thread: one of its own
+(:func:`in_thread`), or the watched thread of a :class:`Caller`. A fault in the work is raised in the task that asked
+for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import structlog
 
@@ -25,16 +32,15 @@ FAILURES = Metric(
     "counter",
     "Times that a thread or task of the exporter ended by a fault of the exporter.",
     ("worker",),
-    reading="Healthy is no increase. It is started again; the second time within ten minutes, the exporter ends "
-    "with code 70.",
+    reading="Healthy is no increase. It is started again; the second time, the exporter ends with code 70.",
 )
-METRICS = (FAILURES,)
 
-_STEADY_SECONDS = 600.0
+_ENDINGS = ("it is started again", "the exporter ends")
+_MOST_LOOK_UPS = 64
 
 
 class Watch:
-    """Restart a thread or task that ended by a fault; give up if it did so shortly before."""
+    """Restart a thread or task that ended by a fault; the second time, give up."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
@@ -50,14 +56,14 @@ class Watch:
         """
 
         def run() -> None:
-            failed_at = -math.inf
-            while True:
+            for ending in _ENDINGS:
                 try:
-                    return work()
+                    work()
                 except BaseException as error:
-                    if not self._restarts(name, error, failed_at):
-                        return None
-                    failed_at = time.monotonic()
+                    self._note(name, error, ending)
+                else:
+                    return
+            self.gave_up()
 
         return threading.Thread(target=run, name=name, daemon=True)
 
@@ -70,14 +76,14 @@ class Watch:
         """
 
         async def run() -> None:
-            failed_at = -math.inf
-            while True:
+            for ending in _ENDINGS:
                 try:
-                    return await work()
+                    await work()
                 except Exception as error:
-                    if not self._restarts(name, error, failed_at):
-                        return None
-                    failed_at = time.monotonic()
+                    self._note(name, error, ending)
+                else:
+                    return
+            self.gave_up()
 
         return asyncio.create_task(run())
 
@@ -85,41 +91,73 @@ class Watch:
         """Return the number of failures of each worker."""
         return [FAILURES.family({(name,): float(count) for name, count in self._failures.items()})]
 
-    def _restarts(self, name: str, error: BaseException, failed_at: float) -> bool:
-        gives_up = time.monotonic() - failed_at < _STEADY_SECONDS
+    def _note(self, name: str, error: BaseException, ending: str) -> None:
         self._failures[name] += 1
         with suppress(Exception):  # a log that fails must not end the worker, too
-            log.error(
-                "a worker ended by a fault of the exporter",
-                worker=name,
-                then="the exporter ends" if gives_up else "it is started again",
-                exc_info=error,
-            )
-        if gives_up:
-            self.gave_up()
-        return not gives_up
+            log.error("a worker ended by a fault of the exporter", worker=name, then=ending, exc_info=error)
 
 
 WATCH = Watch()
 """The watch of this process."""
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread of its own, which the end of the process does not wait for.
-
-    In a shared pool, slow work of one part would hold up the others.
-    """
-    loop = asyncio.get_running_loop()
+def _begin(work: Callable[[], T], start: Callable[[Callable[[], None]], object]) -> Future[T]:
+    """Start work in a thread; its result and its faults go to the future."""
     done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # a caller that gives up leaves the work to itself
 
     def run() -> None:
         try:
-            result = work()
+            done.set_result(work())
         except BaseException as error:
             done.set_exception(error)
-        else:
-            done.set_result(result)
 
-    done.set_running_or_notify_cancel()  # a caller that gives up leaves the thread to itself
+    start(run)
+    return done
+
+
+def _start_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="call", daemon=True).start()
-    return await asyncio.wrap_future(done, loop=loop)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in a thread of its own."""
+    return await asyncio.wrap_future(_begin(work, _start_thread))
+
+
+class Caller:
+    """Run blocking work of the event loop in a watched thread, one call after another.
+
+    Args:
+        name: Worker of the metric.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        WATCH.thread(name, self._work).start()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``."""
+        return await asyncio.wrap_future(_begin(work, self._calls.put))
+
+    def _work(self) -> None:
+        while True:
+            self._calls.get()()  # bound to no name, which would keep a report until the next one
+
+
+def install_look_ups() -> None:
+    """Make the running event loop look up each host name in a thread of its own: a resolver may hang."""
+    pending: dict[object, Future[Any]] = {}
+
+    async def getaddrinfo(*given: Any, **named: Any) -> Any:
+        question = given, *named.items()
+        for answered in [key for key, answer in pending.items() if answer.done()]:
+            del pending[answered]
+        if question not in pending:
+            if len(pending) >= _MOST_LOOK_UPS:
+                raise OSError("the name server does not answer")
+            pending[question] = _begin(partial(socket.getaddrinfo, *given, **named), _start_thread)
+        return await asyncio.wrap_future(pending[question])
+
+    loop: Any = asyncio.get_running_loop()
+    loop.getaddrinfo = getaddrinfo

@@ -1,8 +1,10 @@
-"""Watch over workers: one that ends by a fault is counted, logged and started again, once in ten minutes."""
+"""Watch over workers: one that ends by a fault is counted, logged and started again once."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from infercanary.contract.report import Point
 from infercanary.exporter import watch
-from infercanary.exporter.watch import Watch, in_thread
+from infercanary.exporter.watch import WATCH, Caller, Watch, in_thread, install_look_ups
 
 CASES: dict[str, tuple[list[Exception | None], int, int, list[str]]] = {
     "fine": ([None], 1, 0, []),
@@ -40,7 +43,7 @@ def as_task(watched: Watch, work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("run", [as_thread, as_task])
 @pytest.mark.parametrize("case", CASES)
-def test_workers(run: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers(run: Any, case: str) -> None:
     results, starts, failures, words = CASES[case]
     watched, todo, gave_up = Watch(), [*results], []
     watched.gave_up = lambda: gave_up.append(1)
@@ -56,11 +59,6 @@ def test_workers(run: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [family] = watched.families()
     assert sum(point.value for point in family.points if isinstance(point.value, float)) == failures
     assert len(gave_up) == (failures > 1)
-    # Long after the first fault, another one is the first again.
-    monkeypatch.setattr(watch, "_STEADY_SECONDS", 0.0)
-    todo[:] = [ValueError(), None]
-    run(watched, work)
-    assert not todo and len(gave_up) == (failures > 1)
 
 
 async def test_blocking_work_has_a_thread_of_its_own() -> None:
@@ -71,3 +69,42 @@ async def test_blocking_work_has_a_thread_of_its_own() -> None:
     assert await asyncio.wait_for(in_thread(threading.get_ident), 10) != threading.get_ident()
     release.set()
     assert all(await asyncio.gather(*stuck))
+
+
+async def test_a_fault_of_the_work_is_its_callers_and_one_of_the_thread_is_counted() -> None:
+    caller = Caller("reader-of-a-test")
+    for work in (lambda: 1 / 0, lambda: sys.exit(1)):
+        with pytest.raises((ZeroDivisionError, SystemExit)):
+            await caller.call(work)
+    assert await caller.call(lambda: threading.current_thread().name) == "reader-of-a-test"
+    caller._calls.put(lambda: 1 / 0)  # type: ignore[arg-type]
+    assert await asyncio.wait_for(caller.call(lambda: 7), 10) == 7, "it was started again"
+    [family] = WATCH.families()
+    assert Point(("reader-of-a-test",), 1.0) in family.points
+
+
+async def test_a_name_is_looked_up_once_at_a_time_and_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, release = [], threading.Event()
+
+    def look_up(host: str, *_: Any, **__: Any) -> str:
+        asked.append(host)
+        release.wait(20)
+        if host == "odd":
+            raise UnicodeError(host)
+        return f"address of {host}"
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(watch, "_MOST_LOOK_UPS", 2)
+    install_look_ups()
+    loop: Any = asyncio.get_running_loop()
+    first, second, odd = (asyncio.create_task(loop.getaddrinfo(host, 80)) for host in ("a", "a", "odd"))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(OSError, match="the name server does not answer"):
+        await loop.getaddrinfo("b", 80)
+    release.set()
+    assert await second == "address of a"
+    with pytest.raises(UnicodeError):
+        await odd
+    assert asked == ["a", "odd"]
+    assert await loop.getaddrinfo("a", 80) == "address of a" and asked == ["a", "odd", "a"]
