@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import logs
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import ExporterConfig, check, listen_address, place_of, remarks
+from infercanary.exporter.config import check, listen_address
 from infercanary.exporter.watch import WATCH
 from infercanary.exporter.web import SERVER_SETTINGS, Secured
 
@@ -51,46 +52,34 @@ _SWITCH_SECONDS = 0.0005
     type=click.Path(readable=False, path_type=Path),
     help="File with TLS and users, as Prometheus' exporters have it.  [default: neither]",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["logfmt", "json"]),
-    default="logfmt",
-    show_default=True,
-    help="Format of the log, on standard error.",
-)
-def command(
-    path: Path | None,
-    listen: str | None,
-    store: str | None,
-    web_path: Path | None,
-    log_format: str,
-) -> None:
+def command(path: Path | None, web_path: Path | None, **options: str | None) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes.
 
     \b
       infercanary exporter --store /var/lib/infercanary/runs.sqlite
       infercanary exporter --config exporter.yaml --listen 127.0.0.1:9797
     """
-    given = {key: value for key, value in (("listen", listen), ("store", store)) if value is not None}
+    given = {key: value for key, value in options.items() if value is not None}
     config = check(path, given)
     secured = Secured(web_path)
-    with listen_on(config.listen, place_of("listen", path, given)) as sock:
-        logs.configure(log_format)
+    with listen_on(config.listen) as sock:
+        logs.configure()
         sys.setswitchinterval(_SWITCH_SECONDS)
-        code = asyncio.run(serve(config, path, sock, secured, given))
-    sys.exit(code)
+        asyncio.run(serve(create_app(config, path, given), sock, secured))
 
 
-def listen_on(address: str, place: str) -> socket.socket:
-    """Listen on ``HOST:PORT``; :class:`UsageError` with the place if nothing can listen there."""
-    host, port = listen_address(address, place)
+def listen_on(address: str) -> socket.socket:
+    """Listen on ``HOST:PORT``.
+
+    Raises:
+        UsageError: Nothing can listen there.
+    """
     try:
-        return listening_socket(host, port, backlog=128)
+        return listening_socket(*listen_address(address), backlog=128)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{place}: cannot listen on {in_url(host)}:{port} ({reason}); stop what uses it, "
-            "or choose another address with --listen"
+            f"cannot listen on {address} ({reason}); stop what uses it, or choose another address with --listen"
         ) from None
 
 
@@ -104,29 +93,19 @@ def settle_garbage() -> None:
     gc.set_threshold(20_000, 50, 1000)
 
 
-async def serve(
-    config: ExporterConfig,
-    path: Path | None,
-    sock: socket.socket,
-    secured: Secured,
-    given: Mapping[str, object],
-) -> ExitCode:
-    """Run the exporter on a listening socket until SIGTERM, SIGINT or a fault of its own; SIGHUP reloads the config."""
+async def serve(app: web.Application, sock: socket.socket, secured: Secured) -> None:
+    """Run the exporter on a listening socket until SIGTERM or SIGINT; SIGHUP reloads the config."""
     settle_garbage()
-    app = create_app(config, path, given)
     app.middlewares.extend(secured.middlewares)
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[ExitCode] = loop.create_future()
-
-    def end(code: ExitCode) -> None:
-        if not ended.done():
-            ended.set_result(code)
-
-    WATCH.gave_up = lambda: loop.call_soon_threadsafe(end, ExitCode.FAULT)
+    exporter, loop = app[EXPORTER], asyncio.get_running_loop()
+    ended = asyncio.Event()
+    WATCH.gave_up = partial(
+        os._exit, ExitCode.FAULT
+    )  # whatever hangs; what is not stored yet is asked for again
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, ExitCode.FINE)
-    loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.request)
-    connections = app[EXPORTER].connections
+        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, exporter.request_reload)
+    connections = exporter.connections
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -139,14 +118,9 @@ async def serve(
         assert runner.server is not None  # it is set up
         connections.start(runner.server, sock, secured.context if secured.has_tls else None)
         host, port = sock.getsockname()[:2]
-        log.info(
-            "listening",
-            url=f"{'https' if secured.has_tls else 'http'}://{in_url(host)}:{port}",
-            config=str(path) if path else "",
-        )
-        for remark in remarks(config):
-            log.warning(remark)
-        return await ended
+        scheme = "https" if secured.has_tls else "http"
+        log.info("listening", url=f"{scheme}://{in_url(host)}:{port}", config=str(exporter.path or ""))
+        await ended.wait()
     finally:
         await connections.stop()
         await runner.cleanup()

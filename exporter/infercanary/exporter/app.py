@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import platform
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
+import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
 
 import infercanary
 from infercanary.client.accept import base_name
-from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
-from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
     expose,
     polled,
-    reload,
     runbooks,
     scrape,
     status,
 )
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
-from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.config import NO_OPTIONS, ExporterConfig, check
 from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
 from infercanary.exporter.discovery.base import Discovery
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.watch import FAILURES, WATCH, in_thread, install_look_ups
 from infercanary.exporter.web import METRICS as CONNECTION_METRICS
 from infercanary.exporter.web import Connections
 from infercanary.judge.model import ServiceKey
+
+log = structlog.get_logger(__name__)
 
 BUILD = Metric(
     "infercanary_build_info",
@@ -65,29 +65,33 @@ LAG = Metric(
     "Longest delay of the exporter's event loop over the last 30 s.",
     reading="Healthy is below 0.1 s. More: the host has too little CPU, or the exporter too many probes.",
 )
+RELOAD_OK = Metric(
+    "infercanary_config_last_reload_successful",
+    "gauge",
+    "1 if the last load of the config worked, else 0.",
+    reading="0 is an alert: the old config stays, and a restart would fail. The exporter's log names the line.",
+)
 METRICS = (
-    *(
-        BUILD,
-        LINKS,
-        LAG,
-        *polled.METRICS,
-        *probe_limits.METRICS,
-        *reload.METRICS,
-        *CONNECTION_METRICS,
-        FAILURES,
-        *base.METRICS,
-        *kills.METRICS,
-        *store_metrics.METRICS,
-    ),
+    BUILD,
+    LINKS,
+    LAG,
+    RELOAD_OK,
+    FAILURES,
+    *polled.METRICS,
+    *probe_limits.METRICS,
+    *CONNECTION_METRICS,
+    *base.METRICS,
+    *kills.METRICS,
+    *store_metrics.METRICS,
 )
 
 VERSION = infercanary.__version__
+_FIXED = ("listen", "store", "docker", "kubernetes")  # settings that need a restart
+_WATCH_SECONDS = 1.0
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
 _TICK_SECONDS = 0.1
 _TICKS = 300
-_END = b"# EOF\n"  # of OpenMetrics
-_REFRESH_SECONDS = 0.02  # scrapes of one moment share the exporter's own series
 _PAGE_TIMES = 20.0  # the status page takes a twentieth of the event loop at most, however often somebody asks
 
 _SECURITY_HEADERS = {
@@ -109,13 +113,18 @@ class Exporter:
     """
 
     def __init__(
-        self, config: ExporterConfig, path: Path | None, given: Mapping[str, object] = MappingProxyType({})
+        self, config: ExporterConfig, path: Path | None = None, given: Mapping[str, object] = NO_OPTIONS
     ) -> None:
+        self.config = config
+        """In force: the last one without a mistake."""
+        self.path = path
         self.exposition = Exposition()
         self.connections = Connections()
         sources = docker.source(config.docker), kubernetes.source(config.kubernetes)
         self.discoveries = [Discovery(source, self._follow) for source in sources if source is not None]
-        self.live = LiveConfig(config, path, self._reconfigure, given)
+        self._given = given
+        self._config_ok = True
+        self._stamp = self._file_stamp()
         memory = probe_limits.memory_limit()
         most = probe_limits.Totals.within(config.limits, memory)
         self.judging = Judging(
@@ -128,7 +137,6 @@ class Exporter:
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._process = ProcessCollector(registry=None)
-        self._refreshed_at = -math.inf
         self._ready = False
         self._page = b""
         self._page_until = -math.inf
@@ -137,30 +145,28 @@ class Exporter:
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops."""
         install_look_ups()
-        tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
+        tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self._watch_config)]
         self.judging.start()
         self._follow()
         for discovery in self.discoveries:
             discovery.start()
         yield
-        await asyncio.gather(*(discovery.stop() for discovery in self.discoveries))
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(
+            *tasks, *(discovery.stop() for discovery in self.discoveries), return_exceptions=True
+        )
         await self.collector.close()
         await in_thread(self.judging.stop)
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
-        now = time.monotonic()
-        if now - self._refreshed_at >= _REFRESH_SECONDS:
-            self._refreshed_at = now
-            self.collector.refresh_ages()
-            for family in self._families():
-                self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
+        self.collector.refresh_ages()
+        for family in self._families():
+            self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         if in_openmetrics:
-            yield Pieces([_END], len(_END))
+            yield Pieces([b"# EOF\n"], 6)
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return what a rollout of a service needs; of other hosts from a few seconds after the first question on."""
@@ -183,13 +189,13 @@ class Exporter:
                 self._page = await status.page(
                     [*self.collector.probes.values()],
                     self.collector.kills.last(),
-                    self.live.current.judge.policy(),
+                    self.config.judge.policy(),
                     version=VERSION,
                     troubles=self._troubles(),
                     left=self.collector.ended_services(),
                 )
                 now = time.monotonic()
-                self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
+                self._page_until = now + _PAGE_TIMES * (now - begin)
             pieces = Pieces([self._page], len(self._page))
         return await scrape.send(request, [pieces], "text/html; charset=utf-8")
 
@@ -199,37 +205,23 @@ class Exporter:
         parts = self.families(in_openmetrics="openmetrics" in content_type)
         return await scrape.send(request, parts, content_type)
 
-    @property
-    def ready(self) -> bool:
-        """True for ever once each discovery was tried and each probe was polled."""
+    async def show_readiness(self, _request: web.Request) -> web.Response:
+        """Answer 200 for ever once a scrape shows every container, else 503."""
         self._ready = self._ready or (
             all(discovery.tried for discovery in self.discoveries)
             and all(probe.polled for probe in self.collector.probes.values())
         )
-        return self._ready
-
-    async def show_readiness(self, _request: web.Request) -> web.Response:
-        """Answer 200 once a scrape shows every probe, else 503."""
-        if self.ready:
+        if self._ready:
             return web.Response(text="ready\n")
         return web.Response(status=503, text="not every probe was polled yet\n")
 
-    async def reload(self, _request: web.Request) -> web.Response:
-        """Put a changed config file in force: 200, or 400 with its mistake."""
-        try:
-            await self.live.reload()
-        except UsageError as error:
-            return web.Response(status=400, text=f"{error}\n")
-        return web.Response(text="reloaded\n")
-
     def _families(self) -> list[Family]:
-        links = self.live.current.links
-        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
+        links = msgspec.structs.astuple(self.config.links)
         return [
-            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
+            LINKS.family({links: 1.0} if any(links) else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
-            reload.RELOAD_OK.family(float(self.live.ok)),
+            RELOAD_OK.family(float(self._config_ok)),
             *self.connections.families(),
             *WATCH.families(),
             *self.judging.families(),
@@ -249,19 +241,49 @@ class Exporter:
                 f"{refused} containers are not polled: give the exporter more memory, or raise limits.probes. "
                 "The log names them."
             )
-        if not self.live.ok:
+        if not self._config_ok:
             yield "Changed settings were refused: the old settings still apply, and the log names the line."
         if not self.judging.up:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
 
-    def _reconfigure(self, config: ExporterConfig) -> None:
-        self.judging.reconfigure(config.judge.policy())
-        self.collector.config = config
-        self._follow()
+    def request_reload(self) -> None:
+        """Have the config's file read within a second, even if it is the same."""
+        self._stamp = ()
+
+    async def reload(self) -> None:
+        """Put the config's file in force, unless it has a mistake."""
+        try:
+            new = await in_thread(partial(check, self.path, self._given))
+            fixed = {key: getattr(self.config, key) for key in _FIXED}
+            if changed := [key for key, value in fixed.items() if getattr(new, key) != value]:
+                log.warning("restart the exporter to apply these settings", keys=", ".join(changed))
+            self.config = self.collector.config = msgspec.structs.replace(new, **fixed)
+            self.judging.reconfigure(new.judge.policy())
+            self._follow()
+        except Exception as error:  # a fault of ours must not end the watch either
+            self._config_ok = False
+            log.error("config not reloaded, the old one stays", error=str(error))
+        else:
+            self._config_ok = True
+            log.info("config reloaded")
+
+    async def _watch_config(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if (stamp := self._file_stamp()) != self._stamp:
+                self._stamp = stamp
+                await self.reload()
+
+    def _file_stamp(self) -> tuple[int, ...]:
+        """Return a value that changes with the config's file, also where a symlink is swapped (Kubernetes)."""
+        try:
+            stat = os.stat(self.path or "")
+        except OSError:
+            return ()
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def _follow(self) -> None:
         """Follow the containers found; an entry of the config outweighs a discovery's."""
-        config = self.live.current
         found = []
         for discovery in self.discoveries:
             for kill in discovery.source.new_kills():
@@ -269,10 +291,10 @@ class Exporter:
             found += [
                 container
                 if container.url is None
-                else msgspec.structs.replace(container, url=config.probe_access.url(container.url))
+                else msgspec.structs.replace(container, url=self.config.probe_access.url(container.url))
                 for container in discovery.containers
             ]
-        self.collector.follow([*found, *static.listed(config.probes)])
+        self.collector.follow([*found, *static.listed(self.config.probes)])
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()
@@ -305,7 +327,7 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
 
 
 def create_app(
-    config: ExporterConfig, path: Path | None = None, given: Mapping[str, object] = MappingProxyType({})
+    config: ExporterConfig, path: Path | None = None, given: Mapping[str, object] = NO_OPTIONS
 ) -> web.Application:
     """Make the application; nothing runs before its start.
 
@@ -326,7 +348,6 @@ def create_app(
             web.get(runbooks.PATH, _show_runbooks),
             web.get("/-/healthy", _healthy),
             web.get("/-/ready", exporter.show_readiness),
-            web.post("/-/reload", exporter.reload),
             *api.routes(exporter.service_state),
         ]
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,7 +25,8 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import store as stores
 from infercanary.store.base import StoreError
 
-Link = Annotated[str, msgspec.Meta(pattern="^(https?://.+)?$")]
+NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
+Link = Annotated[str, msgspec.Meta(pattern="^(https?://[^@]+)?$")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
@@ -85,9 +87,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return self.host or os.environ.get("NODE_NAME", "") or platform.node()
 
 
-def check(
-    path: str | os.PathLike[str] | None, given: Mapping[str, object] = MappingProxyType({})
-) -> ExporterConfig:
+def check(path: str | os.PathLike[str] | None, given: Mapping[str, object] = NO_OPTIONS) -> ExporterConfig:
     """Read the config, and check all of it before any of it is used.
 
     Args:
@@ -99,15 +99,15 @@ def check(
     """
     config = ExporterConfig() if path is None else settings.load(path, ExporterConfig)
     config = msgspec.structs.replace(config, **given)
-    listen_address(config.listen, place_of("listen", path, given))
+    for key, check_value in (("listen", listen_address), ("store", stores.check)):
+        try:
+            check_value(getattr(config, key))
+        except (ValueError, StoreError) as error:
+            raise UsageError(f"--{key}: {error}" if key in given else f"{path}: {key}: {error}") from None
     try:
         config.probe_access.check()
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    try:
-        stores.check(config.store)
-    except StoreError as error:
-        raise UsageError(f"{place_of('store', path, given)}: {error}") from None
     static.check(config.probes, f"{path}: probes")
     kubernetes.check(config.kubernetes, f"{path}: kubernetes")
     if config.docker.enabled and config.kubernetes.enabled:
@@ -117,41 +117,20 @@ def check(
     return config
 
 
-def place_of(key: str, path: str | os.PathLike[str] | None, given: Collection[str]) -> str:
-    """Return the place of a setting for a message: the option, or file and key."""
-    return f"--{key}" if key in given or path is None else f"{path}: {key}"
-
-
-def remarks(config: ExporterConfig) -> list[str]:
-    """Return a line with its fix for each omission that people notice too late."""
-    if config.links.runbooks:
-        return []
-    return [
-        "links.runbooks is empty: alerts link to no runbook; give the address by which people reach this exporter, "
-        "such as http://gpu-1:9797/runbooks"
-    ]
-
-
-def listen_address(listen: str, place: str) -> tuple[str, int]:
+def listen_address(listen: str) -> tuple[str, int]:
     """Split ``HOST:PORT``; without a host, the address is every one of IPv4 and IPv6.
 
     Args:
         listen: As given; an IPv6 address is in brackets.
-        place: File and key, or option, for the message.
 
     Returns:
         Host without brackets, and port.
 
     Raises:
-        UsageError: The text is no such address.
+        ValueError: The text is no such address.
     """
-    try:
+    with suppress(ValueError):
         parts = urlsplit(f"//{listen}")
-        port = parts.port
-    except ValueError:
-        port = None
-    if port is None or parts.netloc != listen:
-        raise UsageError(
-            f"{place}: '{listen}' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797"
-        )
-    return parts.hostname or EVERY_ADDRESS, port
+        if parts.port is not None:
+            return parts.hostname or EVERY_ADDRESS, parts.port
+    raise ValueError(f"'{listen}' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797")

@@ -25,8 +25,6 @@ SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).dig
 """The only script that a page may run, for its Content-Security-Policy."""
 _PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # bytes; a usual card has some 10,000
 _CARDS = b"<!-- cards -->"  # no text of other people, which is escaped
-for _name in environment().list_templates(["html"]):
-    environment().get_template(_name)  # compiled at the start: it would make the first page late by 70 ms
 
 
 async def page(

@@ -36,7 +36,6 @@ FAILURES = Metric(
 )
 
 _ENDINGS = ("it is started again", "the exporter ends")
-_MOST_LOOK_UPS = 64
 
 
 class Watch:
@@ -154,8 +153,6 @@ def install_look_ups() -> None:
         for answered in [key for key, answer in pending.items() if answer.done()]:
             del pending[answered]
         if question not in pending:
-            if len(pending) >= _MOST_LOOK_UPS:
-                raise OSError("the name server does not answer")
             pending[question] = _begin(partial(socket.getaddrinfo, *given, **named), _start_thread)
         return await asyncio.wrap_future(pending[question])
 

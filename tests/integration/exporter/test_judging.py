@@ -109,7 +109,6 @@ async def test_a_reload_of_the_judges_settings_judges_again(
             lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", measure="latency"), 15
         )
         path.write_text(f"judge: {{smallest_effect: 0.5}}\n{rest}")
-        assert await up.post("/-/reload") == (200, "reloaded\n")
         await eventually(
             lambda: _at_least(up, "infercanary_verdict", 1, verdict="equivalent", measure="latency"), 15
         )

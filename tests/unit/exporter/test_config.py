@@ -66,6 +66,7 @@ MISTAKES = [
     ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example [::]:9797"),
     ("listen: '::1:9797'", "listen: '::1:9797' is not HOST:PORT"),
     ("listen: '[::1'", "listen: '[::1' is not HOST:PORT"),
+    ("listen: 'http://localhost:80'", "listen: 'http://localhost:80' is not HOST:PORT"),
     ("listen: 'localhost:99999'", "listen: 'localhost:99999' is not HOST:PORT"),
     ("probes: [http://h:1]", "probes[0]: expected a mapping, got text; its keys: url, service, container"),
     ("probes: [{url: http://h:1, service: s}]", "probes[0]: the required key `container` is missing"),
@@ -86,7 +87,7 @@ MISTAKES = [
     ("judge: {smallest_effect: 0}", "judge.smallest_effect: expected a number > 0"),
     ("judge: {smallest_effect: 3}", "judge.smallest_effect: expected a number < 1.0; 0.03 is 3 %"),
     ("judge: {false_calls: 0.2}", "judge.false_calls: expected a number <= 0.05"),
-    ("links: {grafana: grafana.example}", "links.grafana: expected text matching regex '^(https?://.+)?$'"),
+    ("links: {grafana: grafana.example}", "links.grafana: expected text matching regex '^(https?://[^@]+)?$'"),
     ("links: {runbook: x}", "did you mean `runbooks`? known keys: grafana, runbooks"),
     ("probes: [", "not YAML"),
     ("[]", "expected"),
@@ -109,4 +110,4 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: 
     ],
 )  # fmt: skip
 def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
-    assert listen_address(text, "--listen") == address
+    assert listen_address(text) == address

@@ -13,7 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from infercanary.contract.report import Point
-from infercanary.exporter import watch
 from infercanary.exporter.watch import WATCH, Caller, Watch, in_thread, install_look_ups
 
 CASES: dict[str, tuple[list[Exception | None], int, int, list[str]]] = {
@@ -94,14 +93,11 @@ async def test_a_name_is_looked_up_once_at_a_time_and_again_later(monkeypatch: p
         return f"address of {host}"
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(watch, "_MOST_LOOK_UPS", 2)
     install_look_ups()
     loop: Any = asyncio.get_running_loop()
     first, second, odd = (asyncio.create_task(loop.getaddrinfo(host, 80)) for host in ("a", "a", "odd"))
     await asyncio.sleep(0)
     first.cancel()
-    with pytest.raises(OSError, match="the name server does not answer"):
-        await loop.getaddrinfo("b", 80)
     release.set()
     assert await second == "address of a"
     with pytest.raises(UnicodeError):
