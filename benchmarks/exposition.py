@@ -242,9 +242,7 @@ async def exporter(
     Yields its port, what holds reports while cleared, and a call that makes all report at once.
     """
     settle_garbage()
-    config = msgspec.convert(
-        {"docker": {"enabled": False}}, ExporterConfig
-    )  # no containers but the simulated
+    config = msgspec.convert({"discovery": "none"}, ExporterConfig)  # no containers but the simulated
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -25,7 +25,6 @@ from infercanary.contract.report import LADDER, LATENCY, SCHEMA_VERSION, Histogr
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe
 from infercanary.exporter.judging.worker import Judging
 from infercanary.probe.measures import resident
@@ -177,8 +176,7 @@ async def soak(store: Path, seconds: int) -> None:
         app = web.Application()
         app.router.add_get("/report", Container(number).answer)
         probes.append(StaticProbe(url=await _serve(app, runners), service=service, container=name))
-    sections = {"docker": DockerSettings(enabled=False), "probes": tuple(probes)}
-    config = ExporterConfig(store=str(store), **sections)  # type: ignore[arg-type]
+    config = ExporterConfig(store=str(store), discovery="none", probes=tuple(probes))
     app = create_app(config, None)
     url = await _serve(app, runners)
     judging = app[EXPORTER].judging

@@ -1,15 +1,13 @@
-"""Settings that bound what all probes together may cost."""
+"""Bounds on what all probes together may cost."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(gt=0)]
 
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Number of probes, and size of their part of ``/metrics``.
 
     Prometheus refuses the whole host beyond the ``body_size_limit`` and the ``sample_limit`` of its scrape (100 MB and
@@ -18,6 +16,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     label_bytes: ClassVar[int] = 256
     """Longest value of a label."""
-    probes: Count = 2_000
-    shown_bytes: Count = 80_000_000
-    shown_series: Count = 400_000
+    probes: int = 2_000
+    shown_bytes: int = 80_000_000
+    shown_series: int = 400_000

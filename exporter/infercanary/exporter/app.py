@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +31,9 @@ from infercanary.exporter import (
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import NO_OPTIONS, ExporterConfig, check
-from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
-from infercanary.exporter.discovery.base import Discovery
+from infercanary.exporter.discovery import base, kills, kubernetes, static
+from infercanary.exporter.discovery.base import Discovery, Source
+from infercanary.exporter.discovery.docker import DockerSource
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
@@ -86,8 +87,9 @@ METRICS = (
 )
 
 VERSION = infercanary.__version__
-_FIXED = ("listen", "store", "docker", "kubernetes")  # settings that need a restart
+_FIXED = ("listen", "store", "discovery")  # settings that need a restart
 _WATCH_SECONDS = 1.0
+_SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
 _TICK_SECONDS = 0.1
@@ -120,8 +122,8 @@ class Exporter:
         self.path = path
         self.exposition = Exposition()
         self.connections = Connections()
-        sources = docker.source(config.docker), kubernetes.source(config.kubernetes)
-        self.discoveries = [Discovery(source, self._follow) for source in sources if source is not None]
+        sources = [make() for name, make in _SOURCES.items() if name == config.discovery]
+        self.discoveries = [Discovery(source, self._follow) for source in sources]
         self._given = given
         self._config_ok = True
         self._stamp = self._file_stamp()
@@ -237,10 +239,7 @@ class Exporter:
             if not discovery.up:
                 yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
         if refused := len(self.collector.shares.refused):
-            yield (
-                f"{refused} containers are not polled: give the exporter more memory, or raise limits.probes. "
-                "The log names them."
-            )
+            yield (f"{refused} containers are not polled: give the exporter more memory. The log names them.")
         if not self._config_ok:
             yield "Changed settings were refused: the old settings still apply, and the log names the line."
         if not self.judging.up:

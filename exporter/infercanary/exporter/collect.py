@@ -37,6 +37,7 @@ from infercanary.judge.model import Generation, ServiceKey
 
 log = structlog.get_logger(__name__)
 
+_LEAST_TIMEOUT_SECONDS = 3.0
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
 _ENDED_SECONDS = 3600.0
@@ -352,9 +353,8 @@ class Collector:
             return self.shares.may_hold(probe.key, size, probe.account, self.config.limits)
 
         try:
-            body = await fetch(
-                url, probe.cursor, self.config.timeout_seconds, self.config.probe_access, may_hold
-            )
+            seconds = max(_LEAST_TIMEOUT_SECONDS, self.config.poll_seconds)
+            body = await fetch(url, probe.cursor, seconds, self.config.probe_access, may_hold)
             await self.absorb(probe, body)
         except PollError as error:
             self._failed(probe, error.reason, str(error))

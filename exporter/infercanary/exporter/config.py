@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,9 +17,7 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import EVERY_ADDRESS
-from infercanary.exporter.discovery import kubernetes, static
-from infercanary.exporter.discovery.docker import DockerSettings
-from infercanary.exporter.discovery.kubernetes import KubernetesSettings
+from infercanary.exporter.discovery import static
 from infercanary.exporter.discovery.static import StaticProbe
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import store as stores
@@ -27,7 +25,6 @@ from infercanary.store.base import StoreError
 
 NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 Link = Annotated[str, msgspec.Meta(pattern="^(https?://[^@]+)?$")]
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,22 +54,20 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Content of exporter.yaml; the defaults are for a Docker host."""
 
     listen: str = "[::]:9797"
-    poll_seconds: Seconds = 5.0
-    timeout_seconds: Seconds = 3.0
+    poll_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 5.0
     store: str | None = None
     """File or URL; None keeps baselines for as long as the exporter runs."""
-    host: str = ""
-    """Name of this host in a store that hosts share; empty for the node's name, or the host's own."""
     judge: JudgeSettings = JudgeSettings()
     links: Links = Links()
-    limits: Limits = Limits()
-    docker: DockerSettings = DockerSettings()
-    kubernetes: KubernetesSettings = KubernetesSettings()
+    discovery: Literal["docker", "kubernetes", "none"] = "docker"
+    """Where containers with a probe are found, besides those of the list."""
     probes: tuple[StaticProbe, ...] = ()
     probe_tls: ProbeTls | None = None
     """Probes that a discovery finds are asked over TLS; those of the list as their URL says."""
     probe_token_file: str | None = None
     """File with the token that probes expect (their ``token_file``)."""
+    limits: ClassVar[Limits] = Limits()
+    """No settings."""
 
     @property
     def probe_access(self) -> ProbeAccess:
@@ -82,9 +77,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def host_name(self) -> str:
         """Host of the starts in a shared store; empty for a file, which has one host."""
-        if not stores.is_shared(self.store):
-            return ""
-        return self.host or os.environ.get("NODE_NAME", "") or platform.node()
+        return (os.environ.get("NODE_NAME") or platform.node()) if stores.is_shared(self.store) else ""
 
 
 def check(path: str | os.PathLike[str] | None, given: Mapping[str, object] = NO_OPTIONS) -> ExporterConfig:
@@ -109,11 +102,6 @@ def check(path: str | os.PathLike[str] | None, given: Mapping[str, object] = NO_
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     static.check(config.probes, f"{path}: probes")
-    kubernetes.check(config.kubernetes, f"{path}: kubernetes")
-    if config.docker.enabled and config.kubernetes.enabled:
-        raise UsageError(
-            f"{path}: docker and kubernetes are enabled, and find the same containers; set docker.enabled: false"
-        )
     return config
 
 

@@ -56,8 +56,8 @@ EXCEEDED = Metric(
 REFUSED = Metric(
     "infercanary_refused_containers",
     "gauge",
-    "Containers that were found but are not polled: they exceed the exporter's memory or `limits.probes`.",
-    reading="Healthy is 0. The log names them: give the exporter more memory, or raise `limits.probes`.",
+    "Containers that were found but are not polled: they exceed the exporter's memory.",
+    reading="Healthy is 0. The log names them: give the exporter more memory.",
 )
 METRICS = (REFUSED,)
 BUDGETS: Final = (*get_args(Budget), *get_args(Total))
@@ -223,7 +223,7 @@ class Shares:
         refused = frozenset(order[most:])
         if new := sorted(refused - self.refused):
             log.warning(
-                "not all probes are polled: give the exporter more memory, or raise limits.probes",
+                "not all probes are polled: give the exporter more memory",
                 found=len(found), polled=most, memory_limit=self._memory,
                 refused=["/".join(filter(None, key)) for key in new[:_LOGGED]],
             )  # fmt: skip

@@ -53,7 +53,7 @@ def get(url: str) -> tuple[int, str]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "exporter.yaml"
-    path.write_text("docker: {enabled: false}")
+    path.write_text("discovery: none")
     return path
 
 
@@ -97,7 +97,7 @@ def test_it_stops_cleanly_and_quickly(path: Path, number: signal.Signals) -> Non
 def test_hangup_reads_a_file_that_is_the_same(path: Path) -> None:
     token = path.with_name("token")
     token.write_text("secret")
-    path.write_text(f"docker: {{enabled: false}}\nprobe_token_file: {token}")
+    path.write_text(f"discovery: none\nprobe_token_file: {token}")
     with running("--config", str(path)) as (process, url):
         token.unlink()
         process.send_signal(signal.SIGHUP)

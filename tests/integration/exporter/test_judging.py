@@ -99,7 +99,7 @@ async def test_a_reload_of_the_judges_settings_judges_again(
 ) -> None:
     path = tmp_path / "exporter.yaml"
     probes = f"probes: [{{url: '{await serve(good_probe.app())}', service: resnet, container: a}}]"
-    rest = f"poll_seconds: 0.1\ndocker: {{enabled: false}}\n{probes}\n"
+    rest = f"poll_seconds: 0.1\ndiscovery: none\n{probes}\n"
     path.write_text(rest)
     async with exporter(path=path) as up:
         restart(good_probe, "old", "2.7.0", 0.020, 0)

@@ -15,9 +15,10 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
+from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Point, Run
 from infercanary.exporter import app, status
-from infercanary.exporter.config import Links
+from infercanary.exporter.config import ExporterConfig, Links
 from infercanary.exporter.status import SCRIPT_SOURCE
 
 ROOT = Path(__file__).parents[3]
@@ -60,12 +61,13 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
 
 
 async def test_the_page_says_what_is_wrong_with_the_exporter(
-    exporter: Any, eventually: Any, tmp_path: Path
+    exporter: Any, eventually: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "exporter.yaml"
     probes = "".join(f"- {{url: 'http://127.0.0.1:1', service: s, container: c{n}}}\n" for n in range(3))
-    good = f"docker: {{enabled: false}}\nlimits: {{probes: 1}}\nstore: {path}/judge.sqlite\nprobes:\n{probes}"
+    good = f"discovery: none\nstore: {path}/judge.sqlite\nprobes:\n{probes}"
     path.write_text(good)
+    monkeypatch.setattr(ExporterConfig, "limits", Limits(probes=1))
     async with exporter(path=path) as run:
 
         async def says(*sentences: str) -> bool:
@@ -226,7 +228,7 @@ async def test_ready_once_every_probe_was_tried_and_healthy_all_along(
         return web.Response(status=500)
 
     app.router.add_get("/report", slow)
-    async with exporter(config(("slow", await serve(app)), timeout_seconds=30.0)) as run:
+    async with exporter(config(("slow", await serve(app)), poll_seconds=30.0)) as run:
         await asked.wait()
         assert (await run.get("/-/healthy"))[0] == 200
         assert (await run.get("/-/ready"))[0] == 503

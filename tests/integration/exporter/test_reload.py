@@ -15,7 +15,7 @@ from infercanary.exporter.config import ExporterConfig, check
 
 TEMPLATE = """
 poll_seconds: 0.1
-docker: {{enabled: false}}
+discovery: none
 probes: [{probes}]
 """
 

@@ -35,7 +35,7 @@ def exporter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         {"url": f"http://{NAME}-probes:{9800 + n}", "service": f"s{n}", "container": "c"}
         for n in range(FITTING + BEYOND)
     ]
-    settings = {"docker": {"enabled": False}, "store": "/var/lib/infercanary/judge.sqlite", "probes": probes}
+    settings = {"discovery": "none", "store": "/var/lib/infercanary/judge.sqlite", "probes": probes}
     (tmp_path / "exporter.yaml").write_text(json.dumps(settings))
     tmp_path.chmod(0o755)
     with ExitStack() as stack:

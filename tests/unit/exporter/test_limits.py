@@ -103,8 +103,11 @@ def test_what_comes_in_is_shared_and_given_back() -> None:
     assert shares.may_hold(("", "s", "small"), total, small, limits)
 
 
-async def test_who_has_more_than_its_share_gives_it_back_when_another_comes() -> None:
-    config = ExporterConfig(limits=Limits(shown_bytes=5_000))
+async def test_who_has_more_than_its_share_gives_it_back_when_another_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ExporterConfig, "limits", Limits(shown_bytes=5_000))
+    config = ExporterConfig()
     collector = Collector(config, Exposition(), Judging(None), ())
     big, small = (PolledProbe(Container(service="s", name=name, id=name * 64)) for name in "ab")
     collector.probes = {probe.key: probe for probe in (big, small)}
@@ -139,9 +142,10 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
     assert [*shares.admitted(found, [], Limits(probes=1))] == [a]
 
 
-async def test_verdicts_count_in_what_a_probe_shows() -> None:
+async def test_verdicts_count_in_what_a_probe_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     judging = Judging(None)
-    collector = Collector(ExporterConfig(limits=Limits(shown_series=600)), Exposition(), judging, ())
+    monkeypatch.setattr(ExporterConfig, "limits", Limits(shown_series=600))
+    collector = Collector(ExporterConfig(), Exposition(), judging, ())
     probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
     reported = SERIES.family({(f"{n}",): 1.0 for n in range(100)})
 
@@ -198,9 +202,12 @@ def test_the_limit_of_its_own_control_group(
     assert memory_limit(root, process) == expected
 
 
-async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it() -> None:
+async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two thirds of that are its own; the rest is its shares of ``/metrics``, of answers and of the queue."""
-    config = ExporterConfig(limits=Limits(shown_bytes=1))
+    monkeypatch.setattr(ExporterConfig, "limits", Limits(shown_bytes=1))
+    config = ExporterConfig()
     collector = Collector(config, Exposition(), Judging(None, queue_bytes=0), (), None)
 
     async def full(number: int) -> PolledProbe:
