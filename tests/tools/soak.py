@@ -22,7 +22,7 @@ import structlog
 from aiohttp import web
 
 from infercanary.contract.report import LADDER, LATENCY, SCHEMA_VERSION, HistogramValue, Report, Run, encode
-from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.static import StaticProbe
@@ -177,9 +177,9 @@ async def soak(store: Path, seconds: int) -> None:
         app.router.add_get("/report", Container(number).answer)
         probes.append(StaticProbe(url=await _serve(app, runners), service=service, container=name))
     config = ExporterConfig(store=str(store), discovery="none", probes=tuple(probes))
-    app = create_app(config, None)
-    url = await _serve(app, runners)
-    judging = app[EXPORTER].judging
+    exporter = Exporter(config)
+    url = await _serve(create_app(exporter), runners)
+    judging = exporter.judging
     loop = asyncio.get_running_loop()
     scrape = b""
     async with aiohttp.ClientSession() as session:

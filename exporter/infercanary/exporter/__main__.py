@@ -19,7 +19,7 @@ from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url, listening_socket
 from infercanary.exporter import logs
-from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.config import check, listen_address
 from infercanary.exporter.watch import WATCH
 from infercanary.exporter.web import SERVER_SETTINGS, Secured
@@ -65,7 +65,7 @@ def command(path: Path | None, web_path: Path | None, **options: str | None) -> 
     with listen_on(config.listen) as sock:
         logs.configure()
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(serve(create_app(config, path, given), sock, secured))
+        asyncio.run(serve(Exporter(config, path, given), sock, secured))
 
 
 def listen_on(address: str) -> socket.socket:
@@ -93,11 +93,12 @@ def settle_garbage() -> None:
     gc.set_threshold(20_000, 50, 1000)
 
 
-async def serve(app: web.Application, sock: socket.socket, secured: Secured) -> None:
+async def serve(exporter: Exporter, sock: socket.socket, secured: Secured) -> None:
     """Run the exporter on a listening socket until SIGTERM or SIGINT; SIGHUP reloads the config."""
     settle_garbage()
+    app = create_app(exporter)
     app.middlewares.extend(secured.middlewares)
-    exporter, loop = app[EXPORTER], asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     WATCH.gave_up = partial(
         os._exit, ExitCode.FAULT

@@ -58,7 +58,7 @@ async def _posted(request: web.Request) -> dict[str, str]:
     """Return the parameters in a webhook's body."""
     try:
         call = msgspec.json.decode(await request.read(), type=Call)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"body: {error}; post what Flagger posts") from None
     return {"service": call.name, "namespace": call.namespace, **(call.metadata or {})}
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import platform
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 import infercanary
 from infercanary.client.accept import base_name
-from infercanary.contract.report import Family, Kind, Metric
+from infercanary.contract.report import Family, Metric
 from infercanary.exporter import (
     api,
     expose,
@@ -39,7 +38,7 @@ from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.rollout import ServiceState
-from infercanary.exporter.watch import FAILURES, WATCH, in_thread, install_look_ups
+from infercanary.exporter.watch import FAILURES, WATCH, use_own_threads
 from infercanary.exporter.web import METRICS as CONNECTION_METRICS
 from infercanary.exporter.web import Connections
 from infercanary.judge.model import ServiceKey
@@ -88,7 +87,6 @@ METRICS = (
 
 VERSION = infercanary.__version__
 _FIXED = ("listen", "store", "discovery")  # settings that need a restart
-_WATCH_SECONDS = 1.0
 _SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
@@ -138,28 +136,25 @@ class Exporter:
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
-        self._process = ProcessCollector(registry=None)
-        self._ready = False
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
         self._page = b""
-        self._page_until = -math.inf
+        self._page_until = 0.0
         self._rendering = asyncio.Lock()
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops."""
-        install_look_ups()
-        tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self._watch_config)]
+        use_own_threads()
+        ticking = WATCH.task("tick", self._tick)
         self.judging.start()
         self._follow()
         for discovery in self.discoveries:
             discovery.start()
         yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(
-            *tasks, *(discovery.stop() for discovery in self.discoveries), return_exceptions=True
-        )
+        ticking.cancel()
+        await asyncio.gather(*(discovery.stop() for discovery in self.discoveries))
         await self.collector.close()
-        await in_thread(self.judging.stop)
+        await asyncio.to_thread(self.judging.stop)
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
@@ -167,8 +162,9 @@ class Exporter:
         for family in self._families():
             self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
-        if in_openmetrics:
-            yield Pieces([b"# EOF\n"], 6)
+        write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
+        process = write_process(self._process)
+        yield Pieces([process], len(process))  # in OpenMetrics with the mark of the end
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return what a rollout of a service needs; of other hosts from a few seconds after the first question on."""
@@ -184,7 +180,7 @@ class Exporter:
         )
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
-        """Send the status page; readers within a second of each other get the same one."""
+        """Send the status page; readers at nearly the same time get the same one."""
         async with self._rendering:
             begin = time.monotonic()
             if begin >= self._page_until:
@@ -207,31 +203,19 @@ class Exporter:
         parts = self.families(in_openmetrics="openmetrics" in content_type)
         return await scrape.send(request, parts, content_type)
 
-    async def show_readiness(self, _request: web.Request) -> web.Response:
-        """Answer 200 for ever once a scrape shows every container, else 503."""
-        self._ready = self._ready or (
-            all(discovery.tried for discovery in self.discoveries)
-            and all(probe.polled for probe in self.collector.probes.values())
-        )
-        if self._ready:
-            return web.Response(text="ready\n")
-        return web.Response(status=503, text="not every probe was polled yet\n")
-
-    def _families(self) -> list[Family]:
+    def _families(self) -> Iterator[Family]:
         links = msgspec.structs.astuple(self.config.links)
-        return [
-            LINKS.family({links: 1.0} if any(links) else {}),
-            BUILD.family({(VERSION, platform.python_version()): 1.0}),
-            LAG.family(max(self._lags)),
-            RELOAD_OK.family(float(self._config_ok)),
-            *self.connections.families(),
-            *WATCH.families(),
-            *self.judging.families(),
-            *self.collector.shares.families(),
-            *self.collector.kills.families(),
-            *(family for discovery in self.discoveries for family in discovery.families()),
-            *_process_families(self._process),
-        ]
+        yield LINKS.family({links: 1.0} if any(links) else {})
+        yield BUILD.family({(VERSION, platform.python_version()): 1.0})
+        yield LAG.family(max(self._lags))
+        yield RELOAD_OK.family(float(self._config_ok))
+        yield from self.connections.families()
+        yield from WATCH.families()
+        yield from self.judging.families()
+        yield from self.collector.shares.families()
+        yield from self.collector.kills.families()
+        for discovery in self.discoveries:
+            yield from discovery.families()
 
     def _troubles(self) -> Iterator[str]:
         """Yield a sentence for each trouble of the exporter itself."""
@@ -246,17 +230,16 @@ class Exporter:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
 
     def request_reload(self) -> None:
-        """Have the config's file read within a second, even if it is the same."""
+        """Have the config's file read now, even if it is the same."""
         self._stamp = ()
 
     async def reload(self) -> None:
         """Put the config's file in force, unless it has a mistake."""
         try:
-            new = await in_thread(partial(check, self.path, self._given))
-            fixed = {key: getattr(self.config, key) for key in _FIXED}
-            if changed := [key for key, value in fixed.items() if getattr(new, key) != value]:
+            new = await asyncio.to_thread(check, self.path, self._given)
+            if changed := [key for key in _FIXED if getattr(new, key) != getattr(self.config, key)]:
                 log.warning("restart the exporter to apply these settings", keys=", ".join(changed))
-            self.config = self.collector.config = msgspec.structs.replace(new, **fixed)
+            self.config = self.collector.config = new
             self.judging.reconfigure(new.judge.policy())
             self._follow()
         except Exception as error:  # a fault of ours must not end the watch either
@@ -266,9 +249,12 @@ class Exporter:
             self._config_ok = True
             log.info("config reloaded")
 
-    async def _watch_config(self) -> None:
+    async def _tick(self) -> None:
+        """Measure the lag of the event loop, and reload the config when its file changes."""
         while True:
-            await asyncio.sleep(_WATCH_SECONDS)
+            expected = time.monotonic() + _TICK_SECONDS
+            await asyncio.sleep(_TICK_SECONDS)
+            self._lags.append(max(0.0, time.monotonic() - expected))
             if (stamp := self._file_stamp()) != self._stamp:
                 self._stamp = stamp
                 await self.reload()
@@ -279,7 +265,7 @@ class Exporter:
             stat = os.stat(self.path or "")
         except OSError:
             return ()
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+        return stat.st_mtime_ns, stat.st_ino
 
     def _follow(self) -> None:
         """Follow the containers found; an entry of the config outweighs a discovery's."""
@@ -295,23 +281,6 @@ class Exporter:
             ]
         self.collector.follow([*found, *static.listed(self.config.probes)])
 
-    async def _measure_lag(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            expected = loop.time() + _TICK_SECONDS
-            await asyncio.sleep(_TICK_SECONDS)
-            self._lags.append(max(0.0, loop.time() - expected))
-
-
-def _process_families(process: ProcessCollector) -> Iterator[Family]:
-    for metric in process.collect():
-        kind: Kind = "counter" if metric.type == "counter" else "gauge"
-        for sample in metric.samples:
-            yield Metric(sample.name, kind, metric.documentation).family(sample.value)
-
-
-EXPORTER = web.AppKey("exporter", Exporter)
-
 
 async def _healthy(_request: web.Request) -> web.Response:
     return web.Response(text="healthy\n")  # the event loop turns
@@ -325,18 +294,9 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
     response.headers.update(_SECURITY_HEADERS)
 
 
-def create_app(
-    config: ExporterConfig, path: Path | None = None, given: Mapping[str, object] = NO_OPTIONS
-) -> web.Application:
-    """Make the application; nothing runs before its start.
-
-    Args:
-        config: Read and checked.
-        path: Its file; None if there is none to reload.
-        given: Options of the command line by key; they override the file.
-    """
+def create_app(exporter: Exporter) -> web.Application:
+    """Make the application; nothing runs before its start."""
     app = web.Application(client_max_size=api.MOST_BODY)
-    exporter = app[EXPORTER] = Exporter(config, path, given)
     app.middlewares.append(exporter.connections.middleware)
     app.cleanup_ctx.append(exporter.run)
     app.on_response_prepare.append(_add_security_headers)
@@ -346,7 +306,6 @@ def create_app(
             web.get("/metrics", exporter.show_metrics),
             web.get(runbooks.PATH, _show_runbooks),
             web.get("/-/healthy", _healthy),
-            web.get("/-/ready", exporter.show_readiness),
             *api.routes(exporter.service_state),
         ]
     )

@@ -32,7 +32,7 @@ from infercanary.exporter.limits import Shares
 from infercanary.exporter.poll import Prepared, prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
-from infercanary.exporter.watch import WATCH, Caller
+from infercanary.exporter.watch import WATCH, OneThread
 from infercanary.judge.model import Generation, ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ class Collector:
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._reader = Caller("report")
+        self._reader = OneThread("report")
         # Of a thousand reports that come at once, most wait here: to queue them all would hold up the event loop.
         self._reading = asyncio.Semaphore(2)
         self._shares_changed = False
@@ -261,8 +261,9 @@ class Collector:
             PollError: It is no valid report.
         """
         async with self._reading:
-            since = probe.container.watched_since
-            answer = await self._reader.call(partial(prepared, body, probe.identity, since, self._reserved))
+            answer = await asyncio.get_running_loop().run_in_executor(
+                self._reader, prepared, body, probe.identity, probe.container.watched_since, self._reserved
+            )
         now, spend = time.monotonic(), probe.account.spend
         service, replica = probe.container.service_key, probe.container.replica
         spend("bytes", len(body), now)

@@ -96,11 +96,8 @@ def check(path: str | os.PathLike[str] | None, given: Mapping[str, object] = NO_
         try:
             check_value(getattr(config, key))
         except (ValueError, StoreError) as error:
-            raise UsageError(f"--{key}: {error}" if key in given else f"{path}: {key}: {error}") from None
-    try:
-        config.probe_access.check()
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+            raise UsageError(f"{path or 'options'}: {key}: {error}") from None
+    config.probe_access.check()
     static.check(config.probes, f"{path}: probes")
     return config
 

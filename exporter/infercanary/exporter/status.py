@@ -6,9 +6,9 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from importlib.resources import files
+from itertools import chain
 
 import structlog
 
@@ -41,25 +41,27 @@ async def page(
     Returns:
         HTML in UTF-8.
     """
-    order = [*STATES]
     room = max(_SMALL_CARD, _PAGE // max(1, len(probes)))
-    cards = []
-    for probe in probes:
+    cards: dict[str, list[bytes]] = {state: [] for state in STATES}
+    for probe in sorted(probes, key=lambda probe: probe.key):
         state, html = _render_card(probe, ended.get(probe.key), policy, room)
-        cards.append((order.index(state), probe.key, html))
+        cards[state].append(html)
         await asyncio.sleep(0)
-    cards.sort()
-    text = environment().get_template("status.html").render(
-        above,
-        tally=[(STATES[order[place]], count, order[place]) for place, count in Counter(c[0] for c in cards).items()],
-        ended=ended,
-        here={key for _, key, _ in cards},
-        cards=_CARDS.decode() if cards else "",
-        now=time.time(),
-        script=_SCRIPT,
-    )  # fmt: skip
+    text = (
+        environment()
+        .get_template("status.html")
+        .render(
+            above,
+            tally=[(STATES[state], len(shown), state) for state, shown in cards.items() if shown],
+            ended=ended,
+            here={probe.key for probe in probes},
+            cards=_CARDS.decode() if probes else "",
+            now=time.time(),
+            script=_SCRIPT,
+        )
+    )
     # As bytes: in a text, one odd character would make all of it four times as long in memory.
-    return text.encode().replace(_CARDS, b"".join(html for *_, html in cards))
+    return text.encode().replace(_CARDS, b"".join(chain.from_iterable(cards.values())))
 
 
 def _render_card(probe: PolledProbe, kill: Ended | None, policy: Policy, room: int) -> tuple[str, bytes]:

@@ -1,21 +1,17 @@
 """Watch over the threads and tasks that must not end while the exporter runs.
 
-Blocking work never runs in asyncio's own pool: its few threads are shared, so that slow work of one part would hold up
-the others, and the process ends only once each of them has ended. Here it gets a daemon thread: one of its own
-(:func:`in_thread`), or the watched thread of a :class:`Caller`. A fault in the work is raised in the task that asked
-for it.
+Blocking work never shares a few threads, as in asyncio's own pool: slow work of one part would hold up the others, and
+the process would end only once each thread has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -100,61 +96,53 @@ WATCH = Watch()
 """The watch of this process."""
 
 
-def _begin(work: Callable[[], T], start: Callable[[Callable[[], None]], object]) -> Future[T]:
-    """Start work in a thread; its result and its faults go to the future."""
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # a caller that gives up leaves the work to itself
+class _OwnThreads(ThreadPoolExecutor):
+    """Run each call in a thread that nobody else waits for; its result and its faults go to the caller.
 
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
+    A pool by name only: asyncio takes no other executor, and waits for the threads of a pool at the end.
+    """
 
-    start(run)
-    return done
+    def submit(self, work: Callable[..., T], /, *given: Any, **named: Any) -> Future[T]:
+        """Begin a call."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()  # a caller that gives up leaves the call to itself
+
+        def run() -> None:
+            try:
+                done.set_result(work(*given, **named))
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._start(run)
+        return done
+
+    def _start(self, run: Callable[[], None]) -> None:
+        threading.Thread(target=run, name="call", daemon=True).start()
 
 
-def _start_thread(run: Callable[[], None]) -> None:
-    threading.Thread(target=run, name="call", daemon=True).start()
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread of its own."""
-    return await asyncio.wrap_future(_begin(work, _start_thread))
-
-
-class Caller:
-    """Run blocking work of the event loop in a watched thread, one call after another.
+class OneThread(_OwnThreads):
+    """Run one call after another in a watched thread.
 
     Args:
         name: Worker of the metric.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        WATCH.thread(name, self._work).start()
+        WATCH.thread(name, self._run).start()
 
-    async def call(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``."""
-        return await asyncio.wrap_future(_begin(work, self._calls.put))
+    def _start(self, run: Callable[[], None]) -> None:
+        self._calls.put(run)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             self._calls.get()()  # bound to no name, which would keep a report until the next one
 
 
-def install_look_ups() -> None:
-    """Make the running event loop look up each host name in a thread of its own: a resolver may hang."""
-    pending: dict[object, Future[Any]] = {}
+def use_own_threads() -> None:
+    """Give each :func:`asyncio.to_thread` and look-up of a name on the running event loop a thread of its own."""
+    asyncio.get_running_loop().set_default_executor(_OwnThreads())
 
-    async def getaddrinfo(*given: Any, **named: Any) -> Any:
-        question = given, *named.items()
-        for answered in [key for key, answer in pending.items() if answer.done()]:
-            del pending[answered]
-        if question not in pending:
-            pending[question] = _begin(partial(socket.getaddrinfo, *given, **named), _start_thread)
-        return await asyncio.wrap_future(pending[question])
 
-    loop: Any = asyncio.get_running_loop()
-    loop.getaddrinfo = getaddrinfo
+in_thread = asyncio.to_thread

@@ -25,7 +25,7 @@ from infercanary.contract.report import (
     Run,
     encode,
 )
-from infercanary.exporter import collect
+from infercanary.exporter import app, collect
 from infercanary.exporter.app import create_app
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.discovery.static import StaticProbe
@@ -131,7 +131,7 @@ def exporter() -> Callable[..., Any]:
         if config is None:
             assert path is not None
             config = check(path)
-        runner = web.AppRunner(create_app(config, path), access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(create_app(app.Exporter(config, path)), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

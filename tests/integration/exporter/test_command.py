@@ -87,7 +87,7 @@ def has_ipv6() -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_cleanly_and_quickly(path: Path, number: signal.Signals) -> None:
     with running("--config", str(path)) as (process, url):
-        assert get(f"{url}/-/ready")[0] == 200
+        assert get(f"{url}/-/healthy")[0] == 200
         started = time.monotonic()
         process.send_signal(number)
         assert process.wait(5) == 0

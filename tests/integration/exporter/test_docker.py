@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.discovery import docker as docker_discovery
 
 # docker-py leaves the socket of a refused connection to the garbage collector.
@@ -484,11 +484,11 @@ async def test_no_daemon_at_all_is_a_metric_and_the_listed_probes_work(
 
 async def test_a_daemon_that_hangs_does_not_hold_up_the_end(docker: FakeDocker, config: Any) -> None:
     docker.hang = True
-    app = create_app(config(discovery="docker"))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    exporter = Exporter(config(discovery="docker"))
+    runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
     await runner.setup()
     await asyncio.sleep(0.3)
-    assert not app[EXPORTER].discoveries[0].tried
+    assert not exporter.discoveries[0].tried
     started = time.monotonic()
     await runner.cleanup()
     assert time.monotonic() - started < 3.5
@@ -497,12 +497,12 @@ async def test_a_daemon_that_hangs_does_not_hold_up_the_end(docker: FakeDocker, 
 async def test_an_idle_event_stream_does_not_hold_up_the_end(
     docker: FakeDocker, config: Any, eventually: Any
 ) -> None:
-    app = create_app(config(discovery="docker"))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    exporter = Exporter(config(discovery="docker"))
+    runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
     await runner.setup()
 
     async def up() -> bool:
-        return app[EXPORTER].discoveries[0].up
+        return exporter.discoveries[0].up
 
     await eventually(up)
     started = time.monotonic()

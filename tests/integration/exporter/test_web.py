@@ -90,7 +90,7 @@ def test_users(tmp_path: Path) -> None:
     with running(tmp_path, f"basic_auth_users: {{prometheus: '{HASH}'}}") as url:
         checked = CliRunner().invoke(check.command, ["--web-config", str(tmp_path / "web.yml")])
         assert checked.output == f"{tmp_path / 'web.yml'}: good\n"
-        for path in ("/metrics", "/", "/runbooks", "/-/healthy", "/-/ready", "/api/v1/verdict?service=s"):
+        for path in ("/metrics", "/", "/runbooks", "/-/healthy", "/api/v1/verdict?service=s"):
             assert get(url + path) == 401
             assert get(url + path, "prometheus:wrong") == get(url + path, "nobody:canary") == 401
             assert get(url + path, "prometheus:canary") == 200

@@ -53,7 +53,7 @@ def exporter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
             "--read-only", "--tmpfs", "/tmp", IMAGE, "--config", "/etc/infercanary/exporter.yaml")  # fmt: skip
         port = run("docker", "port", NAME, "9797/tcp").strip().rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"
-        eventually("the exporter", 60, lambda: get(f"{url}/-/ready"))
+        eventually("the exporter", 60, lambda: get(f"{url}/-/healthy"))
         yield url
 
 

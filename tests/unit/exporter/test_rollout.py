@@ -198,7 +198,7 @@ RACES: dict[str, tuple[Callable[[], Findings], Sequence[Generation], Sequence[st
     "v1 comes back": (partial(replaced, SLOW), NEW, (), {"image": V1}, "unknown", f"is about {V2}"),
     "v1 is back": (rolled_back, [*NEW, BACK], (), {"image": V1}, "improved", "after a rollback"),
     "v1 is back, v2 by name": (rolled_back, [*NEW, BACK], (), {"image": V2}, "unknown", ""),
-    "v2 is gone": (SIDE, STABLE, (), {}, "unknown", "no container that reports now has that"),
+    "v2 is gone": (SIDE, STABLE, (), {}, "unknown", "no container that reports now is known to run it"),
     "v2 is gone, by name": (SIDE, STABLE, (), {"image": V2}, "unknown", ""),
     "v2 again": (again, [*STABLE, AGAIN], (), {"image": V2}, "regressed", ""),
     "v2 again, silent": (again, STABLE, ["y"], {"image": V2}, "unknown", ""),

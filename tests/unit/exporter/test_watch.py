@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from infercanary.contract.report import Point
-from infercanary.exporter.watch import WATCH, Caller, Watch, in_thread, install_look_ups
+from infercanary.exporter.watch import WATCH, OneThread, Watch, use_own_threads
 
 CASES: dict[str, tuple[list[Exception | None], int, int, list[str]]] = {
     "fine": ([None], 1, 0, []),
@@ -62,45 +62,28 @@ def test_workers(run: Any, case: str) -> None:
 
 async def test_blocking_work_has_a_thread_of_its_own() -> None:
     """However many threads are stuck, another one starts."""
+    use_own_threads()
     release = threading.Event()
-    stuck = [asyncio.create_task(in_thread(lambda: release.wait(20))) for _ in range(50)]
+    stuck = [asyncio.create_task(asyncio.to_thread(release.wait, 20)) for _ in range(50)]
     await asyncio.sleep(0)
-    assert await asyncio.wait_for(in_thread(threading.get_ident), 10) != threading.get_ident()
+    assert await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 10) != threading.get_ident()
+    stuck.pop().cancel()
+    loop = asyncio.get_running_loop()
+    [(*_, address)] = await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+    assert address == ("127.0.0.1", 80)
+    with pytest.raises(socket.gaierror):
+        await loop.getaddrinfo("no.such.name.invalid", 80)
     release.set()
     assert all(await asyncio.gather(*stuck))
 
 
 async def test_a_fault_of_the_work_is_its_callers_and_one_of_the_thread_is_counted() -> None:
-    caller = Caller("reader-of-a-test")
+    reader, call = OneThread("reader-of-a-test"), asyncio.get_running_loop().run_in_executor
     for work in (lambda: 1 / 0, lambda: sys.exit(1)):
         with pytest.raises((ZeroDivisionError, SystemExit)):
-            await caller.call(work)
-    assert await caller.call(lambda: threading.current_thread().name) == "reader-of-a-test"
-    caller._calls.put(lambda: 1 / 0)  # type: ignore[arg-type]
-    assert await asyncio.wait_for(caller.call(lambda: 7), 10) == 7, "it was started again"
+            await call(reader, work)
+    assert await call(reader, lambda: threading.current_thread().name) == "reader-of-a-test"
+    reader._calls.put(lambda: 1 / 0)  # type: ignore[arg-type]
+    assert await asyncio.wait_for(call(reader, lambda: 7), 10) == 7, "it was started again"
     [family] = WATCH.families()
     assert Point(("reader-of-a-test",), 1.0) in family.points
-
-
-async def test_a_name_is_looked_up_once_at_a_time_and_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, release = [], threading.Event()
-
-    def look_up(host: str, *_: Any, **__: Any) -> str:
-        asked.append(host)
-        release.wait(20)
-        if host == "odd":
-            raise UnicodeError(host)
-        return f"address of {host}"
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    install_look_ups()
-    loop: Any = asyncio.get_running_loop()
-    first, second, odd = (asyncio.create_task(loop.getaddrinfo(host, 80)) for host in ("a", "a", "odd"))
-    await asyncio.sleep(0)
-    first.cancel()
-    release.set()
-    assert await second == "address of a"
-    with pytest.raises(UnicodeError):
-        await odd
-    assert asked == ["a", "odd"]
-    assert await loop.getaddrinfo("a", 80) == "address of a" and asked == ["a", "odd", "a"]
