@@ -63,7 +63,7 @@ async def draw() -> dict[Path, bytes]:
     Returns:
         File → PNG.
     """
-    pages = {"status": await status_page(), "report": report(), "runbooks": runbooks.page()}
+    pages = {"status": await status_page(), "report": report(), "runbooks": runbooks.PAGE}
     drawn = {}
     async with tab() as browser:
         for name, html in pages.items():

@@ -26,6 +26,7 @@ from infercanary.exporter.web import SERVER_SETTINGS, Secured
 
 log = structlog.get_logger(__name__)
 
+_FILE = click.Path(readable=False, path_type=Path)
 _DRAIN_SECONDS = 2.0
 _SWITCH_SECONDS = 0.0005
 """What the event loop waits for its turn each time it has something to do, while the judge's thread computes. Python's
@@ -36,7 +37,7 @@ _SWITCH_SECONDS = 0.0005
 @click.option(
     "--config",
     "path",
-    type=click.Path(readable=False, path_type=Path),
+    type=_FILE,
     help="exporter.yaml; without it, the defaults.",
 )
 @click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: [::]:9797]")
@@ -49,7 +50,7 @@ _SWITCH_SECONDS = 0.0005
 @click.option(
     "--web-config",
     "web_path",
-    type=click.Path(readable=False, path_type=Path),
+    type=_FILE,
     help="File with TLS and users, as Prometheus' exporters have it.  [default: neither]",
 )
 def command(path: Path | None, web_path: Path | None, **options: str | None) -> None:
@@ -59,13 +60,12 @@ def command(path: Path | None, web_path: Path | None, **options: str | None) -> 
       infercanary exporter --store /var/lib/infercanary/runs.sqlite
       infercanary exporter --config exporter.yaml --listen 127.0.0.1:9797
     """
-    given = {key: value for key, value in options.items() if value is not None}
-    config = check(path, given)
+    config = check(path, **{key: value for key, value in options.items() if value is not None})
     secured = Secured(web_path)
     with listen_on(config.listen) as sock:
         logs.configure()
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(serve(Exporter(config, path, given), sock, secured))
+        asyncio.run(serve(Exporter(config, path), sock, secured))
 
 
 def listen_on(address: str) -> socket.socket:
@@ -77,9 +77,8 @@ def listen_on(address: str) -> socket.socket:
     try:
         return listening_socket(*listen_address(address), backlog=128)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"cannot listen on {address} ({reason}); stop what uses it, or choose another address with --listen"
+            f"cannot listen on {address} ({error}); stop what uses it, or choose another address with --listen"
         ) from None
 
 

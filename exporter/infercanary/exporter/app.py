@@ -29,7 +29,7 @@ from infercanary.exporter import (
 )
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
-from infercanary.exporter.config import NO_OPTIONS, ExporterConfig, check
+from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.discovery import base, kills, kubernetes, static
 from infercanary.exporter.discovery.base import Discovery, Source
 from infercanary.exporter.discovery.docker import DockerSource
@@ -86,7 +86,6 @@ METRICS = (
 )
 
 VERSION = infercanary.__version__
-_FIXED = ("listen", "store", "discovery")  # settings that need a restart
 _SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
@@ -109,12 +108,9 @@ class Exporter:
     Args:
         config: Read and checked.
         path: Its file; None if there is none to reload.
-        given: Options of the command line by key; they override the file.
     """
 
-    def __init__(
-        self, config: ExporterConfig, path: Path | None = None, given: Mapping[str, object] = NO_OPTIONS
-    ) -> None:
+    def __init__(self, config: ExporterConfig, path: Path | None = None) -> None:
         self.config = config
         """In force: the last one without a mistake."""
         self.path = path
@@ -122,7 +118,6 @@ class Exporter:
         self.connections = Connections()
         sources = [make() for name, make in _SOURCES.items() if name == config.discovery]
         self.discoveries = [Discovery(source, self._follow) for source in sources]
-        self._given = given
         self._config_ok = True
         self._stamp = self._file_stamp()
         memory = probe_limits.memory_limit()
@@ -236,18 +231,15 @@ class Exporter:
     async def reload(self) -> None:
         """Put the config's file in force, unless it has a mistake."""
         try:
-            new = await asyncio.to_thread(check, self.path, self._given)
-            if changed := [key for key in _FIXED if getattr(new, key) != getattr(self.config, key)]:
-                log.warning("restart the exporter to apply these settings", keys=", ".join(changed))
-            self.config = self.collector.config = new
-            self.judging.reconfigure(new.judge.policy())
+            self.config = self.collector.config = await asyncio.to_thread(check, self.path)
+            self.judging.reconfigure(self.config.judge.policy())
             self._follow()
         except Exception as error:  # a fault of ours must not end the watch either
             self._config_ok = False
             log.error("config not reloaded, the old one stays", error=str(error))
         else:
             self._config_ok = True
-            log.info("config reloaded")
+            log.info("config reloaded; listen, store and discovery apply from the next start on")
 
     async def _tick(self) -> None:
         """Measure the lag of the event loop, and reload the config when its file changes."""
@@ -287,7 +279,7 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 
 async def _show_runbooks(_request: web.Request) -> web.Response:
-    return web.Response(text=runbooks.page(), content_type="text/html")
+    return web.Response(text=runbooks.PAGE, content_type="text/html")
 
 
 async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:

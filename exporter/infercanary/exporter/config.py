@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,7 +21,6 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import store as stores
 from infercanary.store.base import StoreError
 
-NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 Link = Annotated[str, msgspec.Meta(pattern="^(https?://[^@]+)?$")]
 
 
@@ -80,18 +77,18 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return (os.environ.get("NODE_NAME") or platform.node()) if stores.is_shared(self.store) else ""
 
 
-def check(path: str | os.PathLike[str] | None, given: Mapping[str, object] = NO_OPTIONS) -> ExporterConfig:
+def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterConfig:
     """Read the config, and check all of it before any of it is used.
 
     Args:
         path: YAML; None for the defaults.
-        given: Options of the command line by key; they override the file.
+        options: Of the command line, by key; they override the file.
 
     Raises:
         UsageError: One line with the place, the mistake and the fix.
     """
     config = ExporterConfig() if path is None else settings.load(path, ExporterConfig)
-    config = msgspec.structs.replace(config, **given)
+    config = msgspec.structs.replace(config, **options)
     for key, check_value in (("listen", listen_address), ("store", stores.check)):
         try:
             check_value(getattr(config, key))

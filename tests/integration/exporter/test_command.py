@@ -113,7 +113,8 @@ def test_a_port_that_is_taken_is_one_line_before_anything_starts(path: Path) -> 
         result = CliRunner().invoke(command, ["--config", str(path), "--listen", address])
     assert isinstance(result.exception, UsageError)
     message = str(result.exception)
-    assert message.startswith(f"cannot listen on {address} (Address already in use)")
+    assert message.startswith(f"cannot listen on {address} (")
+    assert "Address already in use); stop what uses it" in message
     assert "\n" not in message
     assert result.output == ""
 

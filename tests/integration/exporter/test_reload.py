@@ -72,21 +72,19 @@ async def test_a_probe_that_stays_keeps_its_counts_over_a_reload(
         assert good_probe.cursors.count("") <= 2, "the one that stayed was not asked from the start again"
 
 
-def live(path: Path, **given: object) -> Exporter:
-    return Exporter(check(path, given), path, given)
+def live(path: Path) -> Exporter:
+    return Exporter(check(path), path)
 
 
-async def test_settings_that_need_a_restart_and_those_of_the_command_line_stay(tmp_path: Path) -> None:
+async def test_a_reload_says_what_waits_for_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
     write(path)
-    exporter = live(path, store="given.sqlite")
-    path.write_text(path.read_text().replace("0.1", "3") + "listen: 127.0.0.1:1\nstore: other.sqlite\n")
+    exporter = live(path)
+    path.write_text(path.read_text().replace("0.1", "3") + "listen: 127.0.0.1:1\n")
     with capture_logs() as logs:
         await exporter.reload()
-    [restart] = [line for line in logs if "restart" in line["event"]]
-    assert restart["keys"] == "listen"
-    assert exporter.config.store == "given.sqlite" and exporter.config.poll_seconds == 3
-    assert exporter.collector.config is exporter.config
+    assert "listen, store and discovery apply from the next start on" in logs[-1]["event"]
+    assert exporter.config.poll_seconds == 3 and exporter.collector.config is exporter.config
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ async def test_whatever_the_file_is_the_next_one_is_followed(
 async def test_a_fault_of_ours_in_reading_it_is_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def faulty(_path: Path, _given: object) -> ExporterConfig:
+    def faulty(_path: Path) -> ExporterConfig:
         raise ZeroDivisionError("odd")
 
     path = tmp_path / "exporter.yaml"
