@@ -88,9 +88,7 @@ METRICS = (
 VERSION = infercanary.__version__
 _SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
-_SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
 _TICK_SECONDS = 0.1
-_TICKS = 300
 _PAGE_TIMES = 20.0  # the status page takes a twentieth of the event loop at most, however often somebody asks
 
 _SECURITY_HEADERS = {
@@ -130,7 +128,7 @@ class Exporter:
             most.read_bytes,
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
-        self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
+        self._lags: deque[float] = deque([0.0], maxlen=300)
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         self._page = b""
@@ -155,7 +153,13 @@ class Exporter:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
         self.collector.refresh_ages()
         for family in self._families():
-            self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
+            key = (
+                "",
+                "",
+                "",
+                *family.labels,
+            )  # no container's: a kill in a pod has other labels than one in Docker
+            self.exposition.put(key, expose.write(family, {}))
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
         process = write_process(self._process)
@@ -182,7 +186,6 @@ class Exporter:
                 self._page = await status.page(
                     [*self.collector.probes.values()],
                     self.collector.kills.last(),
-                    self.config.judge.policy(),
                     version=VERSION,
                     troubles=self._troubles(),
                     left=self.collector.ended_services(),

@@ -64,7 +64,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     probe_token_file: str | None = None
     """File with the token that probes expect (their ``token_file``)."""
     limits: ClassVar[Limits] = Limits()
-    """No settings."""
+    """Bounds on all probes together; not settings."""
 
     @property
     def probe_access(self) -> ProbeAccess:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import structlog
 from structlog.stdlib import ProcessorFormatter
-from structlog.typing import EventDict, Processor
+from structlog.typing import EventDict
 
 from infercanary.contract.text import masked, printable
 
@@ -43,21 +43,17 @@ class Pace(logging.Filter):
 
 def configure() -> None:
     """Log to stderr as logfmt, libraries included."""
-    shared: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-    ]
     structlog.configure(
-        processors=[*shared, ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        processors=[ProcessorFormatter.wrap_for_formatter], logger_factory=structlog.stdlib.LoggerFactory()
     )
     handler = logging.StreamHandler()
     handler.addFilter(Pace())
     handler.setFormatter(
         ProcessorFormatter(
-            foreign_pre_chain=shared,
             processors=[
                 ProcessorFormatter.remove_processors_meta,
+                structlog.stdlib.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso"),
                 structlog.processors.format_exc_info,
                 _made_printable,
                 structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),

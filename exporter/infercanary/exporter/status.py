@@ -15,7 +15,6 @@ import structlog
 from infercanary.exporter.card import MOST_CANARIES, STATES, Ended, card, state_of
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.polled import PolledProbe
-from infercanary.judge.policy import Policy
 from infercanary.pages.html import environment
 
 log = structlog.get_logger(__name__)
@@ -27,15 +26,12 @@ _PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # bytes; a usual card has some 10,000
 _CARDS = b"<!-- cards -->"  # no text of other people, which is escaped
 
 
-async def page(
-    probes: Collection[PolledProbe], ended: Mapping[Key, Ended], policy: Policy, **above: object
-) -> bytes:
+async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **above: object) -> bytes:
     """Render the whole page, and yield to the event loop between cards.
 
     Args:
         probes: Followed containers.
         ended: Memory kills by container, also of those that are gone.
-        policy: Number of runs in a baseline.
         above: Values of the template: ``version``, ``troubles`` of the exporter itself, and services that ``left``.
 
     Returns:
@@ -44,7 +40,7 @@ async def page(
     room = max(_SMALL_CARD, _PAGE // max(1, len(probes)))
     cards: dict[str, list[bytes]] = {state: [] for state in STATES}
     for probe in sorted(probes, key=lambda probe: probe.key):
-        state, html = _render_card(probe, ended.get(probe.key), policy, room)
+        state, html = _render_card(probe, ended.get(probe.key), room)
         cards[state].append(html)
         await asyncio.sleep(0)
     text = (
@@ -64,13 +60,13 @@ async def page(
     return text.encode().replace(_CARDS, b"".join(chain.from_iterable(cards.values())))
 
 
-def _render_card(probe: PolledProbe, kill: Ended | None, policy: Policy, room: int) -> tuple[str, bytes]:
+def _render_card(probe: PolledProbe, kill: Ended | None, room: int) -> tuple[str, bytes]:
     """Return state and HTML; a fault with one card costs no other."""
     render = environment().get_template("card.html").render
     try:
         state = state_of(probe, kill)
         for most in (MOST_CANARIES, 1):
-            html = render(card(probe, policy, most), style=STATES[state], kill=kill).encode()
+            html = render(card(probe, most), style=STATES[state], kill=kill).encode()
             if len(html) <= room:
                 break
     except Exception:

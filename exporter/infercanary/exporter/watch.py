@@ -13,15 +13,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
 from infercanary.contract.report import Family, Metric
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 FAILURES = Metric(
     "infercanary_worker_failures_total",
@@ -40,7 +38,7 @@ class Watch:
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
         """Called from any thread when a worker is not started again."""
-        self._failures: Counter[str] = Counter()
+        self._failures: Counter[tuple[str, ...]] = Counter()
 
     def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Make a daemon thread, not started yet.
@@ -84,10 +82,10 @@ class Watch:
 
     def families(self) -> list[Family]:
         """Return the number of failures of each worker."""
-        return [FAILURES.family({(name,): float(count) for name, count in self._failures.items()})]
+        return [FAILURES.family(self._failures)]
 
     def _note(self, name: str, error: BaseException, ending: str) -> None:
-        self._failures[name] += 1
+        self._failures[name,] += 1
         with suppress(Exception):  # a log that fails must not end the worker, too
             log.error("a worker ended by a fault of the exporter", worker=name, then=ending, exc_info=error)
 
@@ -102,9 +100,9 @@ class _OwnThreads(ThreadPoolExecutor):
     A pool by name only: asyncio takes no other executor, and waits for the threads of a pool at the end.
     """
 
-    def submit(self, work: Callable[..., T], /, *given: Any, **named: Any) -> Future[T]:
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """Begin a call."""
-        done: Future[T] = Future()
+        done: Future[Any] = Future()
         done.set_running_or_notify_cancel()  # a caller that gives up leaves the call to itself
 
         def run() -> None:
