@@ -171,12 +171,10 @@ class Exporter:
         ownership = self.judging.ownership
         ownership.ask(service)
         here = {probe.container.replica for probe in probes}
-        elsewhere = [start for start in ownership.running(service) if start.container not in here]
-        return ServiceState(
-            self.judging.findings.get(service, NOTHING),
-            [*(probe.start for probe in probes if probe.up and probe.start is not None), *elsewhere],
-            [probe.container.replica for probe in probes if probe.start is None],
-        )
+        running = [start for start in ownership.running(service) if start.container not in here]
+        running += [probe.start for probe in probes if probe.up and probe.start is not None]
+        silent = [probe.container.replica for probe in probes if probe.start is None]
+        return ServiceState(self.judging.findings.get(service, NOTHING), running, silent)
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
         """Send the status page; readers at nearly the same time get the same one."""
@@ -264,16 +262,11 @@ class Exporter:
 
     def _follow(self) -> None:
         """Follow the containers found; an entry of the config outweighs a discovery's."""
-        found = []
+        found, url = [], self.config.probe_access.url
         for discovery in self.discoveries:
             for kill in discovery.source.new_kills():
                 self.collector.note_end(kill)
-            found += [
-                container
-                if container.url is None
-                else msgspec.structs.replace(container, url=self.config.probe_access.url(container.url))
-                for container in discovery.containers
-            ]
+            found += [msgspec.structs.replace(each, url=url(each.url)) for each in discovery.containers]
         self.collector.follow([*found, *static.listed(self.config.probes)])
 
 

@@ -77,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     canary: str | None = None
     """Canary of this verdict."""
     verdict: Verdict = "unknown"
-    sentence: str = ""
+    sentence: str
     """The verdict in words, or why it is unknown."""
     shift: float | None = None
     low: float | None = None
@@ -96,24 +96,25 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer(question: Question, state: ServiceState) -> Answer:
     """Return the verdict that counts for a rollout; ``unknown`` with the reason where none does."""
-    unknown = Answer(namespace=question.namespace, service=question.service)
     canaries = [name for name in sorted(state.findings) if question.canary in ("", name)]
     if not canaries:
-        return msgspec.structs.replace(unknown, sentence=f"unknown: {_why_not_judged(question, state)}")
-    answers = {name: _of_canary(question, name, state, unknown) for name in canaries}
+        return _unknown(question, _why_not_judged(question, state))
+    answers = {name: _of_canary(question, name, state) for name in canaries}
     worst = min(answers.values(), key=lambda answer: WORST_FIRST.index(answer.verdict))
     verdicts = {name: answer.verdict for name, answer in answers.items()}
     return msgspec.structs.replace(worst, canaries=verdicts)
 
 
-def _of_canary(question: Question, canary: str, state: ServiceState, unknown: Answer) -> Answer:
+def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
     finding = state.findings[canary]
     result = finding.result
-    if reason := _why_not(question, finding, state):
-        return msgspec.structs.replace(unknown, canary=canary, sentence=f"unknown: {reason}")
-    since = result.upgraded_at
-    return msgspec.structs.replace(
-        unknown,
+    since = result.upgraded_at  # None: no upgrade was seen, and the verdict says that
+    if since is not None and (reason := _why_not(question, finding, state, since)):
+        about = f"the last verdict ({result.state}) is about {result.candidate_image}"
+        return _unknown(question, f"{about}, and {reason}", canary)
+    return Answer(
+        namespace=question.namespace,
+        service=question.service,
         canary=canary,
         verdict=result.state,
         sentence=finding.sentence,
@@ -128,31 +129,27 @@ def _of_canary(question: Question, canary: str, state: ServiceState, unknown: An
     )
 
 
-def _why_not(question: Question, finding: Finding, state: ServiceState) -> str:
-    """Return why a verdict does not count, or ""."""
-    result, sides = finding.result, finding.sides
-    if result.upgraded_at is None:
-        return ""  # no upgrade was seen, and the verdict says that
-    image, since = question.image, question.since
+def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded_at: float) -> str:
+    """Return why a verdict on an upgrade does not count, or ""."""
+    sides, image = finding.sides, question.image
     running = {(start.container, start.boot_id): start for start in state.running}
-    new = [
-        start
-        for boot, start in running.items()
-        if boot in sides.new and (not image or is_named(start, image))
-    ]
+    new = [running[boot] for boot in sides.new & running.keys()]
+    if not new or (image and not any(is_named(start, image) for start in new)):
+        return f"no container that reports now is known to run {image or 'it'}"
+    if question.since is not None:
+        if upgraded_at < question.since.timestamp():
+            return "that upgrade was before since="
+    elif not sides.old & running.keys():
+        return (
+            "no container of the image before it reports now: no rollout is under way; "
+            "to ask once it is over, say since="
+        )
+    if image and finding.result.state in ABORTS:
+        return ""
     # Containers of a service may run different canaries.
     seen = {boot for each in state.findings.values() for side in each.sides for boot in side}
     unseen = [*state.silent, *(container for container, _ in running.keys() - seen)]
-    reasons = {
-        f"no container that reports now is known to run {image or 'it'}": not new,
-        "that upgrade was before since=": since is not None and result.upgraded_at < since.timestamp(),
-        "no container of the image before it reports now: no rollout is under way; "
-        "to ask once it is over, say since=": since is None and not sides.old & running.keys(),
-        f"{min(unseen, default='')} did not run its canaries yet": unseen
-        and not (image and result.state in ABORTS),
-    }
-    about = f"the last verdict ({result.state}) is about {result.candidate_image}"
-    return next((f"{about}, and {reason}" for reason, holds in reasons.items() if holds), "")
+    return f"{min(unseen)} did not run its canaries yet" if unseen else ""
 
 
 def _why_not_judged(question: Question, state: ServiceState) -> str:
@@ -161,6 +158,12 @@ def _why_not_judged(question: Question, state: ServiceState) -> str:
     if state.running or state.silent:
         return "the service was not judged yet"
     return "no such service is known here; see the labels `namespace` and `service` of infercanary_up"
+
+
+def _unknown(question: Question, reason: str, canary: str | None = None) -> Answer:
+    return Answer(
+        namespace=question.namespace, service=question.service, canary=canary, sentence=f"unknown: {reason}"
+    )
 
 
 def is_named(generation: Generation, image: str) -> bool:
