@@ -99,9 +99,7 @@ async def serve(exporter: Exporter, sock: socket.socket, secured: Secured) -> No
     app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    WATCH.gave_up = partial(
-        os._exit, ExitCode.FAULT
-    )  # whatever hangs; what is not stored yet is asked for again
+    WATCH.gave_up = partial(os._exit, ExitCode.FAULT)  # runs that are not stored yet are asked for again
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     loop.add_signal_handler(signal.SIGHUP, exporter.request_reload)
