@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -49,7 +48,7 @@ BUILD = Metric(
     "infercanary_build_info",
     "gauge",
     "Always 1, with the version of the exporter.",
-    ("version", "python"),
+    ("version",),
     reading="`count by (version) (infercanary_build_info)` shows which exporters are old.",
 )
 LINKS = Metric(
@@ -202,7 +201,7 @@ class Exporter:
     def _families(self) -> Iterator[Family]:
         links = msgspec.structs.astuple(self.config.links)
         yield LINKS.family({links: 1.0} if any(links) else {})
-        yield BUILD.family({(VERSION, platform.python_version()): 1.0})
+        yield BUILD.family({(VERSION,): 1.0})
         yield LAG.family(max(self._lags))
         yield RELOAD_OK.family(float(self._config_ok))
         yield from self.connections.families()
