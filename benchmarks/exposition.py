@@ -51,8 +51,9 @@ from infercanary.contract.report import (
     encode,
 )
 from infercanary.contract.report import Metric as Declaration
+from infercanary.exporter import collect
 from infercanary.exporter.__main__ import settle_garbage
-from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.polled import PolledProbe
@@ -199,7 +200,7 @@ class Stalls:
 
 
 async def report_for_ever(
-    app: web.Application,
+    collector: collect.Collector,
     probe: PolledProbe,
     file: int,
     bodies: list[tuple[int, int]],
@@ -207,7 +208,6 @@ async def report_for_ever(
     coming: asyncio.Event,
 ) -> None:
     """Answer for one probe every ``seconds``, with what lies at each place (bytes, offset) of ``file``."""
-    collector = app[EXPORTER].collector
     await asyncio.sleep(random.uniform(0, seconds))
     while True:
         for place in bodies:
@@ -219,9 +219,9 @@ async def report_for_ever(
             await asyncio.sleep(seconds)
 
 
-async def report_at_once(app: web.Application, bodies: Iterable[bytes]) -> Stalls:
+async def report_at_once(collector: collect.Collector, bodies: Iterable[bytes]) -> Stalls:
     """Let all probes answer in the same instant."""
-    collector, stalls = app[EXPORTER].collector, Stalls()
+    stalls = Stalls()
 
     async def take(probe: PolledProbe, body: bytes) -> None:
         await collector.absorb(probe, body)
@@ -242,17 +242,15 @@ async def exporter(
     Yields its port, what holds reports while cleared, and a call that makes all report at once.
     """
     settle_garbage()
-    config = msgspec.convert(
-        {"docker": {"enabled": False}}, ExporterConfig
-    )  # no containers but the simulated
-    app = create_app(config)
-    runner = web.AppRunner(app, access_log=None)
+    config = msgspec.convert({"discovery": "none"}, ExporterConfig)  # no containers but the simulated
+    observed = Exporter(config)
+    collector = observed.collector
+    runner = web.AppRunner(create_app(observed), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     tasks, coming = [], asyncio.Event()
     coming.set()
-    collector = app[EXPORTER].collector
     with tempfile.TemporaryFile() as file:
         for number in range(containers):
             names = identity(number)
@@ -270,10 +268,10 @@ async def exporter(
             await collector.absorb(probe, os.pread(file.fileno(), *bodies[0]))
             probe.polled = True
             collector.show(probe)
-            answers = report_for_ever(app, probe, file.fileno(), bodies, config.poll_seconds, coming)
+            answers = report_for_ever(collector, probe, file.fileno(), bodies, config.poll_seconds, coming)
             tasks.append(asyncio.create_task(answers))
         bodies_of_all = (encode(report(number, 3)) for number in range(containers))
-        yield runner.addresses[0][1], coming, partial(report_at_once, app, bodies_of_all)
+        yield runner.addresses[0][1], coming, partial(report_at_once, collector, bodies_of_all)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -35,7 +35,7 @@ from apiserver import ADMIN, ApiServer
 
 from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.discovery.base import Discovery
-from infercanary.exporter.discovery.kubernetes import KubernetesPods, KubernetesSettings
+from infercanary.exporter.discovery.kubernetes import KubernetesPods
 
 NODE = "bench"
 PODS = 10_000
@@ -234,9 +234,8 @@ async def measure(port: int) -> dict[str, float]:
     settle_garbage()
     process = psutil.Process()
     before = process.memory_info().rss
-    settings = KubernetesSettings(enabled=True, token_file="", ca_file="")
     changes: list[float] = []
-    source = KubernetesPods(settings, f"http://127.0.0.1:{port}", NODE)
+    source = KubernetesPods(f"http://127.0.0.1:{port}", NODE)
     discovery = Discovery(source, lambda: changes.append(time.monotonic()))
     loop = asyncio.get_running_loop()
     taken, take = 0, source._take

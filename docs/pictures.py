@@ -19,7 +19,6 @@ from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.exporter import runbooks, status
 from infercanary.exporter.app import VERSION
-from infercanary.judge.policy import LIVE
 from infercanary.pages.html import render_page
 
 FOLDER = Path(__file__).parent / "img"
@@ -39,7 +38,7 @@ async def status_page() -> str:
     [exporter] = await exporters(SITUATIONS[SITUATION], lambda _: None)
     with patch("time.time", lambda: END), patch("time.monotonic", lambda: END + 2):
         page = await status.page(
-            exporter.collector.probes.values(), {}, LIVE, version=VERSION, troubles=(), left=()
+            exporter.collector.probes.values(), {}, version=VERSION, troubles=(), left=()
         )
     return page.decode()
 
@@ -63,7 +62,7 @@ async def draw() -> dict[Path, bytes]:
     Returns:
         File → PNG.
     """
-    pages = {"status": await status_page(), "report": report(), "runbooks": runbooks.page()}
+    pages = {"status": await status_page(), "report": report(), "runbooks": runbooks.PAGE}
     drawn = {}
     async with tab() as browser:
         for name, html in pages.items():

@@ -19,7 +19,6 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
-from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
 from infercanary.pages.sentence import sentence
 from tests.results import findings_of, upgraded
@@ -30,7 +29,7 @@ LONG = "registry.example.org:5000/platform/search/embedding-server-with-a-long-n
 
 def page(probes: Collection[PolledProbe], **others: Any) -> str:
     """Render a page."""
-    given = {"ended": {}, "policy": LIVE, "troubles": (), "left": (), **others}
+    given = {"ended": {}, "troubles": (), "left": (), **others}
     return asyncio.run(status.page(probes, version="1", **given)).decode()
 
 

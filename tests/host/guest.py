@@ -391,14 +391,20 @@ def rootless():
 
     # Podman's socket, and an exporter of the same user.
     address = f"unix://{runtime}/podman.sock"
-    settings = probes / "exporter.yaml"
-    settings.write_text(f"docker: {{url: '{address}'}}\n")
-    exporter = (*engine[:-1], f"PYTHONPATH={HERE}/site", "python3", "-m", "infercanary", "exporter")
+    exporter = (
+        *engine[:-1],
+        f"PYTHONPATH={HERE}/site",
+        f"DOCKER_HOST={address}",
+        "python3",
+        "-m",
+        "infercanary",
+        "exporter",
+    )
     started = [
         subprocess.Popen(command, stderr=subprocess.DEVNULL)
         for command in (
             [*engine, "system", "service", "--time", "0", address],
-            [*exporter, "--listen", "127.0.0.1:9796", "--config", str(settings)],
+            [*exporter, "--listen", "127.0.0.1:9796"],
         )
     ]
 

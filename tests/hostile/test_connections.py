@@ -63,7 +63,7 @@ def exporter(folder: Path, web_config: str = "", descriptors: int = 0) -> Iterat
         assert probes.stdout is not None
         urls = probes.stdout.readline().split()
         listed = [{"url": url, "service": "s", "container": f"c{n}"} for n, url in enumerate(urls)]
-        config = {"docker": {"enabled": False}, "poll_seconds": 1, "probes": listed}
+        config = {"discovery": "none", "poll_seconds": 1, "probes": listed}
         (folder / "exporter.yaml").write_text(json.dumps(config))
         command = [
             sys.executable,

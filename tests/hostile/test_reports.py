@@ -33,7 +33,7 @@ def test_changed_reports_cost_no_honest_probe(
             for n, url in enumerate(found)
         ]
         config = {
-            "docker": {"enabled": False},
+            "discovery": "none",
             "store": "judge.sqlite",
             "timeout_seconds": 10,
             "probes": probes,

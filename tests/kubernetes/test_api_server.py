@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -35,9 +37,12 @@ GONE = (
 POD = "/api/v1/namespaces/{}/pods"
 EXPIRED = "no longer knows the resource version"
 IMPATIENT = """
+import sys
+from pathlib import Path
 from infercanary.command.cli import main
 from infercanary.exporter.discovery import kubernetes
 kubernetes.WATCH_SECONDS, kubernetes.SILENT_SECONDS = 2, 3
+kubernetes._ACCOUNT = Path(sys.argv.pop(1))
 main()
 """
 ACCOUNT = "/api/v1/namespaces/infercanary/serviceaccounts/exporter"
@@ -164,18 +169,20 @@ class Watched:
         config.write_text(f"""
             listen: 127.0.0.1:{self.port}
             poll_seconds: 0.5
-            docker: {{enabled: false}}
-            kubernetes:
-              enabled: true
-              url: https://127.0.0.1:{self.tunnel.port}
-              node: bench
-              token_file: {self.token_file}
-              ca_file: {api.ca_file}
+            discovery: kubernetes
             """)
+        shutil.copy(api.ca_file, folder / "ca.crt")
+        where = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.tunnel.port),
+            "NODE_NAME": "bench",
+        }
         self.log_file = folder / "exporter.log"
         self.log = self.log_file.open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", IMPATIENT, "exporter", "--config", str(config)], stderr=self.log
+            [sys.executable, "-c", IMPATIENT, folder, "exporter", "--config", config],
+            stderr=self.log,
+            env={**os.environ, **where},
         )
 
     def stop(self) -> None:

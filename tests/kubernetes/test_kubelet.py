@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -18,6 +21,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from workloads import container, deployment, namespace, pod
 
 NODE, NAMESPACE = "node-2", "kubelet-test"
+COMMAND = """
+import sys
+from pathlib import Path
+from infercanary.command.cli import main
+from infercanary.exporter.discovery import kubernetes
+kubernetes._ACCOUNT = Path(sys.argv.pop(1))
+main()
+"""
 
 
 class Exporter:
@@ -30,23 +41,20 @@ class Exporter:
         (folder / "token").write_text(
             cluster.kubectl("create", "token", "exporter", "--namespace", NAMESPACE)
         )
-        config = {
-            "listen": f"127.0.0.1:{self.port}",
-            "poll_seconds": 0.5,
-            "docker": {"enabled": False},
-            "kubernetes": {
-                "enabled": True,
-                "url": given["server"],
-                "node": NODE,
-                "token_file": str(folder / "token"),
-                "ca_file": given["certificate-authority"],
-            },
+        shutil.copy(given["certificate-authority"], folder / "ca.crt")
+        server = urlsplit(given["server"])
+        where = {
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
+            "NODE_NAME": NODE,
         }
+        config = {"listen": f"127.0.0.1:{self.port}", "poll_seconds": 0.5, "discovery": "kubernetes"}
         path = folder / "exporter.yaml"
         path.write_text(yaml.safe_dump(config))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "infercanary", "exporter", "--config", str(path)],
+            [sys.executable, "-c", COMMAND, folder, "exporter", "--config", path],
             stderr=subprocess.DEVNULL,
+            env={**os.environ, **where},
         )
 
     def series(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:

@@ -169,5 +169,5 @@ def test_the_status_page_shows_both(stack: Stack) -> None:
     page = eventually("the page", 10, lambda: get(f"{EXPORTER}/").decode())
     for service in SERVICES:
         assert stack.container(service) in page
-    with contextlib.closing(urllib.request.urlopen(f"{EXPORTER}/-/ready", timeout=5)) as response:
+    with contextlib.closing(urllib.request.urlopen(f"{EXPORTER}/-/healthy", timeout=5)) as response:
         assert response.status == 200

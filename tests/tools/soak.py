@@ -22,10 +22,9 @@ import structlog
 from aiohttp import web
 
 from infercanary.contract.report import LADDER, LATENCY, SCHEMA_VERSION, HistogramValue, Report, Run, encode
-from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe
 from infercanary.exporter.judging.worker import Judging
 from infercanary.probe.measures import resident
@@ -177,11 +176,10 @@ async def soak(store: Path, seconds: int) -> None:
         app = web.Application()
         app.router.add_get("/report", Container(number).answer)
         probes.append(StaticProbe(url=await _serve(app, runners), service=service, container=name))
-    sections = {"docker": DockerSettings(enabled=False), "probes": tuple(probes)}
-    config = ExporterConfig(store=str(store), **sections)  # type: ignore[arg-type]
-    app = create_app(config, None)
-    url = await _serve(app, runners)
-    judging = app[EXPORTER].judging
+    config = ExporterConfig(store=str(store), discovery="none", probes=tuple(probes))
+    exporter = Exporter(config)
+    url = await _serve(create_app(exporter), runners)
+    judging = exporter.judging
     loop = asyncio.get_running_loop()
     scrape = b""
     async with aiohttp.ClientSession() as session:

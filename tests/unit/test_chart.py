@@ -275,8 +275,8 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         lambda o: _container(o)["image"] == f"r.example.com:5000/x@{DIGEST}",
     ),
     "a setting": (
-        ("--set=config.poll_seconds=2", "--set=config.kubernetes.node=n"),
-        lambda o: (_config(o)["poll_seconds"], _config(o)["kubernetes"]) == (2, {"enabled": True, "node": "n"}),
+        ("--set=config.poll_seconds=2", "--set=config.discovery=none"),
+        lambda o: (_config(o)["poll_seconds"], _config(o)["discovery"]) == (2, "none"),
     ),
     "an account that is there": (
         ("--set=serviceAccount.create=false", "--set=serviceAccount.name=mine"),

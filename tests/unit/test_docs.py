@@ -252,7 +252,7 @@ def test_each_target_sampler_and_discovery_has_its_line() -> None:
     assert _rows(page, "`target:`") == set(targets.names()), "a row of docs/probe.md for each target"
     assert _rows(page, "sampler") == set(samplers.registered()), "a row of docs/probe.md for each sampler"
     settings = (ROOT / "docs/exporter.md").read_text(encoding="utf-8")
-    for key in ("docker", "kubernetes", "probes"):
+    for key in ("discovery", "probes"):
         assert re.search(rf"^{key}:", settings, re.MULTILINE), f"`{key}:` is not in docs/exporter.md"
 
 

@@ -49,15 +49,15 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         """Name in a probe's certificate; empty for the host in its address."""
         return self.tls.server_name if self.tls else ""
 
-    def url(self, found: str) -> str:
+    def url(self, found: str | None) -> str | None:
         """Change the address of a probe that a discovery found to TLS, where that is set.
 
         Args:
-            found: ``http://…`` or ``unix://…``.
+            found: ``http://…`` or ``unix://…``; None if there is none.
         """
-        return (
-            f"https://{found.removeprefix('http://')}" if self.tls and found.startswith("http://") else found
-        )
+        if self.tls is None or found is None or not found.startswith("http://"):
+            return found
+        return f"https://{found.removeprefix('http://')}"
 
     def context(self) -> ssl.SSLContext:
         """Settings of a TLS connection; files that were renewed count from the next one on.

@@ -27,7 +27,7 @@ _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 _EXPORTER = """
 listen: 127.0.0.1:{exporter}
 poll_seconds: 1
-docker: {{enabled: false}}
+discovery: none
 links: {{runbooks: "http://127.0.0.1:{exporter}/runbooks"}}
 probes: [{{url: "http://127.0.0.1:{probe}", service: resnet18, container: demo}}]
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -16,11 +16,12 @@ from aiohttp import web
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import all_printable
-from infercanary.exporter.rollout import ABORTS, PROMOTES, Question, ServiceState, answer
+from infercanary.exporter.rollout import ABORTS, PROMOTES, Question, ServiceState, Verdict, answer
 from infercanary.judge.model import ServiceKey
 
 PARAMETERS = Question.__struct_fields__
-MOST_BODY = 64 << 10  # bytes
+MOST_BODY = 64 << 10
+"""Bytes of a webhook's body, for aiohttp's ``client_max_size``."""
 Memory: TypeAlias = Callable[[ServiceKey], ServiceState]
 
 
@@ -35,38 +36,31 @@ class Call(msgspec.Struct, frozen=True):
 def routes(memory: Memory) -> list[web.RouteDef]:
     """Make the routes of the API: a query, and Flagger's webhooks `confirm-promotion` and `rollback`."""
     return [
-        web.get("/api/v1/verdict", partial(_answer_query, memory)),
-        web.post("/api/v1/gate", partial(_answer_webhook, memory, PROMOTES)),
-        web.post("/api/v1/rollback", partial(_answer_webhook, memory, ABORTS)),
+        web.get("/api/v1/verdict", partial(_answer, memory, ())),
+        web.post("/api/v1/gate", partial(_answer, memory, PROMOTES)),
+        web.post("/api/v1/rollback", partial(_answer, memory, ABORTS)),
     ]
 
 
-async def _answer_query(memory: Memory, request: web.Request) -> web.Response:
-    return _answer(memory, request.query)
-
-
-async def _answer_webhook(memory: Memory, passes: Collection[str], request: web.Request) -> web.Response:
-    """Answer 200 to a verdict that passes, and 412 to all others."""
-    # aiohttp's own 413 keeps the body until Python's next full collection, which is rare.
-    if not 0 < (request.content_length or 0) <= MOST_BODY:
-        return web.Response(status=413, text=f"body: it needs a Content-Length of 1 to {MOST_BODY}\n")
+async def _answer(memory: Memory, passes: Collection[Verdict], request: web.Request) -> web.Response:
+    """Answer 200 to a query, and to a webhook whose verdict passes; 412 to a webhook with another verdict."""
     try:
-        call = msgspec.json.decode(await request.read(), type=Call)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return web.Response(status=400, text=f"body: {error}; post what Flagger posts\n")
-    given = {"service": call.name, "namespace": call.namespace, **(call.metadata or {})}
-    return _answer(memory, given, passes)
-
-
-def _answer(memory: Memory, given: Mapping[str, str], passes: Collection[str] | None = None) -> web.Response:
-    try:
-        question = parse(given)
+        question = parse(await _posted(request) if passes else request.query)
     except UsageError as error:
         return web.Response(status=400, text=f"{error}\n")
     found = answer(question, memory(ServiceKey(question.namespace, question.service)))
-    plain = all_printable(msgspec.to_builtins(found, enc_hook=_number))
-    status = 200 if passes is None or found.verdict in passes else 412
+    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # of numpy's numbers
+    status = 412 if passes and found.verdict not in passes else 200
     return web.Response(status=status, body=msgspec.json.encode(plain), content_type="application/json")
+
+
+async def _posted(request: web.Request) -> dict[str, str]:
+    """Return the parameters in a webhook's body."""
+    try:
+        call = msgspec.json.decode(await request.read(), type=Call)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"body: {error}; post what Flagger posts") from None
+    return {"service": call.name, "namespace": call.namespace, **(call.metadata or {})}
 
 
 def parse(given: Mapping[str, str]) -> Question:
@@ -74,8 +68,3 @@ def parse(given: Mapping[str, str]) -> Question:
     if unknown := [name for name in given if name not in PARAMETERS]:
         raise UsageError(settings.unknown_key(unknown[0], PARAMETERS))
     return settings.convert({name: value for name, value in given.items() if value}, Question, "question")
-
-
-def _number(number: Any) -> Any:
-    """Convert a number of numpy."""
-    return number.item()

@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import platform
+import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
+import structlog
 from aiohttp import web
-from prometheus_client import ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 import infercanary
-from infercanary.client import lookups
 from infercanary.client.accept import base_name
-from infercanary.command.settings import UsageError
-from infercanary.contract.report import Family, Kind, Metric
-from infercanary.contract.text import masked
+from infercanary.contract.report import Family, Metric
 from infercanary.exporter import (
     api,
     expose,
     polled,
-    reload,
     runbooks,
     scrape,
     status,
-    watch,
 )
 from infercanary.exporter import limits as probe_limits
 from infercanary.exporter.collect import Collector
-from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.connections import METRICS as CONNECTION_METRICS
 from infercanary.exporter.connections import Connections
-from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
-from infercanary.exporter.discovery.base import Discovery
+from infercanary.exporter.discovery import base, kills, kubernetes, static
+from infercanary.exporter.discovery.base import Discovery, Source
+from infercanary.exporter.discovery.docker import DockerSource
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
-from infercanary.exporter.watch import WATCH, in_thread
+from infercanary.exporter.watch import FAILURES, WATCH, use_own_threads
 from infercanary.judge.model import ServiceKey
+
+log = structlog.get_logger(__name__)
 
 BUILD = Metric(
     "infercanary_build_info",
     "gauge",
     "Always 1, with the version of the exporter.",
-    ("version", "python"),
+    ("version",),
     reading="`count by (version) (infercanary_build_info)` shows which exporters are old.",
 )
 LINKS = Metric(
@@ -67,29 +64,30 @@ LAG = Metric(
     "Longest delay of the exporter's event loop over the last 30 s.",
     reading="Healthy is below 0.1 s. More: the host has too little CPU, or the exporter too many probes.",
 )
+RELOAD_OK = Metric(
+    "infercanary_config_last_reload_successful",
+    "gauge",
+    "1 if the last load of the config worked, else 0.",
+    reading="0 is an alert: the old config stays, and a restart would fail. The exporter's log names the line.",
+)
 METRICS = (
-    *(
-        BUILD,
-        LINKS,
-        LAG,
-        *polled.METRICS,
-        *probe_limits.METRICS,
-        *reload.METRICS,
-        *CONNECTION_METRICS,
-        *watch.METRICS,
-        *base.METRICS,
-        *kills.METRICS,
-        *store_metrics.METRICS,
-    ),
+    BUILD,
+    LINKS,
+    LAG,
+    RELOAD_OK,
+    FAILURES,
+    *polled.METRICS,
+    *probe_limits.METRICS,
+    *CONNECTION_METRICS,
+    *base.METRICS,
+    *kills.METRICS,
+    *store_metrics.METRICS,
 )
 
 VERSION = infercanary.__version__
+_SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
-_SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
 _TICK_SECONDS = 0.1
-_TICKS = 300
-_END = b"# EOF\n"  # of OpenMetrics
-_REFRESH_SECONDS = 0.02  # scrapes of one moment share the exporter's own series
 _PAGE_TIMES = 20.0  # the status page takes a twentieth of the event loop at most, however often somebody asks
 
 _SECURITY_HEADERS = {
@@ -107,17 +105,18 @@ class Exporter:
     Args:
         config: Read and checked.
         path: Its file; None if there is none to reload.
-        given: Options of the command line by key; they override the file.
     """
 
-    def __init__(
-        self, config: ExporterConfig, path: Path | None, given: Mapping[str, object] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, config: ExporterConfig, path: Path | None = None) -> None:
+        self.config = config
+        """In force: the last one without a mistake."""
+        self.path = path
         self.exposition = Exposition()
         self.connections = Connections()
-        sources = docker.source(config.docker), kubernetes.source(config.kubernetes)
-        self.discoveries = [Discovery(source, self._follow) for source in sources if source is not None]
-        self.live = LiveConfig(config, path, self._reconfigure, given)
+        sources = [make() for name, make in _SOURCES.items() if name == config.discovery]
+        self.discoveries = [Discovery(source, self._follow) for source in sources]
+        self._config_ok = True
+        self._stamp = self._file_stamp()
         memory = probe_limits.memory_limit()
         most = probe_limits.Totals.within(memory)
         self.judging = Judging(
@@ -128,41 +127,42 @@ class Exporter:
             most.read_bytes,
         )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
-        self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
-        self._process = ProcessCollector(registry=None)
-        self._refreshed_at = -math.inf
-        self._ready = False
+        self._lags: deque[float] = deque([0.0], maxlen=300)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
         self._page = b""
-        self._page_until = -math.inf
+        self._page_until = 0.0
         self._rendering = asyncio.Lock()
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops."""
-        lookups.install()
-        tasks = [WATCH.task("lag", self._measure_lag), WATCH.task("reload", self.live.watch)]
+        use_own_threads()
+        ticking = WATCH.task("tick", self._tick)
         self.judging.start()
         self._follow()
         for discovery in self.discoveries:
             discovery.start()
         yield
+        ticking.cancel()
         await asyncio.gather(*(discovery.stop() for discovery in self.discoveries))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await self.collector.close()
-        await in_thread(self.judging.stop)
+        await asyncio.to_thread(self.judging.stop)
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
-        now = time.monotonic()
-        if now - self._refreshed_at >= _REFRESH_SECONDS:
-            self._refreshed_at = now
-            self.collector.refresh_ages()
-            for family in self._families():
-                self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
+        self.collector.refresh_ages()
+        for family in self._families():
+            key = (
+                "",
+                "",
+                "",
+                *family.labels,
+            )  # no container's: a kill in a pod has other labels than one in Docker
+            self.exposition.put(key, expose.write(family, {}))
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
-        if in_openmetrics:
-            yield Pieces([_END], len(_END))
+        write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
+        process = write_process(self._process)
+        yield Pieces([process], len(process))  # in OpenMetrics with the mark of the end
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return what a rollout of a service needs; of other hosts from a few seconds after the first question on."""
@@ -170,33 +170,25 @@ class Exporter:
         ownership = self.judging.ownership
         ownership.ask(service)
         here = {probe.container.replica for probe in probes}
-        elsewhere = [start for start in ownership.running(service) if start.container not in here]
-        return ServiceState(
-            self.judging.findings.get(service, NOTHING),
-            [*(probe.start for probe in probes if probe.up and probe.start is not None), *elsewhere],
-            [probe.container.replica for probe in probes if probe.start is None],
-            {
-                key.namespace
-                for key in (*self.judging.findings, *self.collector.services)
-                if key.name == service.name
-            },
-        )
+        running = [start for start in ownership.running(service) if start.container not in here]
+        running += [probe.start for probe in probes if probe.up and probe.start is not None]
+        silent = [probe.container.replica for probe in probes if probe.start is None]
+        return ServiceState(self.judging.findings.get(service, NOTHING), running, silent)
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
-        """Send the status page; readers within a second of each other get the same one."""
+        """Send the status page; readers at nearly the same time get the same one."""
         async with self._rendering:
             begin = time.monotonic()
             if begin >= self._page_until:
                 self._page = await status.page(
                     [*self.collector.probes.values()],
                     self.collector.kills.last(),
-                    self.live.current.judge.policy(),
                     version=VERSION,
                     troubles=self._troubles(),
                     left=self.collector.ended_services(),
                 )
                 now = time.monotonic()
-                self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
+                self._page_until = now + _PAGE_TIMES * (now - begin)
             pieces = Pieces([self._page], len(self._page))
         return await scrape.send(request, [pieces], "text/html; charset=utf-8")
 
@@ -206,45 +198,19 @@ class Exporter:
         parts = self.families(in_openmetrics="openmetrics" in content_type)
         return await scrape.send(request, parts, content_type)
 
-    @property
-    def ready(self) -> bool:
-        """True for ever once each discovery was tried and each probe was polled."""
-        self._ready = self._ready or (
-            all(discovery.tried for discovery in self.discoveries)
-            and all(probe.polled for probe in self.collector.probes.values())
-        )
-        return self._ready
-
-    async def show_readiness(self, _request: web.Request) -> web.Response:
-        """Answer 200 once a scrape shows every probe, else 503."""
-        if self.ready:
-            return web.Response(text="ready\n")
-        return web.Response(status=503, text="not every probe was polled yet\n")
-
-    async def reload(self, _request: web.Request) -> web.Response:
-        """Put a changed config file in force: 200, or 400 with its mistake."""
-        try:
-            await self.live.reload()
-        except UsageError as error:
-            return web.Response(status=400, text=f"{error}\n")
-        return web.Response(text="reloaded\n")
-
-    def _families(self) -> list[Family]:
-        links = self.live.current.links
-        grafana, runbooks = masked(links.grafana), masked(links.runbooks)
-        return [
-            LINKS.family({(grafana, runbooks): 1.0} if grafana or runbooks else {}),
-            BUILD.family({(VERSION, platform.python_version()): 1.0}),
-            LAG.family(max(self._lags)),
-            reload.RELOAD_OK.family(float(self.live.ok)),
-            *self.connections.families(),
-            *WATCH.families(),
-            *self.judging.families(),
-            *self.collector.shares.families(),
-            *self.collector.kills.families(),
-            *(family for discovery in self.discoveries for family in discovery.families()),
-            *_process_families(self._process),
-        ]
+    def _families(self) -> Iterator[Family]:
+        links = msgspec.structs.astuple(self.config.links)
+        yield LINKS.family({links: 1.0} if any(links) else {})
+        yield BUILD.family({(VERSION,): 1.0})
+        yield LAG.family(max(self._lags))
+        yield RELOAD_OK.family(float(self._config_ok))
+        yield from self.connections.families()
+        yield from WATCH.families()
+        yield from self.judging.families()
+        yield from self.collector.shares.families()
+        yield from self.collector.kills.families()
+        for discovery in self.discoveries:
+            yield from discovery.families()
 
     def _troubles(self) -> Iterator[str]:
         """Yield a sentence for each trouble of the exporter itself."""
@@ -253,46 +219,53 @@ class Exporter:
                 yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
         if refused := len(self.collector.shares.refused):
             yield (f"{refused} containers are not polled: give the exporter more memory. The log names them.")
-        if not self.live.ok:
+        if not self._config_ok:
             yield "Changed settings were refused: the old settings still apply, and the log names the line."
         if not self.judging.up:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
 
-    def _reconfigure(self, config: ExporterConfig) -> None:
-        self.collector.config = config
-        self._follow()
+    def request_reload(self) -> None:
+        """Have the config's file read now, even if it is the same."""
+        self._stamp = ()
+
+    async def reload(self) -> None:
+        """Put the config's file in force, unless it has a mistake."""
+        try:
+            self.config = self.collector.config = await asyncio.to_thread(check, self.path)
+            self._follow()
+        except Exception as error:  # a fault of ours must not end the watch either
+            self._config_ok = False
+            log.error("config not reloaded, the old one stays", error=str(error))
+        else:
+            self._config_ok = True
+            log.info("config reloaded; listen, store, discovery and judge apply from the next start on")
+
+    async def _tick(self) -> None:
+        """Measure the lag of the event loop, and reload the config when its file changes."""
+        while True:
+            expected = time.monotonic() + _TICK_SECONDS
+            await asyncio.sleep(_TICK_SECONDS)
+            self._lags.append(max(0.0, time.monotonic() - expected))
+            if (stamp := self._file_stamp()) != self._stamp:
+                self._stamp = stamp
+                await self.reload()
+
+    def _file_stamp(self) -> tuple[int, ...]:
+        """Return a value that changes with the config's file, also where a symlink is swapped (Kubernetes)."""
+        try:
+            stat = os.stat(self.path or "")
+        except OSError:
+            return ()
+        return stat.st_mtime_ns, stat.st_ino
 
     def _follow(self) -> None:
         """Follow the containers found; an entry of the config outweighs a discovery's."""
-        config = self.live.current
-        found = []
+        found, url = [], self.config.probe_access.url
         for discovery in self.discoveries:
             for kill in discovery.source.new_kills():
                 self.collector.note_end(kill)
-            found += [
-                container
-                if container.url is None
-                else msgspec.structs.replace(container, url=config.probe_access.url(container.url))
-                for container in discovery.containers
-            ]
-        self.collector.follow([*found, *static.listed(config.probes)])
-
-    async def _measure_lag(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            expected = loop.time() + _TICK_SECONDS
-            await asyncio.sleep(_TICK_SECONDS)
-            self._lags.append(max(0.0, loop.time() - expected))
-
-
-def _process_families(process: ProcessCollector) -> Iterator[Family]:
-    for metric in process.collect():
-        kind: Kind = "counter" if metric.type == "counter" else "gauge"
-        for sample in metric.samples:
-            yield Metric(sample.name, kind, metric.documentation).family(sample.value)
-
-
-EXPORTER = web.AppKey("exporter", Exporter)
+            found += [msgspec.structs.replace(each, url=url(each.url)) for each in discovery.containers]
+        self.collector.follow([*found, *static.listed(self.config.probes)])
 
 
 async def _healthy(_request: web.Request) -> web.Response:
@@ -300,25 +273,16 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 
 async def _show_runbooks(_request: web.Request) -> web.Response:
-    return web.Response(text=runbooks.page(), content_type="text/html")
+    return web.Response(text=runbooks.PAGE, content_type="text/html")
 
 
 async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_SECURITY_HEADERS)
 
 
-def create_app(
-    config: ExporterConfig, path: Path | None = None, given: Mapping[str, object] = MappingProxyType({})
-) -> web.Application:
-    """Make the application; nothing runs before its start.
-
-    Args:
-        config: Read and checked.
-        path: Its file; None if there is none to reload.
-        given: Options of the command line by key; they override the file.
-    """
-    app = web.Application()
-    exporter = app[EXPORTER] = Exporter(config, path, given)
+def create_app(exporter: Exporter) -> web.Application:
+    """Make the application; nothing runs before its start."""
+    app = web.Application(client_max_size=api.MOST_BODY)
     app.cleanup_ctx.append(exporter.run)
     app.on_response_prepare.append(_add_security_headers)
     app.add_routes(
@@ -327,8 +291,6 @@ def create_app(
             web.get("/metrics", exporter.show_metrics),
             web.get(runbooks.PATH, _show_runbooks),
             web.get("/-/healthy", _healthy),
-            web.get("/-/ready", exporter.show_readiness),
-            web.post("/-/reload", exporter.reload),
             *api.routes(exporter.service_state),
         ]
     )

@@ -13,7 +13,7 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE
 from infercanary.pages.from_result import operators_table, verdict_document
 from infercanary.pages.sentence import listed, operators_words
 from infercanary.render.document import Chart, Document, Series
@@ -64,12 +64,11 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
     return next((state for state, is_true in holds.items() if is_true), "up")
 
 
-def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
+def card(probe: PolledProbe, most: int) -> dict[str, Any]:
     """Return the values of the template ``card.html``, besides state and memory kills.
 
     Args:
         probe: A followed container.
-        policy: Number of runs in a baseline, and time after which a rollout has ended.
         most: Number of canaries that are shown, to which other lists are cut, too; the others are counted.
     """
     container = probe.container
@@ -87,7 +86,7 @@ def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
         "has_neighbours": probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None,
         "canaries": [_canary(name, probe) for name in sorted(probe.history.canaries)[:most]],
         "most": most,
-        "pool": policy.pool,
+        "pool": LIVE.pool,
         "now": time.time(),
         "clock": time.monotonic(),
     }

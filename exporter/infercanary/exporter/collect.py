@@ -12,7 +12,6 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -34,11 +33,12 @@ from infercanary.exporter.limits import UNLIMITED, Shares
 from infercanary.exporter.poll import Prepared, prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
-from infercanary.exporter.watch import WATCH
+from infercanary.exporter.watch import WATCH, OneThread
 from infercanary.judge.model import Generation, ServiceKey
 
 log = structlog.get_logger(__name__)
 
+_LEAST_TIMEOUT_SECONDS = 3.0
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
 _ENDED_SECONDS = 3600.0
@@ -97,7 +97,7 @@ class Collector:
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
+        self._reader = OneThread("report")
         # Of a thousand reports that come at once, most wait here: to queue them all would hold up the event loop.
         self._reading = asyncio.Semaphore(2)
         self._shares_changed = False
@@ -331,7 +331,6 @@ class Collector:
         for key in [*self._tasks]:
             self._stop_polling(key)
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._reader.shutdown(wait=False, cancel_futures=True)
 
     async def _watch(self, probe: PolledProbe, url: str, delay: float) -> None:
         """Poll for as long as the container is followed."""
@@ -352,9 +351,8 @@ class Collector:
             return self.shares.may_hold(probe.key, size, probe.account)
 
         try:
-            body = await fetch(
-                url, probe.cursor, self.config.timeout_seconds, self.config.probe_access, may_hold
-            )
+            seconds = max(_LEAST_TIMEOUT_SECONDS, self.config.poll_seconds)
+            body = await fetch(url, probe.cursor, seconds, self.config.probe_access, may_hold)
             await self.absorb(probe, body)
         except PollError as error:
             self._failed(probe, error.reason, str(error))

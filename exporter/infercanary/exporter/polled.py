@@ -57,7 +57,7 @@ POLL_DURATION = Metric(
     "infercanary_poll_duration_seconds",
     "gauge",
     "Time of the last poll, from connecting to the whole body.",
-    reading="Healthy is milliseconds. Near `timeout_seconds`, the host or the container has too little CPU.",
+    reading="Healthy is milliseconds. Near `poll_seconds`, the host or the container has too little CPU.",
 )
 POLL_FAILURES = Metric(
     "infercanary_poll_failures_total",

@@ -28,7 +28,6 @@ from infercanary.judge.result import State
 from infercanary.judge.shift import CHANGED
 
 SCHEMA_VERSION: Final = 1
-_NAMED = 5  # names in a sentence that lists what there is
 
 Verdict: TypeAlias = State | Literal["unknown"]
 WORST_FIRST: tuple[Verdict, ...] = (
@@ -67,8 +66,6 @@ class ServiceState(NamedTuple):
     """Start of each container that reports now."""
     silent: Collection[str] = ()
     """Containers that run and never reported."""
-    namespaces: Collection[str] = ()
-    """Namespaces that have a service of this name."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,74 +96,67 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer(question: Question, state: ServiceState) -> Answer:
     """Return the verdict that counts for a rollout; ``unknown`` with the reason where none does."""
-    judged = state.findings
-    canaries = [canary for canary in sorted(judged) if question.canary in ("", canary)]
+    canaries = [name for name in sorted(state.findings) if question.canary in ("", name)]
     if not canaries:
         return _unknown(question, _why_not_judged(question, state))
-    answers = [_of_canary(question, canary, state) for canary in canaries]
-    worst = min(answers, key=lambda each: WORST_FIRST.index(each.verdict))
-    return msgspec.structs.replace(worst, canaries={str(each.canary): each.verdict for each in answers})
+    answers = {name: _of_canary(question, name, state) for name in canaries}
+    worst = min(answers.values(), key=lambda answer: WORST_FIRST.index(answer.verdict))
+    verdicts = {name: answer.verdict for name, answer in answers.items()}
+    return msgspec.structs.replace(worst, canaries=verdicts)
 
 
 def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
     finding = state.findings[canary]
-    judgement = finding.result
-    if reason := _why_not(question, finding, state):
-        return _unknown(question, reason, canary)
-    since = judgement.upgraded_at
+    result = finding.result
+    since = result.upgraded_at  # None: no upgrade was seen, and the verdict says that
+    if since is not None and (reason := _why_not(question, finding, state, since)):
+        about = f"the last verdict ({result.state}) is about {result.candidate_image}"
+        return _unknown(question, f"{about}, and {reason}", canary)
     return Answer(
         namespace=question.namespace,
         service=question.service,
         canary=canary,
-        verdict=judgement.state,
+        verdict=result.state,
         sentence=finding.sentence,
-        shift=judgement.shift,
-        low=judgement.low,
-        high=judgement.high,
-        cause=judgement.causes.cause if judgement.state in CHANGED else None,
-        runs=judgement.runs,
-        since=None if since is None else _utc(since),
-        baseline_image=judgement.baseline_image or None,
-        candidate_image=judgement.candidate_image or None,
+        shift=result.shift,
+        low=result.low,
+        high=result.high,
+        cause=result.causes.cause if result.state in CHANGED else None,
+        runs=result.runs,
+        since=None if since is None else datetime.fromtimestamp(since, timezone.utc),
+        baseline_image=result.baseline_image or None,
+        candidate_image=result.candidate_image or None,
     )
 
 
-def _why_not(question: Question, finding: Finding, state: ServiceState) -> str:
-    """Return why a verdict does not count, or ""."""
-    judgement, sides = finding.result, finding.sides
-    since = judgement.upgraded_at
-    if since is None:
-        return ""  # no upgrade was seen, and the verdict says that
-    about = f"the last verdict ({judgement.state}) is about {judgement.candidate_image}"
+def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded_at: float) -> str:
+    """Return why a verdict on an upgrade does not count, or ""."""
+    sides, image = finding.sides, question.image
     running = {(start.container, start.boot_id): start for start in state.running}
     new = [running[boot] for boot in sides.new & running.keys()]
-    if not new:
-        return f"{about}, and no container that reports now has that"
-    if question.image and not any(is_named(start, question.image) for start in new):
-        return f"{about}, of which no container is known to run {question.image}"
+    if not new or (image and not any(is_named(start, image) for start in new)):
+        return f"no container that reports now is known to run {image or 'it'}"
     if question.since is not None:
-        if since < question.since.timestamp():
-            return f"{about}, and that upgrade was before since="
+        if upgraded_at < question.since.timestamp():
+            return "that upgrade was before since="
     elif not sides.old & running.keys():
         return (
-            f"{about}, and no container of the image before it reports now: no rollout is under way; "
+            "no container of the image before it reports now: no rollout is under way; "
             "to ask once it is over, say since="
         )
-    if question.image and judgement.state in ABORTS:
+    if image and finding.result.state in ABORTS:
         return ""
     # Containers of a service may run different canaries.
     seen = {boot for each in state.findings.values() for side in each.sides for boot in side}
-    unseen = sorted(state.silent) or sorted(container for container, _ in running.keys() - seen)
-    return f"{about}, and {_listed(unseen)} did not run its canaries yet" if unseen else ""
+    unseen = [*state.silent, *(container for container, _ in running.keys() - seen)]
+    return f"{min(unseen)} did not run its canaries yet" if unseen else ""
 
 
 def _why_not_judged(question: Question, state: ServiceState) -> str:
-    if judged := state.findings:
-        return f"the service has no canary {question.canary}; it has {_listed(sorted(judged))}"
-    if state.running or state.silent or question.namespace in state.namespaces:
+    if state.findings:
+        return f"the service has no canary {question.canary}; it has {', '.join(sorted(state.findings))}"
+    if state.running or state.silent:
         return "the service was not judged yet"
-    if state.namespaces:
-        return f"the service is in another namespace: {_listed(sorted(state.namespaces))}"
     return "no such service is known here; see the labels `namespace` and `service` of infercanary_up"
 
 
@@ -174,18 +164,6 @@ def _unknown(question: Question, reason: str, canary: str | None = None) -> Answ
     return Answer(
         namespace=question.namespace, service=question.service, canary=canary, sentence=f"unknown: {reason}"
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + ", …" * (len(names) > _NAMED)
-
-
-def _utc(at: float) -> datetime | None:
-    """Return None for a time that no calendar has: a probe may say anything."""
-    try:
-        return datetime.fromtimestamp(at, timezone.utc)
-    except (OverflowError, ValueError):
-        return None
 
 
 def is_named(generation: Generation, image: str) -> bool:

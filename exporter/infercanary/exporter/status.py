@@ -6,16 +6,15 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from importlib.resources import files
+from itertools import chain
 
 import structlog
 
 from infercanary.exporter.card import MOST_CANARIES, STATES, Ended, card, state_of
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.polled import PolledProbe
-from infercanary.judge.policy import Policy
 from infercanary.pages.html import environment
 
 log = structlog.get_logger(__name__)
@@ -25,52 +24,49 @@ SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).dig
 """The only script that a page may run, for its Content-Security-Policy."""
 _PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # bytes; a usual card has some 10,000
 _CARDS = b"<!-- cards -->"  # no text of other people, which is escaped
-for _name in environment().list_templates(["html"]):
-    environment().get_template(_name)  # compiled at the start: it would make the first page late by 70 ms
 
 
-async def page(
-    probes: Collection[PolledProbe], ended: Mapping[Key, Ended], policy: Policy, **above: object
-) -> bytes:
+async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **above: object) -> bytes:
     """Render the whole page, and yield to the event loop between cards.
 
     Args:
         probes: Followed containers.
         ended: Memory kills by container, also of those that are gone.
-        policy: Number of runs in a baseline.
         above: Values of the template: ``version``, ``troubles`` of the exporter itself, and services that ``left``.
 
     Returns:
         HTML in UTF-8.
     """
-    order = [*STATES]
     room = max(_SMALL_CARD, _PAGE // max(1, len(probes)))
-    cards = []
-    for probe in probes:
-        state, html = _render_card(probe, ended.get(probe.key), policy, room)
-        cards.append((order.index(state), probe.key, html))
+    cards: dict[str, list[bytes]] = {state: [] for state in STATES}
+    for probe in sorted(probes, key=lambda probe: probe.key):
+        state, html = _render_card(probe, ended.get(probe.key), room)
+        cards[state].append(html)
         await asyncio.sleep(0)
-    cards.sort()
-    text = environment().get_template("status.html").render(
-        above,
-        tally=[(STATES[order[place]], count, order[place]) for place, count in Counter(c[0] for c in cards).items()],
-        ended=ended,
-        here={key for _, key, _ in cards},
-        cards=_CARDS.decode() if cards else "",
-        now=time.time(),
-        script=_SCRIPT,
-    )  # fmt: skip
+    text = (
+        environment()
+        .get_template("status.html")
+        .render(
+            above,
+            tally=[(STATES[state], len(shown), state) for state, shown in cards.items() if shown],
+            ended=ended,
+            here={probe.key for probe in probes},
+            cards=_CARDS.decode() if probes else "",
+            now=time.time(),
+            script=_SCRIPT,
+        )
+    )
     # As bytes: in a text, one odd character would make all of it four times as long in memory.
-    return text.encode().replace(_CARDS, b"".join(html for *_, html in cards))
+    return text.encode().replace(_CARDS, b"".join(chain.from_iterable(cards.values())))
 
 
-def _render_card(probe: PolledProbe, kill: Ended | None, policy: Policy, room: int) -> tuple[str, bytes]:
+def _render_card(probe: PolledProbe, kill: Ended | None, room: int) -> tuple[str, bytes]:
     """Return state and HTML; a fault with one card costs no other."""
     render = environment().get_template("card.html").render
     try:
         state = state_of(probe, kill)
         for most in (MOST_CANARIES, 1):
-            html = render(card(probe, policy, most), style=STATES[state], kill=kill).encode()
+            html = render(card(probe, most), style=STATES[state], kill=kill).encode()
             if len(html) <= room:
                 break
     except Exception:

@@ -1,16 +1,19 @@
-"""Watch over the threads and tasks that must not end while the exporter runs."""
+"""Watch over the threads and tasks that must not end while the exporter runs.
+
+Blocking work never shares a few threads, as in asyncio's own pool: slow work of one part would hold up the others, and
+the process would end only once each thread has ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import Any
 
 import structlog
 
@@ -18,28 +21,24 @@ from infercanary.contract.report import Family, Metric
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
 FAILURES = Metric(
     "infercanary_worker_failures_total",
     "counter",
     "Times that a thread or task of the exporter ended by a fault of the exporter.",
     ("worker",),
-    reading="Healthy is no increase. It is started again; the second time within ten minutes, the exporter ends "
-    "with code 70.",
+    reading="Healthy is no increase. It is started again; the second time, the exporter ends with code 70.",
 )
-METRICS = (FAILURES,)
 
-_STEADY_SECONDS = 600.0
+_ENDINGS = ("it is started again", "the exporter ends")
 
 
 class Watch:
-    """Restart a thread or task that ended by a fault; give up if it did so shortly before."""
+    """Restart a thread or task that ended by a fault; the second time, give up."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
         """Called from any thread when a worker is not started again."""
-        self._failures: Counter[str] = Counter()
+        self._failures: Counter[tuple[str, ...]] = Counter()
 
     def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Make a daemon thread, not started yet.
@@ -50,14 +49,14 @@ class Watch:
         """
 
         def run() -> None:
-            failed_at = -math.inf
-            while True:
+            for ending in _ENDINGS:
                 try:
-                    return work()
+                    work()
                 except BaseException as error:
-                    if not self._restarts(name, error, failed_at):
-                        return None
-                    failed_at = time.monotonic()
+                    self._note(name, error, ending)
+                else:
+                    return
+            self.gave_up()
 
         return threading.Thread(target=run, name=name, daemon=True)
 
@@ -70,56 +69,78 @@ class Watch:
         """
 
         async def run() -> None:
-            failed_at = -math.inf
-            while True:
+            for ending in _ENDINGS:
                 try:
-                    return await work()
+                    await work()
                 except Exception as error:
-                    if not self._restarts(name, error, failed_at):
-                        return None
-                    failed_at = time.monotonic()
+                    self._note(name, error, ending)
+                else:
+                    return
+            self.gave_up()
 
         return asyncio.create_task(run())
 
     def families(self) -> list[Family]:
         """Return the number of failures of each worker."""
-        return [FAILURES.family({(name,): float(count) for name, count in self._failures.items()})]
+        return [FAILURES.family(self._failures)]
 
-    def _restarts(self, name: str, error: BaseException, failed_at: float) -> bool:
-        gives_up = time.monotonic() - failed_at < _STEADY_SECONDS
-        self._failures[name] += 1
+    def _note(self, name: str, error: BaseException, ending: str) -> None:
+        self._failures[name,] += 1
         with suppress(Exception):  # a log that fails must not end the worker, too
-            log.error(
-                "a worker ended by a fault of the exporter",
-                worker=name,
-                then="the exporter ends" if gives_up else "it is started again",
-                exc_info=error,
-            )
-        if gives_up:
-            self.gave_up()
-        return not gives_up
+            log.error("a worker ended by a fault of the exporter", worker=name, then=ending, exc_info=error)
 
 
 WATCH = Watch()
 """The watch of this process."""
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread of its own, which the end of the process does not wait for.
+class _OwnThreads(ThreadPoolExecutor):
+    """Run each call in a thread that nobody else waits for; its result and its faults go to the caller.
 
-    In a shared pool, slow work of one part would hold up the others.
+    A pool by name only: asyncio takes no other executor, and waits for the threads of a pool at the end.
     """
-    loop = asyncio.get_running_loop()
-    done: Future[T] = Future()
 
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            done.set_exception(error)
-        else:
-            done.set_result(result)
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        """Begin a call."""
+        done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()  # a caller that gives up leaves the call to itself
 
-    done.set_running_or_notify_cancel()  # a caller that gives up leaves the thread to itself
-    threading.Thread(target=run, name="call", daemon=True).start()
-    return await asyncio.wrap_future(done, loop=loop)
+        def run() -> None:
+            try:
+                done.set_result(work(*given, **named))
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._start(run)
+        return done
+
+    def _start(self, run: Callable[[], None]) -> None:
+        threading.Thread(target=run, name="call", daemon=True).start()
+
+
+class OneThread(_OwnThreads):
+    """Run one call after another in a watched thread.
+
+    Args:
+        name: Worker of the metric.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        WATCH.thread(name, self._run).start()
+
+    def _start(self, run: Callable[[], None]) -> None:
+        self._calls.put(run)
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()  # bound to no name, which would keep a report until the next one
+
+
+def use_own_threads() -> None:
+    """Give each :func:`asyncio.to_thread` and look-up of a name on the running event loop a thread of its own."""
+    asyncio.get_running_loop().set_default_executor(_OwnThreads())
+
+
+in_thread = asyncio.to_thread

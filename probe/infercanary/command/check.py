@@ -48,10 +48,11 @@ def command(
             _good(path, config.remarks(path))
     if exporters:
         with needed_by("check-config --exporter", "exporter"):
-            from infercanary.exporter.config import check, remarks
+            from infercanary.exporter.config import check as check_exporter
 
         for path in exporters:
-            _good(path, remarks(check(path)))
+            check_exporter(path)
+            _good(path)
     if webs:
         with needed_by("check-config --web-config", "exporter"):
             from infercanary.exporter.web import Secured

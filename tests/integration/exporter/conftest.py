@@ -25,9 +25,9 @@ from infercanary.contract.report import (
     Run,
     encode,
 )
+from infercanary.exporter import app, collect
 from infercanary.exporter.app import create_app
 from infercanary.exporter.config import ExporterConfig, check
-from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -131,7 +131,7 @@ def exporter() -> Callable[..., Any]:
         if config is None:
             assert path is not None
             config = check(path)
-        runner = web.AppRunner(create_app(config, path), access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(create_app(app.Exporter(config, path)), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -186,14 +186,18 @@ class GoodProbe:
         return app
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_LEAST_TIMEOUT_SECONDS", 0.5)
+
+
 def config(*probes: tuple[str, str], **changes: Any) -> ExporterConfig:
     """A config that polls ``probes`` (container → URL) fast, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
     return ExporterConfig(
         **{
             "poll_seconds": 0.1,
-            "timeout_seconds": 0.5,
-            "docker": DockerSettings(enabled=False),
+            "discovery": "none",
             "probes": listed,
             **changes,
         }

@@ -183,7 +183,7 @@ class ExporterProcess(Process):
         )
         (folder / "exporter.yaml").write_text(
             f"listen: 127.0.0.1:{self.port}\npoll_seconds: 0.1\nstore: {self.store}\n"
-            f"docker: {{enabled: false}}\nprobes:{listed}\n"
+            f"discovery: none\nprobes:{listed}\n"
         )
 
     def works(self) -> bool:

@@ -53,7 +53,7 @@ def get(url: str) -> tuple[int, str]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "exporter.yaml"
-    path.write_text("docker: {enabled: false}")
+    path.write_text("discovery: none")
     return path
 
 
@@ -87,7 +87,7 @@ def has_ipv6() -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_cleanly_and_quickly(path: Path, number: signal.Signals) -> None:
     with running("--config", str(path)) as (process, url):
-        assert get(f"{url}/-/ready")[0] == 200
+        assert get(f"{url}/-/healthy")[0] == 200
         started = time.monotonic()
         process.send_signal(number)
         assert process.wait(5) == 0
@@ -97,7 +97,7 @@ def test_it_stops_cleanly_and_quickly(path: Path, number: signal.Signals) -> Non
 def test_hangup_reads_a_file_that_is_the_same(path: Path) -> None:
     token = path.with_name("token")
     token.write_text("secret")
-    path.write_text(f"docker: {{enabled: false}}\nprobe_token_file: {token}")
+    path.write_text(f"discovery: none\nprobe_token_file: {token}")
     with running("--config", str(path)) as (process, url):
         token.unlink()
         process.send_signal(signal.SIGHUP)
@@ -113,7 +113,8 @@ def test_a_port_that_is_taken_is_one_line_before_anything_starts(path: Path) -> 
         result = CliRunner().invoke(command, ["--config", str(path), "--listen", address])
     assert isinstance(result.exception, UsageError)
     message = str(result.exception)
-    assert message.startswith(f"--listen: cannot listen on {address} (Address already in use)")
+    assert message.startswith(f"cannot listen on {address} (")
+    assert "Address already in use); stop what uses it" in message
     assert "\n" not in message
     assert result.output == ""
 

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.discovery import docker as docker_discovery
-from infercanary.exporter.discovery.docker import DockerSettings
 
 # docker-py leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -159,8 +158,9 @@ def collect_garbage_here() -> Iterator[None]:
 
 
 @pytest.fixture
-async def docker(tmp_path: Path) -> AsyncIterator[FakeDocker]:
+async def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeDocker]:
     fake = FakeDocker(tmp_path / "docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{fake.path}")
     await fake.start()
     yield fake
     await fake.stop()
@@ -170,10 +170,6 @@ async def docker(tmp_path: Path) -> AsyncIterator[FakeDocker]:
 @pytest.fixture
 async def port(serve: Any, good_probe: Any) -> int:
     return int((await serve(good_probe.app())).rpartition(":")[2])
-
-
-def settings(docker: FakeDocker) -> DockerSettings:
-    return DockerSettings(url=f"unix://{docker.path}")
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -218,7 +214,7 @@ async def test_odd_entries_cost_no_other_container(
     docker.listing += [changed(field, value) for field in FIELDS for value in values]
     odd: list[dict[str, Any]] = [{"Actor": None}, {"Actor": 5}, {"Action": []}]
     monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.1)
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up", container="app-resnet-1"))
         assert await run.value("infercanary_discovery_up") == 1
         assert [found["image_digest"] for found in await run.labels("infercanary_container_info")] == [
@@ -241,7 +237,7 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
 ) -> None:
     """At the speed of events: the periodic listing is far away."""
     docker.images = [image(1)]
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_discovery_up"))
         assert await run.value("infercanary_discovered_containers") == 0
 
@@ -279,7 +275,7 @@ async def test_a_replaced_container_between_two_listings_is_another_one(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
 ) -> None:
     docker.listing = [entry(1, 1)]
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_poll_failures_total"))
         docker.listing = [entry(2, port)]
         await docker.event()
@@ -291,7 +287,7 @@ async def test_a_proxy_that_forbids_the_images_costs_digests_alone(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
 ) -> None:
     docker.listing, docker.images = [entry(1, port)], [image(1)]
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         [before] = await run.labels("infercanary_container_info")
         docker.images_status = 403
@@ -311,7 +307,7 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
 ) -> None:
     docker.listing = [entry(1, port), entry(2, port, name="app-resnet-2")]
     name = "infercanary_container_oom_kills_total"
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up", container="app-resnet-2"))
         assert await run.value(name, container="app-resnet-1") == 0
         # A worker of the one is killed, and its server goes on; somebody kills the other, which is no news of memory.
@@ -356,7 +352,7 @@ async def test_a_container_that_ends_goes_by_dockers_word_and_by_podmans(
 ) -> None:
     docker.is_podman = is_podman
     docker.listing = [entry(1, port) | {"Image": "localhost/app:dev"}]
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         [labels] = await run.labels("infercanary_container_info")
         assert labels["image"] == "app:dev", "localhost/ is no registry"
@@ -379,7 +375,8 @@ async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(
     monkeypatch.delenv("NO_PROXY", raising=False)
     docker.listing = [entry(1, port)]
     url = f"tcp://127.0.0.1:{docker.port}" if scheme == "tcp" else f"unix://{docker.path}"
-    async with exporter(config(docker=DockerSettings(url=url))) as run:
+    monkeypatch.setenv("DOCKER_HOST", url)
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         assert await run.value("infercanary_discovery_up") == 1
 
@@ -389,7 +386,7 @@ async def test_a_clock_that_steps_loses_no_end(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, monkeypatch: Any, hours: int
 ) -> None:
     docker.listing = [entry(1, port)]
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         await docker.event()
         docker.ahead = 3600.0 * hours
@@ -405,7 +402,7 @@ async def test_a_proxy_that_forbids_past_events_costs_these_counts_alone(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
 ) -> None:
     docker.listing, docker.past_status = [entry(1, port)], 403
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         assert await run.value("infercanary_discovery_up") == 1
         docker.past_status = 200
@@ -417,7 +414,7 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, good_probe: Any
 ) -> None:
     docker.listing = [entry(1, port)]
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         await docker.stop()
 
@@ -439,7 +436,7 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(
 async def test_a_cut_event_stream_is_opened_again(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
 ) -> None:
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_discovery_up"))
         for number in (1, 2, 3):
             await docker.cut_events()
@@ -456,7 +453,7 @@ async def test_what_no_event_shows_is_found_by_listing_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.5)
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_discovery_up"))
         docker.listing = [entry(1, port)]
         await eventually(lambda: run.value("infercanary_up"))
@@ -465,7 +462,7 @@ async def test_what_no_event_shows_is_found_by_listing_again(
 async def test_a_burst_of_events_costs_few_listings(
     docker: FakeDocker, exporter: Any, config: Any, eventually: Any
 ) -> None:
-    async with exporter(config(docker=settings(docker))) as run:
+    async with exporter(config(discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_discovery_up"))
         before = docker.listings
         for _ in range(50):
@@ -476,10 +473,10 @@ async def test_a_burst_of_events_costs_few_listings(
 
 
 async def test_no_daemon_at_all_is_a_metric_and_the_listed_probes_work(
-    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, tmp_path: Path
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
-    nowhere = DockerSettings(url=f"unix://{tmp_path}/no.sock")
-    async with exporter(config(("one", await serve(good_probe.app())), docker=nowhere)) as run:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    async with exporter(config(("one", await serve(good_probe.app())), discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_up"))
         assert await run.value("infercanary_discovery_up") == 0
         assert "Docker does not answer" in (await run.get("/"))[1]
@@ -487,11 +484,11 @@ async def test_no_daemon_at_all_is_a_metric_and_the_listed_probes_work(
 
 async def test_a_daemon_that_hangs_does_not_hold_up_the_end(docker: FakeDocker, config: Any) -> None:
     docker.hang = True
-    app = create_app(config(docker=settings(docker)))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    exporter = Exporter(config(discovery="docker"))
+    runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
     await runner.setup()
     await asyncio.sleep(0.3)
-    assert not app[EXPORTER].ready
+    assert not exporter.discoveries[0].tried
     started = time.monotonic()
     await runner.cleanup()
     assert time.monotonic() - started < 3.5
@@ -500,12 +497,12 @@ async def test_a_daemon_that_hangs_does_not_hold_up_the_end(docker: FakeDocker, 
 async def test_an_idle_event_stream_does_not_hold_up_the_end(
     docker: FakeDocker, config: Any, eventually: Any
 ) -> None:
-    app = create_app(config(docker=settings(docker)))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    exporter = Exporter(config(discovery="docker"))
+    runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
     await runner.setup()
 
     async def up() -> bool:
-        return app[EXPORTER].discoveries[0].up
+        return exporter.discoveries[0].up
 
     await eventually(up)
     started = time.monotonic()
@@ -518,7 +515,7 @@ async def test_the_same_name_in_the_config_goes_first(
 ) -> None:
     docker.listing = [entry(1, 1)]
     url = f"http://127.0.0.1:{port}"
-    async with exporter(config(("app-resnet-1", url), docker=settings(docker))) as run:
+    async with exporter(config(("app-resnet-1", url), discovery="docker")) as run:
         await eventually(lambda: run.value("infercanary_discovered_containers"))
         await eventually(lambda: run.value("infercanary_up"))
         assert [info["container_id"] for info in await run.labels("infercanary_container_info")] == [""]

@@ -18,10 +18,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter.config import check
 from infercanary.exporter.discovery import kubernetes
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.kubernetes import ApiError, KubernetesPods, KubernetesSettings, source
+from infercanary.exporter.discovery.kubernetes import ApiError, KubernetesPods, source
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
@@ -99,9 +98,8 @@ class Api:
 class Follower:
     """Watches that server's pods, again after each failure."""
 
-    def __init__(self, api: Api, **settings: Any) -> None:
-        chosen = KubernetesSettings(**{"token_file": str(api.token_file), "ca_file": "", **settings})
-        self.discovery = KubernetesPods(chosen, str(api.server.make_url("")), "node-1")
+    def __init__(self, api: Api) -> None:
+        self.discovery = KubernetesPods(str(api.server.make_url("")), "node-1")
         self.containers: list[Container] = []
         self.failures: list[Exception] = []
         self.task = asyncio.create_task(self._follow())
@@ -131,8 +129,9 @@ class Follower:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kubernetes, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(kubernetes, "_ACCOUNT", tmp_path)
 
 
 @pytest_asyncio.fixture
@@ -151,8 +150,8 @@ Follow = Callable[..., Follower]
 async def follow(api: Api) -> AsyncIterator[Follow]:
     started: list[Follower] = []
 
-    def begin(**settings: Any) -> Follower:
-        started.append(Follower(api, **settings))
+    def begin() -> Follower:
+        started.append(Follower(api))
         return started[-1]
 
     yield begin
@@ -292,7 +291,7 @@ async def test_a_token_that_is_not_there(api: Api, follow: Follow) -> None:
     api.token_file.unlink()
     follower = follow()
     await follower.until(lambda: follower.failures)
-    assert "see kubernetes.token_file" in str(follower.failures[0]) and api.requests == []
+    assert "mount the service account's token" in str(follower.failures[0]) and api.requests == []
 
 
 @pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
@@ -338,11 +337,11 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
     served = Api(tmp_path / "token")
     served.pods = [raw("1")]
     await served.server.start_server(ssl=context)
-    ca_file = tmp_path / "mounted.pem"
+    ca_file = tmp_path / "ca.crt"
     shutil.copy(ssl.get_default_verify_paths().cafile or certificate, ca_file)
-    follower = Follower(served, ca_file=str(ca_file))
+    follower = Follower(served)
     await follower.until(lambda: follower.failures)
-    assert "put the cluster's CA into kubernetes.ca_file" in str(follower.failures[0])
+    assert "the CA beside the service account's token is another one" in str(follower.failures[0])
     assert served.tokens == []
     shutil.copy(certificate, ca_file)
     await follower.finds("1")
@@ -352,31 +351,15 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
 
 
 def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = KubernetesSettings(enabled=True)
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
-    assert source(KubernetesSettings()) is None
-    with pytest.raises(UsageError, match=r"kubernetes\.url: this is no pod"):
-        source(on)
+    with pytest.raises(UsageError, match="this is no pod"):
+        source()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     with pytest.raises(UsageError, match="set NODE_NAME from the field"):
-        source(on)
+        source()
     monkeypatch.setenv("NODE_NAME", "node-7")
-    made = source(on)
-    assert made is not None and made.url == "https://[fd00::1]:6443/api/v1/pods"
+    made = source()
+    assert made.url == "https://[fd00::1]:6443/api/v1/pods"
     assert made.selector == {"fieldSelector": "spec.nodeName=node-7"}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("kubernetes: {enabled: true}", "docker and kubernetes are enabled, and find the same containers"),
-        ("kubernetes: {enabled: true, url: 'ftp://x'}", r"kubernetes\.url: 'ftp://x' has no scheme"),
-    ],
-)
-def test_a_mistake_in_its_settings_is_one_line(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "exporter.yaml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=said):
-        check(path)

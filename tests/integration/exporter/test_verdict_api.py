@@ -85,6 +85,8 @@ async def test_a_rollout_waits_and_then_aborts(
         assert await rollout.webhooks(image="search:v2") == [412, 412]
         assert await reads("regressed", "service=resnet&canary=resnet18")
         assert await reads("unknown", "service=resnet&namespace=ml")
+        async with up.session.post(f"{up.url}/api/v1/gate", data=b" " * 70_000) as response:
+            assert response.status == 413
         # The new container is gone: its verdict no longer aborts anything.
         answers = False
         await eventually(lambda: reads("unknown"), 15)

@@ -51,7 +51,7 @@ def exporter(folder: Path, thread: str) -> Iterator[tuple[subprocess.Popen[bytes
 def _exporter(folder: Path, thread: str, url: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     port = free_port()
     (folder / "exporter.yaml").write_text(
-        f"listen: 127.0.0.1:{port}\npoll_seconds: 0.1\ndocker: {{enabled: false}}\n"
+        f"listen: 127.0.0.1:{port}\npoll_seconds: 0.1\ndiscovery: none\n"
         f"probes: [{{url: '{url}', service: s, container: c}}]\n"
     )
     code = textwrap.dedent(CLOCK).replace("THREAD", repr(thread))

@@ -165,8 +165,8 @@ class Exporter:
             f"\n- {{url: '{url}', service: {SERVICE}, container: {name}}}" for name, url in probes.items()
         )
         self._config.write_text(
-            f"listen: 127.0.0.1:{port}\npoll_seconds: {poll_seconds}\nstore: {store}\nhost: {host}\n"
-            f"docker: {{enabled: false}}\nprobes:{listed or ' []'}\n"
+            f"listen: 127.0.0.1:{port}\npoll_seconds: {poll_seconds}\nstore: {store}\n"
+            f"discovery: none\nprobes:{listed or ' []'}\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -175,7 +175,10 @@ class Exporter:
         command = [sys.executable, "-m", "infercanary", "exporter", "--config", str(self._config)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **self.environment}
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "NODE_NAME": self.host, **self.environment},
             )
 
     def stop(self) -> None:

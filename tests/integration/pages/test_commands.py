@@ -75,7 +75,7 @@ class World(NamedTuple):
 
 def exporter(world: World, arguments: list[str]) -> None:
     port = free_port()
-    (world.folder / "exporter.yaml").write_text("docker: {enabled: false}\n")
+    (world.folder / "exporter.yaml").write_text("discovery: none\n")
     if "--config" not in arguments:
         arguments += ["--config", "exporter.yaml"]
     log = world.folder / "log"
@@ -200,14 +200,13 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(store: str, way: st
     assert [*tmp_path.iterdir()] == [settings], "it is no file's name"
 
 
-def test_a_password_of_a_probe_or_a_link_is_nowhere(tmp_path: Path) -> None:
+def test_a_password_of_a_probe_is_nowhere(tmp_path: Path) -> None:
     """Neither in the log nor on the page nor among the metrics."""
     probe, port = free_port(), free_port()
     settings = tmp_path / "exporter.yaml"
     settings.write_text(
-        f"listen: 127.0.0.1:{port}\ndocker: {{enabled: false}}\npoll_seconds: 0.1\n"
+        f"listen: 127.0.0.1:{port}\ndiscovery: none\npoll_seconds: 0.1\n"
         f"probes: [{{url: 'http://me:{SECRET}@127.0.0.1:{probe}', service: s, container: c}}]\n"
-        f"links: {{grafana: 'https://me:{SECRET}@grafana', runbooks: 'https://me:{SECRET}@{port}.invalid/runbooks'}}\n"
     )
     log, answers = tmp_path / "log", ""
     with log.open("w") as file:
@@ -225,5 +224,5 @@ def test_a_password_of_a_probe_or_a_link_is_nowhere(tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.wait(30)
-    assert "me:***@" in log.read_text() and "me:***@127.0.0.1" in answers and "me:***@grafana" in answers
+    assert "me:***@" in log.read_text() and "me:***@127.0.0.1" in answers
     assert SECRET not in log.read_text() + answers

@@ -17,7 +17,7 @@ from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document, scan_document
 from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.recording import RecordedRuns
-from infercanary.exporter.runbooks import page as runbooks
+from infercanary.exporter import runbooks
 from infercanary.pages.html import render_page
 from tests.status_pages import LONG, cards, many, page
 
@@ -99,7 +99,7 @@ def test_no_page_has_a_fault_at_any_width() -> None:
         "unfolded status page": page(cards()).replace("<details ", "<details open "),
         "status page of many": page(many()),
         "empty status page": page([]),
-        "runbooks": runbooks(),
+        "runbooks": runbooks.PAGE,
     }
     found = asyncio.run(look(pages))
     assert not found, "\n".join(f"{key}: {fault}" for key, each in found.items() for fault in each)

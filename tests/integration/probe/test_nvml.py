@@ -773,7 +773,7 @@ def test_containers_on_one_gpu_by_its_uuid(usual: Path, tmp_path: Path) -> None:
                 {
                     "listen": f"127.0.0.1:{port}",
                     "poll_seconds": 0.1,
-                    "docker": {"enabled": False},
+                    "discovery": "none",
                     "probes": listed,
                 }
             )

@@ -37,7 +37,7 @@ samplers: {{nvml: false}}
 """
 EXPORTER = """
 listen: 127.0.0.1:{port}
-docker: {{enabled: false}}
+discovery: none
 poll_seconds: 1
 probes: [{{url: "http://127.0.0.1:{probe}", service: search, container: search-1}}]
 """

@@ -37,7 +37,7 @@ def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
     folder = tmp_path_factory.mktemp("target")
     exporter, prometheus = free_port(), free_port()
     (folder / "exporter.yaml").write_text(
-        f"listen: 127.0.0.1:{exporter}\npoll_seconds: 0.3\ndocker: {{enabled: false}}\n"
+        f"listen: 127.0.0.1:{exporter}\npoll_seconds: 0.3\ndiscovery: none\n"
         "probes: [{url: 'http://127.0.0.1:9', service: search, container: search-1}]\n"
     )
     [shipped] = [

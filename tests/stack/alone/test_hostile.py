@@ -91,7 +91,7 @@ def started(image: str, folder: Path, attack: str) -> Iterator[tuple[str, str, s
             {"url": f"http://{name}-probes:{9800 + n}", "service": "s", "container": f"c{n}"}
             for n in range(PROBES)
         ]
-        (folder / "exporter.yaml").write_text(json.dumps({"docker": {"enabled": False}, "probes": listed}))
+        (folder / "exporter.yaml").write_text(json.dumps({"discovery": "none", "probes": listed}))
         arguments = ["--config", "/etc/infercanary/exporter.yaml"]
         if attack in TLS:
             run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", "-addext",

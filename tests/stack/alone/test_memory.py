@@ -166,7 +166,7 @@ class Scene:
     def _export(self, probe: int) -> None:
         listen = f"127.0.0.1:{free_port()}"
         one = {"url": f"http://127.0.0.1:{probe}", "service": "s", "container": "c"}
-        settings = {"listen": listen, "poll_seconds": 0.5, "docker": {"enabled": False}, "probes": [one]}
+        settings = {"listen": listen, "poll_seconds": 0.5, "discovery": "none", "probes": [one]}
         (self._folder / "exporter.yaml").write_text(yaml.safe_dump(settings))
         command = [
             sys.executable,

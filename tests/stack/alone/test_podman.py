@@ -120,13 +120,12 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
     up = r"infercanary_up\{[^}]*\} (\S+)"
     with ExitStack() as stack:
         start(1)
-        (tmp_path / "exporter.yaml").write_text(
-            f"docker: {{url: 'unix://{tmp_path}/podman.sock'}}\npoll_seconds: 0.5\n"
-        )
+        (tmp_path / "exporter.yaml").write_text("poll_seconds: 0.5\n")
         exporter = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "infercanary", "exporter", "--listen", f"127.0.0.1:{port}",
-                 "--config", str(tmp_path / "exporter.yaml")]
+                 "--config", str(tmp_path / "exporter.yaml")],
+                env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/podman.sock"},
             )
         )  # fmt: skip
         stack.callback(exporter.terminate)

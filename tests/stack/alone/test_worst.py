@@ -34,7 +34,7 @@ def exporter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         {"url": f"http://{NAME}-probes:{9800 + n}", "service": f"s{n}", "container": "c"}
         for n in range(FITTING + BEYOND)
     ]
-    settings = {"docker": {"enabled": False}, "store": "/var/lib/infercanary/judge.sqlite", "probes": probes}
+    settings = {"discovery": "none", "store": "/var/lib/infercanary/judge.sqlite", "probes": probes}
     (tmp_path / "exporter.yaml").write_text(json.dumps(settings))
     tmp_path.chmod(0o755)
     with ExitStack() as stack:
@@ -52,7 +52,7 @@ def exporter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
             "--read-only", "--tmpfs", "/tmp", IMAGE, "--config", "/etc/infercanary/exporter.yaml")  # fmt: skip
         port = run("docker", "port", NAME, "9797/tcp").strip().rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"
-        eventually("the exporter", 60, lambda: get(f"{url}/-/ready"))
+        eventually("the exporter", 60, lambda: get(f"{url}/-/healthy"))
         yield url
 
 

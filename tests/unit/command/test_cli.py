@@ -131,13 +131,6 @@ def test_check_config_starts_nothing(
         f"{exporter}: good\n",
         "",
     )
-    exporter.write_text("store: judge.sqlite\n")
-    code, out, err = run(monkeypatch, capsys, "check-config", "--exporter", str(exporter))
-    good, runbooks = out.splitlines()
-    assert (code, good, err) == (0, f"{exporter}: good", "")
-    assert runbooks.startswith(
-        f"{exporter}: note: links.runbooks is empty: alerts link to no runbook; give the"
-    )
     path.write_text("canaries: {}\n")
     code, out, err = run(monkeypatch, capsys, "check-config", "--probe", str(path))
     assert (code, out) == (2, "")

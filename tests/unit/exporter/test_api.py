@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 
+from infercanary.contract.bounds import LATEST
 from infercanary.contract.vocabulary import CAUSES
 from infercanary.exporter import api
 from infercanary.exporter.judging.findings import NOTHING, Sides
@@ -66,7 +67,7 @@ class Client:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    app = web.Application()
+    app = web.Application(client_max_size=api.MOST_BODY)
     runner = web.AppRunner(app, access_log=None)
     known: dict[ServiceKey, ServiceState] = {}
     app.add_routes(api.routes(lambda service: known.get(service, ServiceState(NOTHING, ()))))
@@ -88,7 +89,7 @@ BOOTS = [("a", "1"), ("b", "1"), ("x", "1"), ("y", "1")]
 JUDGEMENTS = st.builds(
     Result,
     state=st.sampled_from(STATES),
-    upgraded_at=st.none() | st.floats(min_value=0, max_value=4e9) | st.floats(),  # a probe may say anything
+    upgraded_at=st.none() | st.floats(min_value=0, max_value=LATEST),
     shift=NUMBER, low=NUMBER, high=NUMBER,
     baseline_image=TEXT, candidate_image=TEXT,
     causes=st.builds(Causes, cause=st.sampled_from(CAUSES)),
@@ -193,7 +194,8 @@ async def test_a_mistake_in_a_query_is_named(client: Client, query: dict[str, st
 
 
 async def chunks() -> AsyncIterator[bytes]:
-    yield b"{}"
+    for _ in range(65):
+        yield b" " * 1024
 
 
 @pytest.mark.parametrize(
@@ -204,15 +206,15 @@ async def chunks() -> AsyncIterator[bytes]:
         (b'{"namespace": "n"}', 400, "body: Object missing required field `name`; post"),
         (b'{"deep": ' + b"[" * 5_000, 400, "body: maximum recursion depth exceeded"),
         (b'{"name": 1, "namespace": "n"}', 400, "body: Expected `str`, got `int` - at `$.name`; post"),
-        (b"", 413, "body: it needs a Content-Length of 1 to 65536"),
-        (b" " * (1 << 20), 413, "body: it needs a Content-Length of 1 to 65536"),
-        (chunks, 413, "body: it needs a Content-Length of 1 to 65536"),
+        (b"", 400, "body: Input data was truncated"),
+        (b" " * (1 << 20), 413, "Maximum request body size 65536 exceeded"),
+        (chunks, 413, "Maximum request body size 65536 exceeded"),
     ],
 )  # fmt: skip
 async def test_a_mistake_in_a_body_is_named(client: Client, body: Any, status: int, line: str) -> None:
     for path in ("gate", "rollback"):
         found, text = await client.post(path, body() if callable(body) else body)
-        assert found == status and text.startswith(line) and text.count("\n") == 1, text
+        assert found == status and text.startswith(line) and text.count("\n") <= 1, text
 
 
 async def test_what_flagger_posts(client: Client) -> None:

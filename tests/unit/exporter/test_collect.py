@@ -289,7 +289,7 @@ async def test_of_reports_that_come_at_once_most_wait_before_the_reading_thread(
     queued = []
 
     def noted(*given: Any) -> Prepared:
-        queued.append(collector._reader._work_queue.qsize())
+        queued.append(collector._reader._calls.qsize())
         return prepared(*given)
 
     monkeypatch.setattr(collect, "prepared", noted)

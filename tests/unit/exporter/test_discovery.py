@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.docker import DockerSettings
 from infercanary.exporter.discovery.static import StaticProbe, listed
 
 
 def test_a_source_that_is_off_is_not_followed() -> None:
-    assert Exporter(ExporterConfig(docker=DockerSettings(enabled=False)), None).discoveries == []
+    assert Exporter(ExporterConfig(discovery="none")).discoveries == []
     [docker] = Exporter(ExporterConfig(), None).discoveries
     assert docker.source.name == "Docker"
 

@@ -29,15 +29,13 @@ def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_host_without_ipv6_says_it_in_one_line(without_ipv6: None) -> None:
-    with pytest.raises(
-        UsageError, match=r"^--listen: cannot listen on \[::1\]:0 .*; stop what uses it, or choose"
-    ):
-        listen_on("[::1]:0", "--listen")
+    with pytest.raises(UsageError, match=r"^cannot listen on \[::1\]:0 .*; stop what uses it, or choose"):
+        listen_on("[::1]:0")
 
 
 @pytest.mark.parametrize(("host", "listens"), [("::", "0.0.0.0"), ("0.0.0.0",) * 2, ("127.0.0.1",) * 2])
 def test_a_host_without_ipv6_listens_as_others_do(without_ipv6: None, host: str, listens: str) -> None:
-    with listen_on(f"[{host}]:0" if ":" in host else f"{host}:0", "--listen") as sock:
+    with listen_on(f"[{host}]:0" if ":" in host else f"{host}:0") as sock:
         assert sock.getsockname()[0] == listens
     server = ReportServer(f"{in_url(host)}:0", lambda since: b"report")
     assert server.address.startswith(f"http://{listens}:")

@@ -28,7 +28,6 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
-from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
 from tests.results import upgraded
 from tests.status_pages import URL, found, healthy, page, runs
@@ -343,7 +342,7 @@ def test_a_fault_with_one_card_costs_no_other(where: str, monkeypatch: pytest.Mo
 
 async def test_others_have_their_turn_between_two_cards() -> None:
     rendering = asyncio.create_task(
-        status.page([healthy(f"s-{n}") for n in range(10)], {}, LIVE, version="1", troubles=(), left=())
+        status.page([healthy(f"s-{n}") for n in range(10)], {}, version="1", troubles=(), left=())
     )
     turns = 0
     while not rendering.done():

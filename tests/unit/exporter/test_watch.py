@@ -1,8 +1,10 @@
-"""Watch over workers: one that ends by a fault is counted, logged and started again, once in ten minutes."""
+"""Watch over workers: one that ends by a fault is counted, logged and started again once."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from infercanary.exporter import watch
-from infercanary.exporter.watch import Watch, in_thread
+from infercanary.contract.report import Point
+from infercanary.exporter.watch import WATCH, OneThread, Watch, use_own_threads
 
 CASES: dict[str, tuple[list[Exception | None], int, int, list[str]]] = {
     "fine": ([None], 1, 0, []),
@@ -40,7 +42,7 @@ def as_task(watched: Watch, work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("run", [as_thread, as_task])
 @pytest.mark.parametrize("case", CASES)
-def test_workers(run: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers(run: Any, case: str) -> None:
     results, starts, failures, words = CASES[case]
     watched, todo, gave_up = Watch(), [*results], []
     watched.gave_up = lambda: gave_up.append(1)
@@ -56,18 +58,32 @@ def test_workers(run: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [family] = watched.families()
     assert sum(point.value for point in family.points if isinstance(point.value, float)) == failures
     assert len(gave_up) == (failures > 1)
-    # Long after the first fault, another one is the first again.
-    monkeypatch.setattr(watch, "_STEADY_SECONDS", 0.0)
-    todo[:] = [ValueError(), None]
-    run(watched, work)
-    assert not todo and len(gave_up) == (failures > 1)
 
 
 async def test_blocking_work_has_a_thread_of_its_own() -> None:
     """However many threads are stuck, another one starts."""
+    use_own_threads()
     release = threading.Event()
-    stuck = [asyncio.create_task(in_thread(lambda: release.wait(20))) for _ in range(50)]
+    stuck = [asyncio.create_task(asyncio.to_thread(release.wait, 20)) for _ in range(50)]
     await asyncio.sleep(0)
-    assert await asyncio.wait_for(in_thread(threading.get_ident), 10) != threading.get_ident()
+    assert await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 10) != threading.get_ident()
+    stuck.pop().cancel()
+    loop = asyncio.get_running_loop()
+    [(*_, address)] = await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+    assert address == ("127.0.0.1", 80)
+    with pytest.raises(socket.gaierror):
+        await loop.getaddrinfo("no.such.name.invalid", 80)
     release.set()
     assert all(await asyncio.gather(*stuck))
+
+
+async def test_a_fault_of_the_work_is_its_callers_and_one_of_the_thread_is_counted() -> None:
+    reader, call = OneThread("reader-of-a-test"), asyncio.get_running_loop().run_in_executor
+    for work in (lambda: 1 / 0, lambda: sys.exit(1)):
+        with pytest.raises((ZeroDivisionError, SystemExit)):
+            await call(reader, work)
+    assert await call(reader, lambda: threading.current_thread().name) == "reader-of-a-test"
+    reader._calls.put(lambda: 1 / 0)  # type: ignore[arg-type]
+    assert await asyncio.wait_for(call(reader, lambda: 7), 10) == 7, "it was started again"
+    [family] = WATCH.families()
+    assert Point(("reader-of-a-test",), 1.0) in family.points

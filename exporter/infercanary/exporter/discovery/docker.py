@@ -51,20 +51,12 @@ _SETTLE_SECONDS = 0.5  # a burst of events costs one listing
 _RELIST_SECONDS = 30.0
 
 
-class DockerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The section ``docker:``. Without ``url``: DOCKER_HOST, else unix:///var/run/docker.sock."""
-
-    enabled: bool = True
-    url: str | None = None
-
-
 class DockerSource:
-    """The containers of one Docker daemon."""
+    """The containers of one Docker daemon: DOCKER_HOST, else unix:///var/run/docker.sock."""
 
     name = "Docker"
 
-    def __init__(self, settings: DockerSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._watching = False
         self._is_podman = False
         self._images: list[ListedImage] = []
@@ -112,8 +104,7 @@ class DockerSource:
 
     def _client(self) -> docker.APIClient:
         """A client that has asked for the daemon's version."""
-        where = {"base_url": self._settings.url} if self._settings.url else docker.utils.kwargs_from_env()
-        client = DirectClient(**where, version="auto", timeout=_CALL_SECONDS)
+        client = DirectClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
         self._is_podman = "Podman" in str(client.version().get("Components"))
         return client
 
@@ -213,8 +204,3 @@ def _read(path: str) -> str:
         return Path(path).read_text()
     except OSError:
         return ""  # no procfs here: then this is no container either
-
-
-def source(settings: DockerSettings) -> DockerSource | None:
-    """Make the source, or None if it is off."""
-    return DockerSource(settings) if settings.enabled else None

@@ -23,14 +23,15 @@ import structlog
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
-from infercanary.exporter.discovery.base import Container, url_mistake
+from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.discovery.kubernetes_pods import NodePods, PodState
 from infercanary.exporter.watch import in_thread
 
 log = structlog.get_logger(__name__)
 
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Folder of the token and the CA, which are read for each request."""
 CONNECT_SECONDS = 10.0
 WATCH_SECONDS = 300.0
 """The API server is asked to end a watch after this time; the next one goes on from there, with the token of then."""
@@ -44,22 +45,10 @@ PAGE_PODS = 100  # 1 MB as a rule, read within milliseconds
 MAX_BYTES = 16 << 20
 """Of a page or an event. A pod has 1.5 MiB in etcd at most, and six times that if JSON escapes each character."""
 _FIXES = {
-    401: ": the token is not valid; see kubernetes.token_file, and that the service account exists",
+    401: ": the token is not valid; does the service account exist?",
     403: ": give the exporter's service account `list` and `watch` on `pods`, by a ClusterRole",
-    404: ": kubernetes.url is not that of an API server",
+    404: ": KUBERNETES_SERVICE_HOST is not that of an API server",
 }
-
-
-class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The section ``kubernetes:``. Without ``url`` and ``node``: what Kubernetes sets in each pod, and NODE_NAME."""
-
-    enabled: bool = False
-    url: str | None = None
-    node: str | None = None
-    token_file: str = f"{_ACCOUNT}/token"
-    """Read for each request; empty for none."""
-    ca_file: str = f"{_ACCOUNT}/ca.crt"
-    """Read for each request; empty for the system's."""
 
 
 class ApiError(Exception):
@@ -108,11 +97,10 @@ class KubernetesPods:
 
     name = "Kubernetes"
 
-    def __init__(self, settings: KubernetesSettings, url: str, node: str) -> None:
+    def __init__(self, url: str, node: str) -> None:
         self.url = f"{url.rstrip('/')}/api/v1/pods"
         self.selector = {"fieldSelector": f"spec.nodeName={node}"}
         self.pods = NodePods()
-        self._settings = settings
         self._version = ""
 
     def new_kills(self) -> list[MemoryKill]:
@@ -219,7 +207,7 @@ class KubernetesPods:
         try:
             headers, context = await in_thread(self._credentials)
         except OSError as error:
-            raise ApiError(f"{error}; see kubernetes.token_file and kubernetes.ca_file") from None
+            raise ApiError(f"{error}; mount the service account's token") from None
         try:
             async with session.get(
                 self.url,
@@ -235,50 +223,29 @@ class KubernetesPods:
                 yield response
         except aiohttp.ClientConnectorCertificateError as error:
             raise ApiError(
-                f"{error.certificate_error}; put the cluster's CA into kubernetes.ca_file"
+                f"{error.certificate_error}; the CA beside the service account's token is another one"
             ) from None
 
     def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | bool]:
         """Headers with the present token, and the present CA."""
-        settings = self._settings
-        headers = {"Accept": "application/json"}
-        if settings.token_file:
-            headers["Authorization"] = f"Bearer {Path(settings.token_file).read_text().strip()}"
+        token = (_ACCOUNT / "token").read_text().strip()
+        headers = {"Accept": "application/json", "Authorization": f"Bearer {token}"}
         if not self.url.startswith("https:"):
             return headers, True
-        return headers, ssl.create_default_context(cafile=settings.ca_file or None)
+        return headers, ssl.create_default_context(cafile=_ACCOUNT / "ca.crt")
 
 
-def check(settings: KubernetesSettings, place: str) -> None:
-    """Check the URL.
-
-    Args:
-        place: Of the section, for messages.
+def source() -> KubernetesPods:
+    """Make the source from what Kubernetes sets in each pod, and NODE_NAME.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The environment does not name the API server and the node.
     """
-    if settings.url and (mistake := url_mistake(settings.url, schemes=("http", "https"))):
-        raise UsageError(f"{place}.url: {mistake}")
-
-
-def source(settings: KubernetesSettings) -> KubernetesPods | None:
-    """Make the source, or None if it is off.
-
-    Raises:
-        UsageError: Neither the section nor the environment names the API server and the node.
-    """
-    if not settings.enabled:
-        return None
-    url, host = settings.url, os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    if not url and not host:
-        raise UsageError(
-            "kubernetes.url: this is no pod; write the API server's, such as https://10.0.0.1:6443"
-        )
-    node = settings.node or os.environ.get("NODE_NAME", "")
+    host, node = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("NODE_NAME")
+    if not host:
+        raise UsageError("discovery: this is no pod: KUBERNETES_SERVICE_HOST is not set")
     if not node:
         raise UsageError(
-            "kubernetes.node: the node's name is not known; set NODE_NAME from the field spec.nodeName of the pod"
+            "discovery: the node's name is not known; set NODE_NAME from the field spec.nodeName of the pod"
         )
-    url = url or f"https://{in_url(host)}:{os.environ.get('KUBERNETES_SERVICE_PORT') or 443}"
-    return KubernetesPods(settings, url, node)
+    return KubernetesPods(f"https://{in_url(host)}:{os.environ.get('KUBERNETES_SERVICE_PORT') or 443}", node)
