@@ -468,8 +468,10 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
     ]
     judging.submit(generation(), [*bad, *runs(20)])
     judging.turn()
+    assert judging.up
     while judging._due:  # a traceback may take a turn
         judging.turn()
+        assert judging.up
     assert set(judging.findings[S]) == {"c"}
     assert value(judging, "infercanary_store_errors_total") == 1
 

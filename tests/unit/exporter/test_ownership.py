@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+import pytest
+
+from infercanary.exporter.judging import ownership
+from infercanary.exporter.judging.ownership import PRIORS, Ownership
+from infercanary.judge.model import ServiceKey
+from infercanary.store.base import StoreError
+from infercanary.store.fleet import Fleet
+
+A, B = ServiceKey("", "a"), ServiceKey("", "b")
+
+
+class Leases:
+    """Gives every lease that is asked for."""
+
+    lease_seconds = 20.0
+
+    def __init__(self) -> None:
+        self.renewing: Callable[[], object] = lambda: None
+
+    def hold(self, wanted: Collection[ServiceKey]) -> set[ServiceKey]:
+        return {*wanted}
+
+    def renew(self, services: Collection[ServiceKey]) -> set[ServiceKey]:
+        self.renewing()
+        return {*services}
+
+    def give_back(self, services: Collection[ServiceKey]) -> None:
+        pass
+
+
+def fail() -> None:
+    raise StoreError("away")
+
+
+def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leases, owner = Leases(), Ownership(is_alone=False)
+    fleet, now = cast(Fleet, leases), 1000.0
+    monkeypatch.setattr(ownership, "_clock", lambda: now)
+    assert not owner.publishes(A)
+    assert owner.renew(fleet, {A}) == {A, PRIORS} and owner.renew(fleet, {A}) == set()
+    assert owner.publishes(A) and not owner.publishes(B)
+    now = 1021.0
+    assert not owner.publishes(A), "its lease ended"
+    leases.renewing = fail
+    owner.keep(fleet)
+    assert owner.publishes(A)
+    now = 1621.0
+    assert not owner.publishes(A)
+    leases.renewing = lambda: None
+    owner.keep(fleet)
+    assert owner.publishes(A)
+    now = 1642.0
+    assert not owner.publishes(A), "it reached the store since"
+
+
+def test_a_lease_that_is_given_back_while_it_is_renewed_stays_so() -> None:
+    leases, owner = Leases(), Ownership(is_alone=False)
+    fleet: Any = leases
+    owner.renew(fleet, {A, B})
+    leases.renewing = lambda: owner.renew(fleet, {B})
+    owner.keep(fleet)
+    assert owner.held == {B, PRIORS} and not owner.publishes(A)
