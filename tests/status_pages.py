@@ -8,13 +8,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from infercanary.exporter import status
-from infercanary.exporter.canaries import ReportedCanaries
 from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
 from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.exporter.judging.past_verdicts import PastVerdict
 from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.report_facts import ReportFacts
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Generation, ServiceKey
@@ -125,7 +125,7 @@ def cards() -> list[PolledProbe]:
         drifts={("rank-1", "resnet"): Drift(shift=0.1, onset=time.time() - 9e4, host=Part(0.02, 0.01, 0.03))},
     )  # fmt: skip
     failing = judged("vision-1", _compared("equivalent", 0.0201))
-    failing.reported = ReportedCanaries({"resnet": "out_of_memory"}, {"resnet": "CUDA out of memory: 2 GiB"})
+    failing.reported = ReportFacts({"resnet": "out_of_memory"}, {"resnet": "CUDA out of memory: 2 GiB"})
     failing.runs_lost, failing.neighbours, failing.neighbours_since = 7, "train-1", time.monotonic() - 300
     failing.history.take([RunSummary("resnet", 2e3, "raised", "CUDA out of memory", None, None, None)])
     down = PolledProbe(Container(service="gone", name="gone-1", url=URL, image="gone:1"))
@@ -180,7 +180,7 @@ def filled(text: str) -> str:
     )
     probe.trouble, probe.environment, probe.history = text, {text: text}, History()
     probe.neighbours, probe.neighbours_since = text, time.monotonic() - 300
-    probe.reported = ReportedCanaries({text: "failing", "b": "failing"}, {text: text, "b": text})
+    probe.reported = ReportFacts({text: "failing", "b": "failing"}, {text: text, "b": text})
     probe.history.take([*runs(3, canary=text), RunSummary(text, 99.0, "raised", text, None, None, None)])
     probe.findings = findings_of(
         judgements={text: result}, sentences={text: f"regressed: {text}"}, answers={text: (past,)},
@@ -188,7 +188,7 @@ def filled(text: str) -> str:
         drifts={text: {text: drift}}, sides={text: Sides(new=frozenset({(text, "b")}))},
     )  # fmt: skip
     fresh = PolledProbe(Container(service=text, name=f"{text}2", url=f"http://{text}"))
-    fresh.up, fresh.reported = True, ReportedCanaries({text: "steady", f"{text}2": text})
+    fresh.up, fresh.reported = True, ReportFacts({text: "steady", f"{text}2": text})
     gone = {(text, text, "3"): (1, 1.0, text), probe.key: (1, 1.0, text)}
     return page(
         [probe, fresh], troubles=[text], ended=gone, left=[EndedService(ServiceKey(text, text), text, 1.0)]

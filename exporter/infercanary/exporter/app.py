@@ -36,7 +36,7 @@ from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery import base, docker, kills, kubernetes, static
 from infercanary.exporter.discovery.base import Discovery
-from infercanary.exporter.expose import Exposition, Pieces
+from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
@@ -152,17 +152,17 @@ class Exporter:
         await self.collector.close()
         await in_thread(self.judging.stop)
 
-    def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
+    def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
         now = time.monotonic()
         if now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refreshed_at = now
-            self.collector.refresh_ages()
+            self.collector.refresh()
             for family in self._families():
                 self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         if in_openmetrics:
-            yield Pieces([_END], len(_END))
+            yield _END
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return what a rollout of a service needs; of other hosts from a few seconds after the first question on."""
@@ -197,8 +197,8 @@ class Exporter:
                 )
                 now = time.monotonic()
                 self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
-            pieces = Pieces([self._page], len(self._page))
-        return await scrape.send(request, [pieces], "text/html; charset=utf-8")
+            page = self._page
+        return await scrape.send(request, [page], "text/html; charset=utf-8")
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """Send the exposition, in the format that the headers ask for."""

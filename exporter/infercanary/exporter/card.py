@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from infercanary.contract.vocabulary import NOBODY
-from infercanary.exporter.canaries import FAILING
 from infercanary.exporter.discovery.kills import KEPT_SECONDS
-from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.report_facts import FAILING
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
+from infercanary.judge.identity import image_name
 from infercanary.judge.policy import Policy
 from infercanary.pages.from_result import operators_table, verdict_document
 from infercanary.pages.sentence import listed, operators_words
@@ -45,7 +45,7 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
         probe: A followed container.
         kill: Its memory kills; None if there was none.
     """
-    findings = probe.findings or NOTHING
+    findings = probe.findings
     holds = {
         "not polled": probe.container.url is None,
         "down": not probe.up,
@@ -53,7 +53,7 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
         "killed for memory": kill is not None and time.time() - kill[1] <= KEPT_SECONDS,
         "regressed since an upgrade": any(
             "regressed" in (finding.result.state, *(v.state for v in finding.measures.values()))
-            and probe.side(canary) == "new"
+            and _side(probe, canary) == "new"
             for canary, finding in findings.items()
         ),
         "drifted without an upgrade": any(
@@ -94,8 +94,8 @@ def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
 
 
 def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
-    runs, side = probe.history.canaries[name], probe.side(name)
-    finding = (probe.findings or NOTHING).get(name)
+    runs, side = probe.history.canaries[name], _side(probe, name)
+    finding = probe.findings.get(name)
     judgement = finding.result if finding is not None else None
     upgraded_at = judgement.upgraded_at if judgement is not None else None
     verdict = Document()
@@ -124,6 +124,31 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
         "onset": drift.onset,
         "earlier": earlier[-_MAX_EARLIER:],
     }
+
+
+def _side(probe: PolledProbe, canary: str) -> Literal["old", "new", "other"]:
+    """Return the side of the canary's last upgrade that the container runs.
+
+    ``new`` if the verdict is about its image, also without an upgrade; ``old`` if it runs the image before; else
+    ``other``, such as for an image of which the judge has no run yet.
+    """
+    finding, start = probe.findings.get(canary), probe.start
+    if finding is None:
+        return "new"
+    if start is None:
+        return "other"
+    sides, result, boot, image = (
+        finding.sides,
+        finding.result,
+        (start.container, start.boot_id),
+        image_name(start),
+    )
+    # By its start, else by its image: the judge may not know the start yet, or it is of another host.
+    if boot in sides.old - sides.new:
+        return "old"
+    if boot in (sides.new if result.upgraded_at else sides.others) or image == result.candidate_image:
+        return "new"
+    return "old" if image == result.baseline_image else "other"
 
 
 def _drift_document(drift: Drift, shift: float) -> Document:

@@ -7,18 +7,17 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, chain
-from typing import NamedTuple
+from types import SimpleNamespace
 from weakref import WeakValueDictionary
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as generate_latest_openmetrics
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from infercanary.client.accept import base_name
@@ -26,12 +25,17 @@ from infercanary.contract.report import LADDER, Family, HistogramValue, Kind, Po
 
 Key = tuple[str, ...]  # of a container, or of what else has lines of its own
 
-# prometheus_client leaves these two untyped.
 _number: Callable[[float], str] = floatToGoString
 _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # counts recur, most of all 0
-_write_openmetrics: Callable[[Collector], bytes] = generate_latest_openmetrics
+_write_text: Callable[[SimpleNamespace], bytes] = generate_latest
 
-_BOUNDS = (*map(_number, LADDER), "+Inf")
+_PLAIN: Sequence[tuple[str, dict[str, str]]] = [("", {})]
+_HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
+    *(("_bucket", {"le": bound}) for bound in (*map(_number, LADDER), "+Inf")),
+    ("_count", {}),
+    ("_sum", {}),
+]
+"""Suffix and labels of each sample of a point."""
 _MOST_BYTES = 256 << 10  # of small families together
 _IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
@@ -89,36 +93,25 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())
 
 
-class Pieces(NamedTuple):
-    """Part of an exposition: ``size`` bytes, once joined."""
-
-    texts: list[bytes]
-    size: int
-
-
 class _Shown:
     """One family: the text of each container. A scrape touches the bytes alone."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout  # of the first container: it decides the header
+        self.layout = layout  # of the container that reported last: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
 
     def put(self, key: Key, text: bytes) -> None:
         self.size += len(text) - len(self.texts.get(key, b""))
-        if text:
-            self.texts[key] = text
-        else:
-            self.texts.pop(key, None)
+        self.texts[key] = text
 
 
 class Exposition:
-    """What is shown now, by family and within it by container. A name has the kind of its first container."""
+    """Families that are shown now, each with its containers. A name has the kind of its first container."""
 
     def __init__(self) -> None:
         self._families: dict[str, _Shown] = {}  # by base name
-        self._of_key: dict[Key, set[str]] = {}
-        self._sorted: list[str] | None = None  # the names; None where one came or went since
+        self._of_key: defaultdict[Key, set[str]] = defaultdict(set)
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
         """Show ``lines``, one entry for each family, and nothing else for a container.
@@ -126,27 +119,23 @@ class Exposition:
         Returns:
             Names of families that are not shown, since another container has them with another kind.
         """
-        named = {each.layout.base for each in lines}
-        for name in self._of_key.get(key, set()) - named:
-            self._put(key, name, b"")
+        self._remove(key, self._of_key[key] - {each.layout.base for each in lines})
         return [each.layout.name for each in lines if not self.put(key, each)]
 
     def put(self, key: Key, lines: Lines) -> bool:
-        """Show one family for ``key``; without text it is taken away. False if it has another kind than shown."""
+        """Show one family for ``key``, or no longer if it has no text; False if others show it with another kind."""
         layout = lines.layout
         shown = self._families.get(layout.base)
-        if shown is not None and shown.layout.kind != layout.kind:
-            if shown.texts.keys() - {key}:
-                self._put(key, layout.base, b"")
-                return False
-            self._put(key, layout.base, b"")  # a lone container may change its mind
-            shown = None
-        if shown is None and lines.text:
-            shown = self._families[layout.base] = _Shown(layout)
-            self._sorted = None
-        if shown is not None and next(iter(shown.texts), key) == key:
-            shown.layout = layout
-        self._put(key, layout.base, lines.text)
+        if not lines.text or (shown is not None and shown.layout.kind != layout.kind):
+            self._remove(key, [layout.base])  # a lone container may change its mind
+        if not lines.text:
+            return True
+        shown = self._families.setdefault(layout.base, _Shown(layout))
+        if shown.layout.kind != layout.kind:
+            return False
+        shown.layout = layout
+        shown.put(key, lines.text)
+        self._of_key[key].add(layout.base)
         return True
 
     def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
@@ -158,10 +147,10 @@ class Exposition:
 
     def forget(self, key: Key) -> None:
         """Show nothing for ``key`` any more; it need not show anything."""
-        for name in [*self._of_key.get(key, ())]:
-            self._put(key, name, b"")
+        self._remove(key, self._of_key[key])
+        del self._of_key[key]
 
-    def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
+    def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
         """The exposition, family by family, but for OpenMetrics' ``# EOF``.
 
         Each part is as it is when it is asked for: readers that fall behind would keep what is no longer shown.
@@ -172,11 +161,9 @@ class Exposition:
         Yields:
             Header and lines of each family, in order of the names: small ones together, large ones in several parts.
         """
-        if self._sorted is None:
-            self._sorted = sorted(self._families)
         texts: list[bytes] = []
         size = 0
-        for name in self._sorted:
+        for name in sorted(self._families):
             shown = self._families.get(name)
             if shown is None:  # its last container may have gone since
                 continue
@@ -191,47 +178,18 @@ class Exposition:
                 texts.append(shown.texts.get(key, b""))
                 size += len(texts[-1])
                 if size > _MOST_BYTES:
-                    yield Pieces(texts, size)
+                    yield b"".join(texts)
                     texts, size = [], 0
-        yield Pieces(texts, size)
+        yield b"".join(texts)
 
-    def _put(self, key: Key, name: str, text: bytes) -> None:
-        shown = self._families.get(name)
-        if shown is None:
-            return
-        shown.put(key, text)
-        if text:
-            self._of_key.setdefault(key, set()).add(name)
-            return
-        if names := self._of_key.get(key):
-            names.discard(name)
-            if not names:
-                del self._of_key[key]
-        if not shown.texts:
-            del self._families[name]
-            self._sorted = None
-
-
-class _Given(Collector):
-    """What prometheus_client asks for the families to write."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics
-
-
-def text(metrics: Iterable[Metric], *, in_openmetrics: bool) -> str:
-    """``metrics`` as prometheus_client writes them, but for OpenMetrics' ``# EOF``.
-
-    Args:
-        metrics: As prometheus_client's collectors give them.
-        in_openmetrics: Whether it is for OpenMetrics, else for the text format.
-    """
-    if not in_openmetrics:
-        return generate_latest(_Given(metrics)).decode()
-    return _write_openmetrics(_Given(metrics)).decode().removesuffix("# EOF\n")
+    def _remove(self, key: Key, names: Iterable[str]) -> None:
+        for name in [*names]:
+            shown = self._families.get(name)
+            if shown is not None and key in shown.texts:
+                shown.size -= len(shown.texts.pop(key))
+                self._of_key[key].discard(name)
+                if not shown.texts:
+                    del self._families[name]
 
 
 def _header(layout: Layout, *, in_openmetrics: bool) -> bytes:
@@ -244,10 +202,16 @@ def _header(layout: Layout, *, in_openmetrics: bool) -> bytes:
 
 
 def _template(family: Family, names: Iterable[str]) -> bytes:
-    """The lines of ``family`` as prometheus_client writes them, as :class:`Layout` has them."""
-    metric = _metric(family, dict.fromkeys(names, _IDENTITY))
+    """Let prometheus_client write the lines of ``family``, and make them what :class:`Layout` has."""
+    identity = dict.fromkeys(names, _IDENTITY)
+    metric = Metric(family.name, family.help, family.kind)
+    for point in family.points:
+        labels = {**identity, **dict(zip(family.labels, point.labels, strict=True))}
+        for suffix, bound in _HISTOGRAM if family.kind == "histogram" else _PLAIN:
+            metric.add_sample(family.name + suffix, labels | bound, 0.0)
+    text = _write_text(SimpleNamespace(collect=lambda: [metric])).decode()
     # Not splitlines(): label values may hold what it takes for the end of a line.
-    _help, _type, *lines = text([metric], in_openmetrics=False).split("\n")[:-1]
+    _help, _type, *lines = text.split("\n")[:-1]
     template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
     return template.replace(_IDENTITY, "%s").encode()
 
@@ -255,21 +219,6 @@ def _template(family: Family, names: Iterable[str]) -> bytes:
 def _escaped(label: str) -> str:
     """A label's value as the text format has it, to be filled into a template that values are filled into next."""
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").replace("%", "%%")
-
-
-def _metric(family: Family, identity: Mapping[str, str]) -> Metric:
-    names = (*identity, *family.labels)
-    values = tuple(identity.values())
-    if family.kind == "histogram":
-        histogram = HistogramMetricFamily(family.name, family.help, labels=names)
-        for point in family.points:
-            histogram.add_metric((*values, *point.labels), [(bound, 0.0) for bound in _BOUNDS], 0.0)
-        return histogram
-    plain = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = plain(family.name, family.help, labels=names)
-    for point in family.points:
-        metric.add_metric((*values, *point.labels), 0.0)
-    return metric
 
 
 def _values(points: Iterable[Point]) -> Iterator[str]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from statistics import median
 
 import msgspec
 
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import Outcome
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 
-WAITING_SECONDS = 600.0
+_WAITING_SECONDS = 600.0
 """CPU wait is averaged over this time: a shorter contention does not count."""
 _RUNS = 120
 _CANARIES = 16
@@ -52,47 +52,21 @@ def summarise(run: Run) -> RunSummary:
     )
 
 
-def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | None:
+def waiting_share(runs: Sequence[RunSummary]) -> float:
     """Share of a canary's latency that is CPU wait caused by other processes on the host.
 
     Args:
-        runs: Of one canary, in order of time.
-        policy: Fewest runs.
+        runs: Runs of one canary, one or more, in order of time.
 
     Returns:
-        Share from 0 to 1, of the medians of the latest runs; None if too few runs measured it.
+        Share from 0 to 1, of the medians of the latest runs; NaN if too few runs measured it.
     """
-    since = runs[-1].started_at - WAITING_SECONDS if runs else 0.0
-    known = [
-        (run.waited, run.median)
-        for run in runs
-        if run.started_at >= since and run.waited is not None and run.median
-    ]
-    if len(known) < policy.pool.fewest_new_runs:
-        return None
+    since = runs[-1].started_at - _WAITING_SECONDS
+    latest = [run for run in runs if run.started_at >= since]
+    known = [(run.waited, run.median) for run in latest if run.waited is not None and run.median]
+    if len(known) < LIVE.pool.fewest_new_runs:
+        return math.nan
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
-
-
-def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0) -> str:
-    """Describe the progress of the baseline of a canary that was not upgraded yet.
-
-    Args:
-        runs: Of one canary and start, in order of time.
-        policy: Number of runs in a baseline.
-        judged: Number of runs at the judge's last look, also of earlier starts and of other replicas.
-
-    Returns:
-        Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
-    """
-    times = [run.started_at for run in runs if run.outcome == "ok"]
-    full, runs_so_far = policy.pool.full_baseline_runs, max(len(times), judged)
-    if runs_so_far >= full:
-        return f"baseline complete: {full} runs or more; an upgrade can be judged"
-    gaps = [after - before for before, after in pairwise(times[-12:])]
-    seconds = (full - runs_so_far) * max(0.0, median(gaps)) if gaps else 0.0
-    left = f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
-    others = ", with those of earlier starts and other replicas" if judged > len(times) else ""
-    return f"baseline {runs_so_far} of {full} runs{others}{left if gaps else ''}"
 
 
 class History:

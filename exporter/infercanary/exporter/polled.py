@@ -1,35 +1,25 @@
-"""One container's probe, as polled so far: what it reported, and what the exporter shows of the polling."""
+"""State of one container's probe, as polled so far, and the metrics of the polls."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeVar
-
-import msgspec
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from infercanary.client.accept import Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Report, Run
-from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, GPU_SHARED_WITH
-from infercanary.exporter.canaries import ReportedCanaries
+from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging import families as judged_families
-from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.limits import EXCEEDED, Account
-from infercanary.exporter.sharing import (
-    SHARED,
-    SHARED_GPU,
-    UNKNOWN_PROCESSES,
-    GpuShare,
-    SeenGpu,
-    in_words,
-    neighbours,
-)
-from infercanary.judge.identity import image_name
+from infercanary.exporter.report_facts import ReportFacts
+from infercanary.exporter.sharing import OTHERS, SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare
 from infercanary.judge.model import Generation
 from infercanary.judge.profiles import Packed, merged
 
@@ -118,15 +108,14 @@ METRICS = (
     *judged_families.METRICS,
 )
 
-K = TypeVar("K", bound=str)
-Side = Literal["old", "new", "other"]
-
-_COLD_START_POINTS = 128  # of 16 canaries, several times the steps of each
 _TOGETHER_SECONDS = 60.0  # a sidecar may start so long before its server
 _SETTLED_SECONDS = 300.0
 """A neighbour that comes and goes within this time is no component of the environment: each change is judged."""
 _GENERATIONS = 2  # this start and the one before, whose runs may come out of the journal
 _BOOTS = 512  # as many as a probe in a crash loop finds runs of in its journal
+
+NewRuns = dict[str, list[tuple[Run, RunSummary]]]
+"""Boot id → runs, in order."""
 
 
 class PolledProbe:
@@ -141,24 +130,21 @@ class PolledProbe:
         # Polls.
         self.up = self.polled = False
         self.trouble = "not polled yet"
-        self.duration: float | None = None
+        self.duration = math.nan
         self.failures: Counter[Failure] = Counter()
         self.account = Account()
         # The last report.
         self.reported_at: float | None = None
-        self.reported = ReportedCanaries()
+        self.reported = ReportFacts()
         self.rejected: Counter[Reason] = Counter()
         self.environment: dict[str, str] = {}
         self.history = History()
-        self.cpus = ""
-        self.cpuset = 0
-        self.gpus: tuple[SeenGpu, ...] = ()
         # Other containers on its CPUs and GPUs.
-        self.shared_cpus: int | None = None
-        self.shared_gpus: dict[SeenGpu, GpuShare] = {}
+        self.shared_cpus = math.nan
+        self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # by label and uuid
         self.neighbours = ""
         self.neighbours_since: float | None = None
-        self._settled: frozenset[str] = frozenset()
+        self._settled: set[str] = set()
         self._moving: dict[str, float] = {}  # name of a neighbour that came or left → since when
         # Runs and starts.
         self.runs_collected = self.runs_left_out = self.runs_lost = 0
@@ -170,8 +156,8 @@ class PolledProbe:
         # Rendered families: of the report, of the judge, and of the exporter.
         self.lines: list[Lines] = []
         self.verdicts: list[Lines] = []
-        self.vitals: dict[str, Lines] = {}
-        self.findings: Findings | None = None  # that ``verdicts`` show
+        self.vitals: list[Lines] = []
+        self.findings = NOTHING  # that ``verdicts`` show
         self.publishes = True
 
     @property
@@ -198,19 +184,14 @@ class PolledProbe:
         watched = self.container.watched_id[:12]
         return f"{boot_id}@{watched}" if watched else boot_id
 
-    def new_runs(
-        self, boot_id: str, runs: Iterable[tuple[Run, RunSummary]]
-    ) -> dict[str, list[tuple[Run, RunSummary]]]:
+    def new_runs(self, boot_id: str, runs: Iterable[tuple[Run, RunSummary]]) -> NewRuns:
         """Select the runs that were not taken yet.
 
         Args:
             boot_id: Of the probe's process.
             runs: In order; also those of earlier processes, from the journal.
-
-        Returns:
-            Boot id → runs, in order.
         """
-        starts: dict[str, list[tuple[Run, RunSummary]]] = {}
+        starts: NewRuns = {}
         last = dict(self.sequences)
         for run, summary in runs:
             boot = run.boot_id or boot_id
@@ -219,17 +200,13 @@ class PolledProbe:
                 last[boot] = run.sequence
         return starts
 
-    def take(self, boot_id: str, runs: Sequence[tuple[Run, RunSummary]]) -> None:
-        """Note the new runs of one start.
-
-        Args:
-            boot_id: Of the probe's process.
-            runs: In order.
-        """
-        self.sequences[boot_id] = runs[-1][0].sequence
-        while len(self.sequences) > _BOOTS:
-            del self.sequences[next(iter(self.sequences))]
-        self.history.take(summary for _, summary in runs)
+    def take(self, starts: NewRuns) -> None:
+        """Note that new runs were taken."""
+        for boot_id, runs in starts.items():
+            self.sequences[boot_id] = runs[-1][0].sequence
+            self.history.take(summary for _, summary in runs)
+            if len(self.sequences) > _BOOTS:
+                del self.sequences[next(iter(self.sequences))]
 
     def remember(self, report: Report, profiles: Packed) -> None:
         """Note the start that reports.
@@ -250,7 +227,7 @@ class PolledProbe:
             environment = latest.environment  # many reports may wait for the store
         # A sidecar's start, and the outputs that it compares with, may be those of an earlier server.
         is_own = c.watched_since <= report.started_at + _TOGETHER_SECONDS
-        generation = Generation(
+        self.generations[boot_id] = Generation(
             namespace=c.namespace,
             service=c.service,
             container=c.replica,
@@ -263,67 +240,12 @@ class PolledProbe:
             started_at=before.started_at if before else max(report.started_at, c.watched_since),
             environment=environment,
             outputs=report.outputs if is_own else {},
-            cold_start=cold_starts(report.families) if is_own else {},
+            cold_start=self.reported.cold_starts if is_own else {},
             memory_kills=self.kills,
             profiles=merged(before.profiles if before else {}, profiles),
         )
-        self.generations[boot_id] = generation
-        while len(self.generations) > _GENERATIONS:
-            del self.generations[next(iter(self.generations))]
-
-    def killed(self, at: float) -> Generation | None:
-        """Note that the kernel ended the server for memory.
-
-        Args:
-            at: Unix time.
-
-        Returns:
-            The start that ended; None if none ran yet.
-        """
-        self.kills += (at,)
-        return self._end(memory_kills=self.kills)
-
-    def gone(self, at: float) -> Generation | None:
-        """Note that the container was removed.
-
-        Args:
-            at: Unix time.
-
-        Returns:
-            The start that ended; None if none ran yet.
-        """
-        return self._end(ended_at=at)
-
-    def _end(self, **changes: object) -> Generation | None:
-        boot_id = next(reversed(self.generations), "")
-        if boot_id not in self.sequences:
-            return None
-        self.generations[boot_id] = ended = msgspec.structs.replace(self.generations[boot_id], **changes)
-        return ended
-
-    def side(self, canary: str) -> Side:
-        """Side of the canary's last upgrade that the container runs.
-
-        Args:
-            canary: Its name.
-
-        Returns:
-            ``new`` if the verdict is about its image, also without an upgrade; ``old`` if it runs the image before;
-            else ``other``, such as for an image of which the judge has no run yet.
-        """
-        finding = self.findings.get(canary) if self.findings is not None else None
-        if finding is None:
-            return "new"
-        if self.start is None:
-            return "other"
-        sides, is_upgraded = finding.sides, finding.result.upgraded_at is not None
-        boot, image = (self.start.container, self.start.boot_id), image_name(self.start)
-        # By its start, else by its image: the judge may not know the start yet, or it is of another host.
-        if is_upgraded and boot in sides.old and boot not in sides.new:
-            return "old"
-        if boot in (sides.new if is_upgraded else sides.others) or image == finding.result.candidate_image:
-            return "new"
-        return "old" if is_upgraded and image == finding.result.baseline_image else "other"
+        for boot_id in [*self.generations][:-_GENERATIONS]:
+            del self.generations[boot_id]
 
     def families(self, now: float) -> list[Family]:
         """Measure the polls.
@@ -335,45 +257,40 @@ class PolledProbe:
             Families without labels of the container; unknown ones have no points.
         """
         c = self.container
-        shares = self.shared_gpus if self.up else {}
-        return [
-            UP.family({(): float(self.up)} if c.is_asked else {}),
-            AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
+        families = [
+            UP.family(float(self.up) if c.is_asked else math.nan),
+            AGE.family(math.nan if self.reported_at is None else now - self.reported_at),
             INFO.family({(c.image, c.image_key, c.image_digest, c.id): 1.0}),
-            POLL_DURATION.family({(): self.duration} if self.duration is not None else {}),
-            POLL_FAILURES.family(_counts(self.failures)),
-            EXCEEDED.family(_counts(self.account.exceeded)),
-            REJECTED.family(_counts(self.rejected)),
-            RUNS_COLLECTED.family(float(self.runs_collected)),
-            RUNS_LEFT_OUT.family(float(self.runs_left_out)),
-            RUNS_LOST.family(float(self.runs_lost)),
-            # These come from its report, and so are missing while it is down.
-            WAITING.family({(canary,): share for canary, share in self.waiting().items()} if self.up else {}),
-            SHARED.family({(): self.shared_cpus} if self.up and self.shared_cpus is not None else {}),
-            SHARED_GPU.family({(g.label, g.uuid): share.others for g, share in shares.items()}),
-            UNKNOWN_PROCESSES.family(
-                {(g.label, g.uuid): s.unknown for g, s in shares.items() if s.unknown is not None}
-            ),
+            POLL_DURATION.family(self.duration),
+            POLL_FAILURES.family(_by_reason(self.failures)),
+            EXCEEDED.family(_by_reason(self.account.exceeded)),
+            REJECTED.family(_by_reason(self.rejected)),
+            RUNS_COLLECTED.family(self.runs_collected),
+            RUNS_LEFT_OUT.family(self.runs_left_out),
+            RUNS_LOST.family(self.runs_lost),
+        ]
+        if not self.up:
+            return families  # the others come from its report
+        canaries, shares = self.history.canaries.items(), self.shared_gpus.items()
+        return [
+            *families,
+            WAITING.family({(canary,): waiting_share(runs) for canary, runs in canaries}),
+            SHARED.family(self.shared_cpus),
+            SHARED_GPU.family({gpu: share.others for gpu, share in shares}),
+            UNKNOWN_PROCESSES.family({gpu: share.unknown for gpu, share in shares}),
         ]
 
-    def waiting(self) -> dict[str, float]:
-        """Share of the latency that is CPU wait caused by other processes on the host.
-
-        Returns:
-            Canary → share from 0 to 1; only if known.
-        """
-        shares = {canary: waiting_share(runs) for canary, runs in self.history.canaries.items()}
-        return {canary: share for canary, share in shares.items() if share is not None}
-
-    def share(self, gpus: dict[SeenGpu, GpuShare], now: float) -> None:
+    def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
         """Note the other containers on its GPUs.
 
         Args:
-            gpus: Its GPUs → who shares each.
+            gpus: Label and uuid of its GPUs → who shares each.
             now: Seconds, monotonic clock.
         """
-        changed = self._settled ^ neighbours(gpus.values())
-        self._moving = {name: self._moving.get(name, now) for name in changed}
+        names = {name for share in gpus.values() for name in share.names}
+        if gpus and not names:
+            names = {NOBODY}
+        self._moving = {name: self._moving.get(name, now) for name in self._settled ^ names}
         self.shared_gpus = gpus
 
     def _settle(self, now: float) -> None:
@@ -385,22 +302,9 @@ class PolledProbe:
         if due:
             self._settled ^= due.keys()
             self._moving = {name: since for name, since in self._moving.items() if name not in due}
-            self.neighbours, self.neighbours_since = in_words(self._settled), max(due.values())
+            self.neighbours = ", ".join(sorted(self._settled, key=lambda name: (name == OTHERS, name)))
+            self.neighbours_since = max(due.values())
 
 
-def _counts(counter: Counter[K]) -> dict[tuple[str, ...], float]:
-    return {(reason,): float(count) for reason, count in sorted(counter.items())}
-
-
-def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Canary → step → seconds above zero, out of a report's families."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for family in families:
-        if family.name == COLD_START_METRIC and family.labels == ("canary", "step"):
-            for point in family.points[:_COLD_START_POINTS]:
-                canary, step = point.labels
-                if (
-                    step in COLD_START and isinstance(point.value, float) and point.value > 0
-                ):  # a divisor later
-                    found[canary][step] = point.value
-    return dict(found)
+def _by_reason(counter: Mapping[Any, int]) -> dict[tuple[str, ...], float]:
+    return {(reason,): count for reason, count in counter.items()}

@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 from infercanary.contract.report import Family, Point
 from infercanary.contract.vocabulary import NOBODY, Outcome
 from infercanary.exporter import status
-from infercanary.exporter.canaries import ReportedCanaries, reported_canaries
 from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History, RunSummary
 from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.exporter.judging.past_verdicts import PastVerdict
 from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
@@ -48,8 +48,8 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", "", html.replace("</td>", " ")).split())
 
 
-def states(state: str, detail: str, canary: str = "resnet") -> ReportedCanaries:
-    return ReportedCanaries({canary: state}, {canary: detail})
+def states(state: str, detail: str, canary: str = "resnet") -> ReportFacts:
+    return ReportFacts({canary: state}, {canary: detail})
 
 
 def drifted(shift: float, replica: str = "search-1") -> Findings:
@@ -147,7 +147,7 @@ def family(name: str, value: float = 1.0, **labels: str) -> Family:
 def reporting(*families: Family, **fields: Any) -> PolledProbe:
     """A probe that is up, before its first run."""
     probe = PolledProbe(Container(service="search", name="search-1", url=URL))
-    probe.up, probe.trouble, probe.reported = True, "", reported_canaries(families)
+    probe.up, probe.trouble, probe.reported = True, "", read_facts(families)
     for field, value in fields.items():
         setattr(probe, field, value)
     return probe
@@ -300,7 +300,7 @@ def test_a_failing_canary_has_its_detail_once() -> None:
 
 def test_above_the_cards() -> None:
     gone = {("test", "search", "search-5c4-a/server"): (1, 1.0, "app:1")}
-    left = [EndedService(ServiceKey("", "<b>"), "search-1", 300.0)]
+    left = [EndedService(ServiceKey("", "<b>"), "search-1", time.time() - 300)]
     text = page([], troubles=["<the store> fails"], ended=gone, left=left)
     above, _, main = text.partition("<main>")
     for expected in (
@@ -368,9 +368,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
             for n in range(120)
             for name in names
         )
-        probe.reported = ReportedCanaries(
-            dict.fromkeys(names, "failing"), dict.fromkeys(names, letter * 9_000)
-        )
+        probe.reported = ReportFacts(dict.fromkeys(names, "failing"), dict.fromkeys(names, letter * 9_000))
     whole = page(probes[:1])
     assert "and 72 more</p>" in whole or "more canaries" in whole, "what is left out is counted"
     assert len(whole) < 450_000
