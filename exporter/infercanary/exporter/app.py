@@ -157,7 +157,7 @@ class Exporter:
         now = time.monotonic()
         if now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refreshed_at = now
-            self.collector.refresh()
+            self.collector.withdraw_verdicts()
             for family in self._families():
                 self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         yield from self.exposition.families(in_openmetrics=in_openmetrics)

@@ -31,7 +31,7 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import Shares
 from infercanary.exporter.poll import Prepared, prepared
-from infercanary.exporter.polled import AGE, UP, PolledProbe
+from infercanary.exporter.polled import UP, PolledProbe
 from infercanary.exporter.sharing import shared_cpus, shared_gpus
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey
@@ -195,14 +195,11 @@ class Collector:
             with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
                 self._exposition.put(probe.key, write(UP.family(0.0), probe.identity))
 
-    def refresh(self) -> None:
-        """Show how old each report is now, not at the last poll; and no verdict whose lease ended since that."""
+    def withdraw_verdicts(self) -> None:
+        """Show no verdict whose lease ended since the last poll."""
         for probe in [*self.probes.values()]:
             if probe.publishes and not self.judging.ownership.publishes(probe.container.service_key):
                 self.show(probe)
-        now = time.monotonic()
-        ages = ((key, now - p.reported_at) for key, p in self.probes.items() if p.reported_at is not None)
-        self._exposition.refill(AGE.name, ages)
 
     def _show(self, probe: PolledProbe) -> None:
         now, service = time.monotonic(), probe.container.service_key

@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate, chain
+from itertools import accumulate
 from types import SimpleNamespace
 from weakref import WeakValueDictionary
 
 import msgspec
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_latest_openmetrics
 from prometheus_client.utils import floatToGoString
 
 from infercanary.client.accept import base_name
@@ -28,6 +29,7 @@ Key = tuple[str, ...]  # of a container, or of what else has lines of its own
 _number: Callable[[float], str] = floatToGoString
 _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # counts recur, most of all 0
 _write_text: Callable[[SimpleNamespace], bytes] = generate_latest
+_write_openmetrics: Callable[[SimpleNamespace], bytes] = generate_latest_openmetrics
 
 _PLAIN: Sequence[tuple[str, dict[str, str]]] = [("", {})]
 _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
@@ -50,7 +52,8 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     name: str
     base: str
     kind: Kind
-    help: str
+    header: bytes
+    openmetrics_header: bytes
     template: bytes
     """UTF-8: as text, one odd character would make it four times as long in memory."""
     series: int
@@ -77,33 +80,26 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     Returns:
         The lines.
     """
-    # With the counts in it, no two layouts read the same: a label has no line end.
-    values = chain.from_iterable(point.labels for point in family.points)
-    counts = f"{family.kind} {len(identity)} {len(family.labels)} {len(family.points)}"
-    names = "\n".join([counts, family.name, family.help, *identity, *family.labels, *values])
-    key = blake2b(names.encode(), digest_size=16).digest()  # the names themselves are in the template
+    labels = [point.labels for point in family.points]
+    names = family.kind, family.name, family.help, family.labels, labels, [*identity]
+    key = blake2b(
+        msgspec.json.encode(names), digest_size=16
+    ).digest()  # the names themselves are in the template
     layout = _layouts.get(key)
     if layout is None:
-        base, template = base_name(family.name, family.kind), _template(family, sorted(identity))
-        layout = _layouts[key] = Layout(
-            family.name, base, family.kind, family.help, template, template.count(b"\n")
-        )
+        layout = _layouts[key] = _layout(family, sorted(identity))
     texts = [*_values(family.points)]
-    labels = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
-    return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())
+    who = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
+    return Lines(layout, (layout.template.decode() % (*who,) % (*texts,)).encode())
 
 
-class _Shown:
+class _Shown(msgspec.Struct):
     """One family: the text of each container. A scrape touches the bytes alone."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout  # of the container that reported last: it decides the header
-        self.texts: dict[Key, bytes] = {}
-        self.size = 0
-
-    def put(self, key: Key, text: bytes) -> None:
-        self.size += len(text) - len(self.texts.get(key, b""))
-        self.texts[key] = text
+    layout: Layout
+    """Of the container that reported last: it decides the header."""
+    texts: dict[Key, bytes] = {}
+    size: int = 0
 
 
 class Exposition:
@@ -125,25 +121,17 @@ class Exposition:
     def put(self, key: Key, lines: Lines) -> bool:
         """Show one family for ``key``, or no longer if it has no text; False if others show it with another kind."""
         layout = lines.layout
-        shown = self._families.get(layout.base)
-        if not lines.text or (shown is not None and shown.layout.kind != layout.kind):
-            self._remove(key, [layout.base])  # a lone container may change its mind
+        self._remove(key, [layout.base])  # a lone container may change its mind
         if not lines.text:
             return True
         shown = self._families.setdefault(layout.base, _Shown(layout))
         if shown.layout.kind != layout.kind:
             return False
         shown.layout = layout
-        shown.put(key, lines.text)
+        shown.texts[key] = lines.text
+        shown.size += len(lines.text)
         self._of_key[key].add(layout.base)
         return True
-
-    def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
-        """Show other values in the gauge ``name``, for those that show one point of it: this is done in bulk."""
-        shown = self._families.get(name)
-        for key, value in values:
-            if shown is not None and (before := shown.texts.get(key)) is not None:
-                shown.put(key, b"%b %b\n" % (before.rpartition(b" ")[0], _number(value).encode()))
 
     def forget(self, key: Key) -> None:
         """Show nothing for ``key`` any more; it need not show anything."""
@@ -167,7 +155,8 @@ class Exposition:
             shown = self._families.get(name)
             if shown is None:  # its last container may have gone since
                 continue
-            header = _header(shown.layout, in_openmetrics=in_openmetrics)
+            layout = shown.layout
+            header = layout.openmetrics_header if in_openmetrics else layout.header
             texts.append(header)
             size += len(header)
             if size + shown.size <= _MOST_BYTES:
@@ -192,28 +181,24 @@ class Exposition:
                     del self._families[name]
 
 
-def _header(layout: Layout, *, in_openmetrics: bool) -> bytes:
-    """As prometheus_client writes it, in a thirtieth of its time: there may be 30,000, too many to keep."""
-    documentation = layout.help.replace("\\", r"\\").replace("\n", r"\n")
-    name = layout.name
-    if in_openmetrics:
-        documentation, name = documentation.replace('"', r"\""), layout.base
-    return f"# HELP {name} {documentation}\n# TYPE {name} {layout.kind}\n".encode()
-
-
-def _template(family: Family, names: Iterable[str]) -> bytes:
-    """Let prometheus_client write the lines of ``family``, and make them what :class:`Layout` has."""
+def _layout(family: Family, names: Iterable[str]) -> Layout:
+    """Let prometheus_client write ``family`` with these identity labels."""
+    base = base_name(family.name, family.kind)
+    metric = Metric(base, family.help, family.kind)
+    given = SimpleNamespace(collect=lambda: [metric])
+    header, openmetrics_header = _write_text(given), _write_openmetrics(given).removesuffix(b"# EOF\n")
     identity = dict.fromkeys(names, _IDENTITY)
-    metric = Metric(family.name, family.help, family.kind)
     for point in family.points:
         labels = {**identity, **dict(zip(family.labels, point.labels, strict=True))}
         for suffix, bound in _HISTOGRAM if family.kind == "histogram" else _PLAIN:
             metric.add_sample(family.name + suffix, labels | bound, 0.0)
-    text = _write_text(SimpleNamespace(collect=lambda: [metric])).decode()
     # Not splitlines(): label values may hold what it takes for the end of a line.
-    _help, _type, *lines = text.split("\n")[:-1]
+    lines = _write_text(given).removeprefix(header).decode().split("\n")[:-1]
     template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
-    return template.replace(_IDENTITY, "%s").encode()
+    template = template.replace(_IDENTITY, "%s")
+    return Layout(
+        family.name, base, family.kind, header, openmetrics_header, template.encode(), template.count("\n")
+    )
 
 
 def _escaped(label: str) -> str:

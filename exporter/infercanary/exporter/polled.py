@@ -32,8 +32,8 @@ UP = Metric(
 AGE = Metric(
     "infercanary_report_age_seconds",
     "gauge",
-    "Time since the last valid report of the container's probe.",
-    reading="Healthy is at most about `poll_seconds`.",
+    "Time from the last valid report of the container's probe to the last poll.",
+    reading="Healthy is 0. It grows while polls fail; the last of them was at most a minute ago.",
 )
 INFO = Metric(
     "infercanary_container_info",

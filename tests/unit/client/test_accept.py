@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.client.accept import accept
+from infercanary.client.accept import accept, read
+from infercanary.client.fetch import PollError
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import (
     LADDER,
@@ -17,6 +18,7 @@ from infercanary.contract.report import (
     Point,
     Report,
     Run,
+    encode,
 )
 from infercanary.exporter.expose import write
 
@@ -120,6 +122,7 @@ def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() 
         {"canary": "\x1b[2J"},
         {"sequence": -1},
         {"sequence": 10**400},
+        {"boot_id": "x" * 65},
         {"tags": tuple(f"t{n}" for n in range(33))},
         {"clock_reason": "\x1b[2J"},
         {"latencies": (-1.0,)},
@@ -157,6 +160,28 @@ def test_of_a_run_with_a_bad_profile_the_run_is_kept(change: dict[str, object]) 
     accepted, rejected = accept(report(runs=runs), RESERVED)
     assert accepted.runs == (runs[0], RUN)
     assert rejected == {"profile": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lost_runs": -1},
+        {"lost_runs": 2**53 + 1},
+        {"started_at": -1.0},
+        {"started_at": 2.0**33 + 1},
+        {"boot_id": "x" * 65},
+        {"boot_id": "\x00"},
+        {"boot_id": "x\n"},
+        {"cursor": "c" * 513},
+        {"cursor": "a\r\nb"},
+        {"cursor": "é"},
+    ],
+)
+def test_a_report_with_a_bad_field_of_its_own_is_none(change: dict[str, object]) -> None:
+    assert read(encode(report()))[0] == report()
+    with pytest.raises(PollError, match="is not a report") as raised:
+        read(encode(report(**change)))
+    assert raised.value.reason == "malformed"
 
 
 def test_why_a_run_failed_is_cut() -> None:
