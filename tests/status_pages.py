@@ -126,7 +126,7 @@ def cards() -> list[PolledProbe]:
     )  # fmt: skip
     failing = judged("vision-1", _compared("equivalent", 0.0201))
     failing.reported = ReportFacts({"resnet": "out_of_memory"}, {"resnet": "CUDA out of memory: 2 GiB"})
-    failing.runs_lost, failing.neighbours, failing.neighbours_since = 7, "train-1", time.monotonic() - 300
+    failing.runs_lost, failing.neighbours = 7, "train-1"
     failing.history.take([RunSummary("resnet", 2e3, "raised", "CUDA out of memory", None, None, None)])
     down = PolledProbe(Container(service="gone", name="gone-1", url=URL, image="gone:1"))
     down.trouble = "unreachable: connection refused: nothing listens there"
@@ -179,7 +179,7 @@ def filled(text: str) -> str:
         text, service=text, image=f"{text}:1", image_id=f"{text}:2", url_missing=text, notes=(text,)
     )
     probe.trouble, probe.environment, probe.history = text, {text: text}, History()
-    probe.neighbours, probe.neighbours_since = text, time.monotonic() - 300
+    probe.neighbours = text
     probe.reported = ReportFacts({text: "failing", "b": "failing"}, {text: text, "b": text})
     probe.history.take([*runs(3, canary=text), RunSummary(text, 99.0, "raised", text, None, None, None)])
     probe.findings = findings_of(

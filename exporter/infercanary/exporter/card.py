@@ -84,7 +84,7 @@ def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
         "tag_moves": tag_moves(container.image),
         "states": probe.reported.states if probe.up else {},
         "failing_states": FAILING,
-        "has_neighbours": probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None,
+        "has_neighbours": probe.neighbours not in ("", NOBODY),
         "canaries": [_canary(name, probe) for name in sorted(probe.history.canaries)[:most]],
         "most": most,
         "pool": policy.pool,

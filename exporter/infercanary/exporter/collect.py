@@ -275,25 +275,23 @@ class Collector:
         # If the clock was set back, new runs are still those of the watched server.
         probe.since = min(probe.since, time.time())
         names = probe.account.affordable_canaries({run.canary for run in report.runs}, now)
-        starts = probe.new_runs(report.boot_id, [pair for pair in answer.runs if pair[0].canary in names])
+        starts = probe.new_runs(report, names)
         unknown = {report.boot_id, *starts} - probe.sequences.keys() - probe.generations.keys()
-        runs = {boot_id: [run for run, _ in pairs] for boot_id, pairs in starts.items()}
-        samples = sum(len(run.latencies) for new in runs.values() for run in new)
+        samples = [len(run.latencies) for runs in starts.values() for run in runs]
         if not (
             spend("starts", len(unknown), now)
-            and spend("runs", sum(map(len, runs.values())), now)
-            and spend("samples", samples, now)
+            and spend("runs", len(samples), now)
+            and spend("samples", sum(samples), now)
         ):
             return  # the cursor stays: the same runs are asked for again
-        probe.remember(report, answer.profiles)
-        probe.take(starts)
-        for boot_id, new in runs.items():
+        probe.take(report, starts, answer.profiles)
+        for boot_id, runs in starts.items():
             if boot_id in probe.generations:
-                probe.runs_collected += len(new)
-                self.judging.submit(probe.generations[boot_id], new)
+                probe.runs_collected += len(runs)
+                self.judging.submit(probe.generations[boot_id], runs)
             else:
                 c = probe.container
-                self.judging.submit_found(c.service_key, c.replica, probe.start_id(boot_id), new)
+                self.judging.submit_found(c.service_key, c.replica, probe.start_id(boot_id), runs)
         if probe.cursor:  # at the first poll, what is past was never the exporter's
             probe.runs_lost += report.lost_runs
         probe.cursor = report.cursor

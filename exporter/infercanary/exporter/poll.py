@@ -8,9 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from infercanary.client.accept import Reason, read
-from infercanary.contract.report import Report, Run
+from infercanary.contract.report import Report
 from infercanary.exporter.expose import Lines, write
-from infercanary.exporter.history import RunSummary, summarise
 from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.judge.profiles import Packed, of_runs
 
@@ -24,7 +23,6 @@ class Prepared(NamedTuple):
     facts: ReportFacts
     lines: list[Lines]
     """Rendered families."""
-    runs: list[tuple[Run, RunSummary]]
     profiles: Packed
     """Profiles of the probe's own runs."""
     cpu_seconds: float
@@ -46,6 +44,5 @@ def prepared(body: bytes, identity: Mapping[str, str], since: float, reserved: C
     report, rejected = read(body, reserved)
     facts = read_facts(report.families)
     lines = [write(family, identity) for family in report.families]
-    runs = [(run, summarise(run)) for run in report.runs]
     profiles = of_runs(run for run in report.runs if not run.boot_id and run.started_at >= since)
-    return Prepared(report, rejected, facts, lines, runs, profiles, time.thread_time() - begin)
+    return Prepared(report, rejected, facts, lines, profiles, time.thread_time() - begin)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from infercanary.client.accept import Reason
@@ -14,7 +13,7 @@ from infercanary.contract.report import Family, Metric, Report, Run
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
-from infercanary.exporter.history import History, RunSummary, waiting_share
+from infercanary.exporter.history import History, summarise, waiting_share
 from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.limits import EXCEEDED, Account
@@ -114,9 +113,6 @@ _SETTLED_SECONDS = 300.0
 _GENERATIONS = 2  # this start and the one before, whose runs may come out of the journal
 _BOOTS = 512  # as many as a probe in a crash loop finds runs of in its journal
 
-NewRuns = dict[str, list[tuple[Run, RunSummary]]]
-"""Boot id → runs, in order."""
-
 
 class PolledProbe:
     """State of a container's probe, as polled so far. Times are of the monotonic clock.
@@ -143,7 +139,6 @@ class PolledProbe:
         self.shared_cpus = math.nan
         self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # by label and uuid
         self.neighbours = ""
-        self.neighbours_since: float | None = None
         self._settled: set[str] = set()
         self._moving: dict[str, float] = {}  # name of a neighbour that came or left → since when
         # Runs and starts.
@@ -184,38 +179,34 @@ class PolledProbe:
         watched = self.container.watched_id[:12]
         return f"{boot_id}@{watched}" if watched else boot_id
 
-    def new_runs(self, boot_id: str, runs: Iterable[tuple[Run, RunSummary]]) -> NewRuns:
-        """Select the runs that were not taken yet.
+    def new_runs(self, report: Report, canaries: Collection[str]) -> dict[str, list[Run]]:
+        """Select the runs of these canaries that were not taken yet.
 
         Args:
-            boot_id: Of the probe's process.
-            runs: In order; also those of earlier processes, from the journal.
+            report: Also has runs of earlier processes, from the journal.
+            canaries: Names.
+
+        Returns:
+            Boot id → runs, in order.
         """
-        starts: NewRuns = {}
+        starts: dict[str, list[Run]] = {}
         last = dict(self.sequences)
-        for run, summary in runs:
-            boot = run.boot_id or boot_id
-            if run.sequence > last.get(boot, -1) and run.started_at >= self.since:
-                starts.setdefault(boot, []).append((run, summary))
+        for run in report.runs:
+            boot = run.boot_id or report.boot_id
+            is_new = run.sequence > last.get(boot, -1) and run.started_at >= self.since
+            if is_new and run.canary in canaries:
+                starts.setdefault(boot, []).append(run)
                 last[boot] = run.sequence
         return starts
 
-    def take(self, starts: NewRuns) -> None:
-        """Note that new runs were taken."""
-        for boot_id, runs in starts.items():
-            self.sequences[boot_id] = runs[-1][0].sequence
-            self.history.take(summary for _, summary in runs)
-            if len(self.sequences) > _BOOTS:
-                del self.sequences[next(iter(self.sequences))]
-
-    def remember(self, report: Report, profiles: Packed) -> None:
-        """Note the start that reports.
+    def take(self, report: Report, starts: Mapping[str, Sequence[Run]], profiles: Packed) -> None:
+        """Note the start that reports, and its new runs.
 
         Args:
             report: Its sound part.
+            starts: Boot id → new runs, of it or of an earlier start.
             profiles: Profiles of the runs in it.
         """
-        self._settle(time.monotonic())
         c, latest, boot_id = self.container, self.start, report.boot_id
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
@@ -244,8 +235,13 @@ class PolledProbe:
             memory_kills=self.kills,
             profiles=merged(before.profiles if before else {}, profiles),
         )
-        for boot_id in [*self.generations][:-_GENERATIONS]:
-            del self.generations[boot_id]
+        if len(self.generations) > _GENERATIONS:
+            del self.generations[next(iter(self.generations))]
+        for boot_id, runs in starts.items():
+            self.sequences[boot_id] = runs[-1].sequence
+            self.history.take(map(summarise, runs))
+            if len(self.sequences) > _BOOTS:
+                del self.sequences[next(iter(self.sequences))]
 
     def families(self, now: float) -> list[Family]:
         """Measure the polls.
@@ -281,7 +277,9 @@ class PolledProbe:
         ]
 
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
-        """Note the other containers on its GPUs.
+        """Note the other containers on its GPUs. One that stayed, or stayed away, becomes a fact of the next report.
+
+        Any probe may claim to be on this GPU: one that comes and goes changes nothing, nor what is known of others.
 
         Args:
             gpus: Label and uuid of its GPUs → who shares each.
@@ -290,20 +288,12 @@ class PolledProbe:
         names = {name for share in gpus.values() for name in share.names}
         if gpus and not names:
             names = {NOBODY}
-        self._moving = {name: self._moving.get(name, now) for name in self._settled ^ names}
+        moving = {name: self._moving.get(name, now) for name in self._settled ^ names}
+        due = {name for name, since in moving.items() if now - since >= _SETTLED_SECONDS}
+        self._settled ^= due
+        self._moving = {name: since for name, since in moving.items() if name not in due}
+        self.neighbours = ", ".join(sorted(self._settled, key=lambda name: (name == OTHERS, name)))
         self.shared_gpus = gpus
-
-    def _settle(self, now: float) -> None:
-        """Make a neighbour that stayed, or stayed away, a fact of the start.
-
-        Any probe may claim to be on this GPU: one that comes and goes changes nothing, nor what is known of others.
-        """
-        due = {name: since for name, since in self._moving.items() if now - since >= _SETTLED_SECONDS}
-        if due:
-            self._settled ^= due.keys()
-            self._moving = {name: since for name, since in self._moving.items() if name not in due}
-            self.neighbours = ", ".join(sorted(self._settled, key=lambda name: (name == OTHERS, name)))
-            self.neighbours_since = max(due.values())
 
 
 def _by_reason(counter: Mapping[Any, int]) -> dict[tuple[str, ...], float]:

@@ -124,9 +124,9 @@ class Host:
             self.collector.show(probe)
         return self.lines(metric.name)
 
-    def neighbours(self, name: str) -> str | None:
-        """As its start has them."""
-        return self.probe(name).generations["boot"].environment.get(GPU_SHARED_WITH)
+    def neighbours(self, name: str) -> str:
+        """As its next report makes them a fact of its start."""
+        return self.probe(name).neighbours
 
     @property
     def shared(self) -> dict[str, float]:
@@ -148,8 +148,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (collect, polled):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(collect, "time", clock)
     return clock
 
 
@@ -310,7 +309,8 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: C
     clock.now += 1
     await host.reports("a", ON_A)
     assert host.neighbours("a") == "b"
-    assert host.probe("a").neighbours_since == clock.now - polled._SETTLED_SECONDS
+    await host.reports("a", ON_A)
+    assert host.probe("a").generations["boot"].environment == {GPU_SHARED_WITH: "b"}
     await host.reports("b", ())
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}, "its driver does not answer"
     await host.reports("b", seen(("3", "GPU-b")))
@@ -341,11 +341,11 @@ async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host, cloc
             clock.now += 5
 
     await polls(200, ON_B)
-    assert set(named) == {None}, "also where it claims it from the beginning"
+    assert set(named) == {""}, "also where it claims it from the beginning"
     await polls(200, ON_A)
     await polls(200, ON_B)
-    assert list(dict.fromkeys(named)) == [None, "c"], "it hides nobody who stays"
-    assert named[-1] is None, "nor that one left"
+    assert list(dict.fromkeys(named)) == ["", "c"], "it hides nobody who stays"
+    assert named[-1] == "", "nor that one left"
     assert named.count("c") == 200
 
 

@@ -262,9 +262,9 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "odd failure": (reporting(family("canary_failure_info", detail="x")), ["no canary is reported"], []),
     # The container.
     "GPU neighbours": (
-        reporting(neighbours="train-1", neighbours_since=CLOCK - 300), ["GPU with train-1 for 5 min"], [],
+        reporting(neighbours="train-1"), ["shares its GPU with train-1"], [],
     ),
-    "no GPU neighbours": (reporting(neighbours=NOBODY, neighbours_since=1.0), [], ["shares its GPU"]),
+    "no GPU neighbours": (reporting(neighbours=NOBODY), [], ["shares its GPU"]),
     "note": (container(notes=("label infercanary.sevice: <b>",)), ["label infercanary.sevice: &lt;b&gt;"], []),
     "moving tag": (container(image="search:latest"), ["runs search:latest, a tag that may be another image"], []),
     "pod": (container(namespace="prod", pod="search-7d9-a", name="server"), ["search-7d9-a/server prod/search"], []),
