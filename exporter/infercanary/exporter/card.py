@@ -85,7 +85,7 @@ def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
         "states": probe.reported.states if probe.up else {},
         "failing_states": FAILING,
         "has_neighbours": probe.neighbours not in ("", NOBODY),
-        "canaries": [_canary(name, probe) for name in sorted(probe.history.canaries)[:most]],
+        "canaries": [_canary(name, probe) for name in sorted(probe.history)[:most]],
         "most": most,
         "pool": policy.pool,
         "now": time.time(),
@@ -94,7 +94,7 @@ def card(probe: PolledProbe, policy: Policy, most: int) -> dict[str, Any]:
 
 
 def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
-    runs = probe.history.canaries[name]
+    runs = probe.history[name]
     finding = probe.findings.get(name, _NOT_JUDGED)
     result, side, drift = finding.result, _side(finding, probe), _drift(finding, probe)
     verdict = Document()

@@ -12,7 +12,6 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -96,9 +95,7 @@ class Collector:
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
-        # Of a thousand reports that come at once, most wait here: to queue them all would hold up the event loop.
-        self._reading = asyncio.Semaphore(2)
+        self._reading = asyncio.Lock()  # reports are read one by one, whose memory is bounded
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
@@ -217,9 +214,8 @@ class Collector:
         probe.verdicts, probe.lines = lines[:verdicts], lines[verdicts:]
         probe.vitals = [write(family, probe.identity) for family in probe.families(now)]
         reported = probe.lines if probe.up else ()
-        disputed = self._exposition.replace(probe.key, [*reported, *probe.vitals, *probe.verdicts])
-        if disputed:
-            probe.rejected["conflict"] += len(disputed)
+        if conflicts := self._exposition.replace(probe.key, [*reported, *probe.vitals, *probe.verdicts]):
+            probe.rejected["conflict"] += conflicts
 
     def _compare(self, now: float) -> None:
         """Find the containers that share CPUs (those of Docker are all on one host) and GPUs.
@@ -246,9 +242,8 @@ class Collector:
             PollError: It is no valid report.
         """
         async with self._reading:
-            answer = await asyncio.get_running_loop().run_in_executor(
-                self._reader, prepared, body, probe.identity, probe.container.watched_since, self._reserved
-            )
+            since = probe.container.watched_since
+            answer = await asyncio.to_thread(prepared, body, probe.identity, since, self._reserved)
         now, spend = time.monotonic(), probe.account.spend
         spend("bytes", len(body), now)
         spend("cpu_seconds", answer.cpu_seconds, now)
@@ -302,19 +297,16 @@ class Collector:
         for key in [*self._tasks]:
             self._stop_polling(key)
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._reader.shutdown(wait=False, cancel_futures=True)
 
     async def _watch(self, probe: PolledProbe, delay: float) -> None:
         """Poll for as long as the container is followed."""
-        next_poll, failed = time.monotonic() + delay, 0
+        failed = 0
         # A cancellation may be lost in a timeout that comes with it: so check which task polls now.
         while self._tasks.get(probe.key) is asyncio.current_task():
-            await asyncio.sleep(next_poll - time.monotonic())
+            await asyncio.sleep(delay)
             await self._poll(probe)
             failed = 0 if probe.up else failed + 1
-            now = time.monotonic()
-            rest = max(backoff(failed, self.config.poll_seconds), probe.account.wait(now))
-            next_poll = max(next_poll + rest, now)
+            delay = max(backoff(failed, self.config.poll_seconds), probe.account.wait(time.monotonic()))
 
     async def _poll(self, probe: PolledProbe) -> None:
         started, container = time.monotonic(), probe.container

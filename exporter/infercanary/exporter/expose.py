@@ -13,6 +13,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from types import SimpleNamespace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -28,8 +29,7 @@ Key = tuple[str, ...]  # of a container, or of what else has lines of its own
 
 _number: Callable[[float], str] = floatToGoString
 _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # counts recur, most of all 0
-_write_text: Callable[[SimpleNamespace], bytes] = generate_latest
-_write_openmetrics: Callable[[SimpleNamespace], bytes] = generate_latest_openmetrics
+_write_openmetrics: Callable[[Any], bytes] = generate_latest_openmetrics
 
 _PLAIN: Sequence[tuple[str, dict[str, str]]] = [("", {})]
 _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
@@ -109,14 +109,14 @@ class Exposition:
         self._families: dict[str, _Shown] = {}  # by base name
         self._of_key: defaultdict[Key, set[str]] = defaultdict(set)
 
-    def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
+    def replace(self, key: Key, lines: Sequence[Lines]) -> int:
         """Show ``lines``, one entry for each family, and nothing else for a container.
 
         Returns:
-            Names of families that are not shown, since another container has them with another kind.
+            Number of families that are not shown, since another container has them with another kind.
         """
         self._remove(key, self._of_key[key] - {each.layout.base for each in lines})
-        return [each.layout.name for each in lines if not self.put(key, each)]
+        return sum(not self.put(key, each) for each in lines)
 
     def put(self, key: Key, lines: Lines) -> bool:
         """Show one family for ``key``, or no longer if it has no text; False if others show it with another kind."""
@@ -185,15 +185,15 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
     """Let prometheus_client write ``family`` with these identity labels."""
     base = base_name(family.name, family.kind)
     metric = Metric(base, family.help, family.kind)
-    given = SimpleNamespace(collect=lambda: [metric])
-    header, openmetrics_header = _write_text(given), _write_openmetrics(given).removesuffix(b"# EOF\n")
+    given: Any = SimpleNamespace(collect=lambda: [metric])
+    header, openmetrics_header = generate_latest(given), _write_openmetrics(given).removesuffix(b"# EOF\n")
     identity = dict.fromkeys(names, _IDENTITY)
     for point in family.points:
         labels = {**identity, **dict(zip(family.labels, point.labels, strict=True))}
         for suffix, bound in _HISTOGRAM if family.kind == "histogram" else _PLAIN:
             metric.add_sample(family.name + suffix, labels | bound, 0.0)
     # Not splitlines(): label values may hold what it takes for the end of a line.
-    lines = _write_text(given).removeprefix(header).decode().split("\n")[:-1]
+    lines = generate_latest(given).removeprefix(header).decode().split("\n")[:-1]
     template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
     template = template.replace(_IDENTITY, "%s")
     return Layout(

@@ -69,11 +69,8 @@ def waiting_share(runs: Sequence[RunSummary]) -> float:
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
 
-class History:
+class History(dict[str, deque[RunSummary]]):
     """The last runs of each of the canaries seen last, bounded in both."""
-
-    def __init__(self) -> None:
-        self.canaries: dict[str, deque[RunSummary]] = {}
 
     def take(self, summaries: Iterable[RunSummary]) -> None:
         """Add ``summaries``, oldest first.
@@ -82,10 +79,10 @@ class History:
             summaries: Of any canaries.
         """
         for summary in summaries:
-            runs = self.canaries.pop(summary.canary, None) or deque(maxlen=_RUNS)
-            if runs and runs[-1].detail:  # shown of the last run alone
+            runs = self.pop(summary.canary, None) or deque(maxlen=_RUNS)
+            if runs:  # a reason is shown of the last run alone
                 runs[-1] = msgspec.structs.replace(runs[-1], detail="")
             runs.append(summary)
-            self.canaries[summary.canary] = runs
-            if len(self.canaries) > _CANARIES:
-                del self.canaries[next(iter(self.canaries))]
+            self[summary.canary] = runs
+            if len(self) > _CANARIES:
+                del self[next(iter(self))]

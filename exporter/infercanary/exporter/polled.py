@@ -267,7 +267,7 @@ class PolledProbe:
         ]
         if not self.up:
             return families  # the others come from its report
-        canaries, shares = self.history.canaries.items(), self.shared_gpus.items()
+        canaries, shares = self.history.items(), self.shared_gpus.items()
         return [
             *families,
             WAITING.family({(canary,): waiting_share(runs) for canary, runs in canaries}),

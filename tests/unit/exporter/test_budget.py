@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,10 +68,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    found = Asked(monkeypatch)
-    yield found
-    found.collector._reader.shutdown()
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)
 
 
 async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_taken_whole(

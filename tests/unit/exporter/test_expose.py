@@ -179,7 +179,7 @@ def test_a_name_has_the_kind_of_its_first_container() -> None:
     )
     exposition.replace(A, [as_kind("gauge")])
     own = write(TEMPERATURE, identity(B))
-    assert exposition.replace(B, [rival, own]) == [rival.layout.name]
+    assert exposition.replace(B, [rival, own]) == 1
     for parsed in (
         parse_text(joined(exposition)),
         parse_openmetrics(joined(exposition, in_openmetrics=True) + "# EOF\n"),
@@ -187,7 +187,7 @@ def test_a_name_has_the_kind_of_its_first_container() -> None:
         names = {sample.name for family in parsed for sample in family.samples}
         assert names == {"infercanary_disputed", own.layout.name}
     exposition.forget(A)
-    assert exposition.replace(B, [rival]) == []
+    assert exposition.replace(B, [rival]) == 0
     assert "# TYPE infercanary_disputed_total counter" in joined(exposition)
 
 
@@ -222,7 +222,7 @@ def test_the_header_is_of_the_container_that_reported_last() -> None:
 def test_a_lone_holder_may_change_its_mind() -> None:
     exposition = Exposition()
     exposition.replace(A, [as_kind("gauge")])
-    assert exposition.replace(A, [as_kind("counter", "infercanary_disputed_total")]) == []
+    assert exposition.replace(A, [as_kind("counter", "infercanary_disputed_total")]) == 0
     assert joined(exposition).count("# TYPE") == 1
 
 

@@ -163,7 +163,6 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
     assert await shown() <= 600
     assert probe.account.exceeded["shown_series"]
     assert probe.lines == []
-    collector._reader.shutdown()
 
 
 def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
