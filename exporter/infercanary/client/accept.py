@@ -45,7 +45,7 @@ _NAME = re.compile(r"infercanary_[a-z0-9_]+")
 _LABEL = re.compile(r"(?!__)[a-z_][a-z0-9_]{0,63}")
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
-_PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
+_PINNED = {metric.name: metric.labels for metric in (LATENCY, PHASE)}
 _MAX_LABEL_BYTES = Limits.label_bytes
 _MAX_HELP = 1024
 _MAX_FAMILIES = 200
@@ -117,14 +117,14 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
     families: dict[str, Family] = {}
     room = _MAX_SAMPLES
     for family in report.families:
-        base, size = base_name(family.name, family.kind), samples(family)
-        shape = family.kind, family.labels
+        base = base_name(family.name, family.kind)
+        size = len(family.points) * (len(LADDER) + 3 if family.kind == "histogram" else 1)
         reason: Reason
         if not _is_sound(family, base):
             reason = "unsound"
         elif base in reserved:
             reason = "reserved"
-        elif KINDS.get(base, family.kind) != family.kind or _PINNED.get(family.name, shape) != shape:
+        elif KINDS.get(base, family.kind) != family.kind or _PINNED.get(base, family.labels) != family.labels:
             reason = "conflict"
         elif base in families:
             reason = "duplicate"
@@ -214,15 +214,6 @@ def _is_sound_run(run: Run) -> bool:
 def _printable(text: str, most_bytes: int = _MAX_LABEL_BYTES) -> bool:
     """Check a text for line ends, control characters and lone surrogates, so that it reads the same everywhere."""
     return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes
-
-
-def samples(family: Family) -> int:
-    """Count the exposition lines of a family's points: of a histogram also +Inf, sum and count.
-
-    Args:
-        family: Any, also an unsound one.
-    """
-    return sum(len(LADDER) + 3 if isinstance(point.value, HistogramValue) else 1 for point in family.points)
 
 
 def base_name(name: str, kind: Kind) -> str:

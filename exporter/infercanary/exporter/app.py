@@ -85,7 +85,7 @@ METRICS = (
 
 VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
-_SELF = ("", "", "")  # key of the exporter's own series, with their labels: a kill in a pod has other ones
+_SELF = ("", "", "")  # key of the exporter's own series
 _TICK_SECONDS = 0.1
 _TICKS = 300
 _END = b"# EOF\n"  # of OpenMetrics
@@ -158,8 +158,7 @@ class Exporter:
         if now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refreshed_at = now
             self.collector.withdraw_verdicts()
-            for family in self._families():
-                self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
+            self.exposition.replace(_SELF, [expose.write(family, {}) for family in self._families()])
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         if in_openmetrics:
             yield _END
@@ -193,7 +192,7 @@ class Exporter:
                     self.live.current.judge.policy(),
                     version=VERSION,
                     troubles=self._troubles(),
-                    left=self.collector.ended_services(),
+                    left=self.collector.ended,
                 )
                 now = time.monotonic()
                 self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))

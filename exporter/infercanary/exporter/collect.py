@@ -11,8 +11,8 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -40,7 +40,6 @@ log = structlog.get_logger(__name__)
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
 _ENDED_SECONDS = 3600.0
-_ENDED_SERVICES = 32
 _COMPARE_SECONDS = 5.0  # to compare a thousand containers takes some milliseconds
 
 
@@ -91,7 +90,8 @@ class Collector:
         """Probes by service."""
         self.shares = Shares(memory)
         self.kills = KillCounts()
-        self._ended: dict[ServiceKey, EndedService] = {}
+        self.ended: list[EndedService] = []
+        """Services whose last container ended lately: an hour before the last change of containers, or after that."""
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -128,22 +128,20 @@ class Collector:
             self.probes[key], probe.container = probe, container
             if container.is_asked:  # a label of others must not make a service wait for it
                 services[container.service_key].append(probe)
-        for service, probes in self.services.items():
-            if service not in services:
-                self._ended[service] = EndedService(service, probes[-1].container.replica, now)
-        ended = [end for end in self._ended.values() if end.service not in services]
-        self._ended = {end.service: end for end in ended[-_ENDED_SERVICES:]}
+        kept = [
+            ended for ended in self.ended if ended.service not in services and ended.at > now - _ENDED_SECONDS
+        ]
+        self.ended = kept + [
+            EndedService(service, probes[-1].container.replica, now)
+            for service, probes in self.services.items()
+            if service not in services
+        ]
         self.services = dict(services)
-
-    def ended_services(self) -> list[EndedService]:
-        """Services whose last container ended within the last hour, the last one first."""
-        since = time.time() - _ENDED_SECONDS
-        return [ended for ended in reversed(self._ended.values()) if ended.at > since]
 
     def _drop(self, probe: PolledProbe) -> None:
         """Forget a container that was removed."""
         self._stop_polling(probe.key)
-        self._exposition.forget(probe.key)
+        self._exposition.replace(probe.key, [])
         self._end(probe, ended_at=time.time())
         log.info("container is gone", **probe.identity)
         self.shares.forget(probe.key)
@@ -182,15 +180,19 @@ class Collector:
         Args:
             probe: One that is followed.
         """
-        try:
+        with self._guard(probe):
             self._show(probe)
+
+    @contextmanager
+    def _guard(self, probe: PolledProbe) -> Iterator[None]:
+        """Let a failed poll, or a fault of ours, cost this probe only."""
+        try:
+            yield
+        except PollError as error:
+            self._failed(probe, error.reason, str(error))
         except Exception as error:
-            # A fault of ours must cost this probe only, and half a report is worse than none.
-            log.exception("probe not shown by a fault of the exporter", **probe.identity)
+            log.exception("poll failed by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
-            self._exposition.forget(probe.key)
-            with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
-                self._exposition.put(probe.key, write(UP.family(0.0), probe.identity))
 
     def withdraw_verdicts(self) -> None:
         """Show no verdict whose lease ended since the last poll."""
@@ -314,20 +316,17 @@ class Collector:
         def may_hold(size: int) -> bool:
             return self.shares.may_hold(probe.key, size, probe.account, self.config.limits)
 
-        try:
-            if container.url is None:
-                raise PollError(container.failure, container.url_missing)
-            access = self.config.probe_access
-            body = await fetch(container.url, probe.cursor, self.config.timeout_seconds, access, may_hold)
-            await self.absorb(probe, body)
-        except PollError as error:
-            self._failed(probe, error.reason, str(error))
-        except Exception as error:
-            # A fault of ours must cost this probe only.
-            log.exception("poll failed by a fault of the exporter", **probe.identity)
-            self._failed(probe, "internal", repr(error))
-        finally:
-            may_hold(0)
+        with self._guard(probe):
+            try:
+                if container.url is None:
+                    raise PollError(container.failure, container.url_missing)
+                config = self.config
+                body = await fetch(
+                    container.url, probe.cursor, config.timeout_seconds, config.probe_access, may_hold
+                )
+                await self.absorb(probe, body)
+            finally:
+                may_hold(0)
         probe.polled, probe.duration = True, time.monotonic() - started
         self.show(probe)
 
@@ -339,6 +338,9 @@ class Collector:
             )
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
+        self._exposition.replace(probe.key, [])  # half a report is worse than none
+        with suppress(Exception):  # unless this is where the fault lies
+            self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:
         if task := self._tasks.pop(key, None):

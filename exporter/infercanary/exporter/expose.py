@@ -7,7 +7,6 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -107,36 +106,35 @@ class Exposition:
 
     def __init__(self) -> None:
         self._families: dict[str, _Shown] = {}  # by base name
-        self._of_key: defaultdict[Key, set[str]] = defaultdict(set)
+        self._names: dict[Key, set[str]] = {}  # base names of the families that each container shows
 
-    def replace(self, key: Key, lines: Sequence[Lines]) -> int:
-        """Show ``lines``, one entry for each family, and nothing else for a container.
+    def replace(self, key: Key, lines: Iterable[Lines]) -> int:
+        """Show ``lines`` for a container, and nothing else.
 
         Returns:
             Number of families that are not shown, since another container has them with another kind.
         """
-        self._remove(key, self._of_key[key] - {each.layout.base for each in lines})
-        return sum(not self.put(key, each) for each in lines)
-
-    def put(self, key: Key, lines: Lines) -> bool:
-        """Show one family for ``key``, or no longer if it has no text; False if others show it with another kind."""
-        layout = lines.layout
-        self._remove(key, [layout.base])  # a lone container may change its mind
-        if not lines.text:
-            return True
-        shown = self._families.setdefault(layout.base, _Shown(layout))
-        if shown.layout.kind != layout.kind:
-            return False
-        shown.layout = layout
-        shown.texts[key] = lines.text
-        shown.size += len(lines.text)
-        self._of_key[key].add(layout.base)
-        return True
-
-    def forget(self, key: Key) -> None:
-        """Show nothing for ``key`` any more; it need not show anything."""
-        self._remove(key, self._of_key[key])
-        del self._of_key[key]
+        for name in self._names.pop(key, ()):
+            shown = self._families[name]
+            shown.size -= len(shown.texts.pop(key))
+            if not shown.texts:
+                del self._families[name]
+        conflicts, names = 0, set()
+        for each in lines:
+            layout = each.layout
+            if not each.text:
+                continue
+            shown = self._families.setdefault(layout.base, _Shown(layout))
+            if shown.layout.kind != layout.kind:
+                conflicts += 1
+                continue
+            shown.layout = layout
+            shown.texts[key] = shown.texts.get(key, b"") + each.text
+            shown.size += len(each.text)
+            names.add(layout.base)
+        if names:
+            self._names[key] = names
+        return conflicts
 
     def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
         """The exposition, family by family, but for OpenMetrics' ``# EOF``.
@@ -170,15 +168,6 @@ class Exposition:
                     yield b"".join(texts)
                     texts, size = [], 0
         yield b"".join(texts)
-
-    def _remove(self, key: Key, names: Iterable[str]) -> None:
-        for name in [*names]:
-            shown = self._families.get(name)
-            if shown is not None and key in shown.texts:
-                shown.size -= len(shown.texts.pop(key))
-                self._of_key[key].discard(name)
-                if not shown.texts:
-                    del self._families[name]
 
 
 def _layout(family: Family, names: Iterable[str]) -> Layout:

@@ -164,7 +164,7 @@ def test_what_is_no_longer_reported_vanishes_immediately() -> None:
     exposition.replace(A, [write(TEMPERATURE, identity(A)), write(ERRORS, identity(A))])
     exposition.replace(A, [write(ERRORS, identity(A))])
     assert "temperature" not in joined(exposition)
-    exposition.forget(A)
+    exposition.replace(A, [])
     assert joined(exposition) == ""
 
 
@@ -186,7 +186,7 @@ def test_a_name_has_the_kind_of_its_first_container() -> None:
     ):
         names = {sample.name for family in parsed for sample in family.samples}
         assert names == {"infercanary_disputed", own.layout.name}
-    exposition.forget(A)
+    exposition.replace(A, [])
     assert exposition.replace(B, [rival]) == 0
     assert "# TYPE infercanary_disputed_total counter" in joined(exposition)
 
@@ -204,7 +204,7 @@ def test_large_families_are_sent_in_parts_as_they_are_when_they_are_asked_for() 
     reader = exposition.families(in_openmetrics=False)
     begin = next(reader)
     for key in keys:
-        exposition.forget(key)
+        exposition.replace(key, [])
     rest = b"".join(reader)
     assert len(begin) > 256 << 10 and rest == b""
 
@@ -242,7 +242,7 @@ def test_many_families_of_one_series_are_sent_together_and_each_holder_has_its_o
     assert len(parts) < 40, "thousands of small parts took the event loop for seconds"
     assert max(map(len, parts)) <= 257 << 10
     exposition.replace(("hostile", "c7"), _own(7, range(690, 760)))
-    exposition.forget(("hostile", "c8"))
+    exposition.replace(("hostile", "c8"), [])
     text = joined(exposition)
     shown = [line.split("{")[0] for line in text.splitlines() if line.startswith("infercanary")]
     gone = {*range(760, 900)}
@@ -272,5 +272,5 @@ def test_what_one_shows_again_costs_as_much_however_much_others_show() -> None:
         exposition.replace(("hostile", f"c{number}"), _own(number, range(100 * number, 100 * number + 100)))
     looked_at = 0
     exposition.replace(("hostile", "c1"), _own(1, range(100, 103), 2.0))
-    exposition.forget(("hostile", "c2"))
+    exposition.replace(("hostile", "c2"), [])
     assert looked_at <= 300

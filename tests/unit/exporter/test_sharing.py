@@ -400,7 +400,7 @@ async def test_a_fault_in_showing_one_probe_costs_that_one_and_is_counted(
     assert host.lines("infercanary_up") == {"a": 0, "b": 1}
     assert host.probe("a").failures["internal"] == 1
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == [
-        "probe not shown by a fault of the exporter"
+        "poll failed by a fault of the exporter"
     ]
     await host.says("a", "0-7")
     assert host.lines("infercanary_up") == {"a": 1, "b": 1}
