@@ -213,7 +213,7 @@ def _is_sound_run(run: Run) -> bool:
 
 def _printable(text: str, most_bytes: int = _MAX_LABEL_BYTES) -> bool:
     """Check a text for line ends, control characters and lone surrogates, so that it reads the same everywhere."""
-    return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes
+    return text.isprintable() and len(text.encode()) <= most_bytes
 
 
 def base_name(name: str, kind: Kind) -> str:

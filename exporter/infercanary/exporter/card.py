@@ -25,7 +25,6 @@ Ended = tuple[int, float, str]
 """Memory kills of a container: number, time of the last one (Unix), and its image then."""
 MOST_CANARIES = 16
 """Number of canaries on a card, as many as have a history."""
-_MAX_EARLIER = 8  # upgrades
 _NOT_JUDGED = Finding(result=Result(state="no_baseline"), sentence="")
 
 STATES: Mapping[str, str] = {
@@ -117,9 +116,9 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
         "verdict": verdict,
         "facts": {fact.label: fact for fact in verdict.facts} if result.upgraded_at is not None else {},
         "good_runs": sum(run.outcome == "ok" for run in runs),
-        "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
+        "drift": _drift_document(drift),
         "onset": drift.onset,
-        "earlier": earlier[-_MAX_EARLIER:],
+        "earlier": earlier,
     }
 
 
@@ -145,15 +144,17 @@ def _drift(finding: Finding, probe: PolledProbe) -> Drift:
     return finding.drifts.get(probe.container.replica, Drift())
 
 
-def _drift_document(drift: Drift, shift: float) -> Document:
+def _drift_document(drift: Drift) -> Document:
+    if not drift.shift:
+        return Document()
     parts = [
-        f"drifted {percent(shift)} from the first day of this image, with no upgrade",
+        f"drifted {percent(drift.shift)} from the first day of this image, with no upgrade",
         f"host {percent(drift.host.shift)}" if drift.host is not None else "",
         f"since that day {listed(drift.changes)}" if drift.changes else "",
         operators_words(drift.operators),
     ]
     return Document(
-        verdict="regressed" if shift > 0 else "improved",
+        verdict="regressed" if drift.shift > 0 else "improved",
         sentence="; ".join(filter(None, parts)),
         tables=[operators_table(drift.operators)],
     )

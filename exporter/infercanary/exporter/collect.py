@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -39,7 +38,6 @@ log = structlog.get_logger(__name__)
 
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
-_ENDED_SECONDS = 3600.0
 _COMPARE_SECONDS = 5.0  # to compare a thousand containers takes some milliseconds
 
 
@@ -52,16 +50,6 @@ def backoff(failed: int, poll_seconds: float) -> float:
     """
     doubled = poll_seconds * 2.0 ** min(max(0, failed - _QUICK_RETRIES), 32)
     return max(poll_seconds, min(_MAX_BACKOFF_SECONDS, doubled))
-
-
-class EndedService(NamedTuple):
-    """A service without a container: a server that is stopped takes its card and its alerts with it."""
-
-    service: ServiceKey
-    container: str
-    """Its last container, or one of several."""
-    at: float
-    """Unix time when it was found to be gone."""
 
 
 class Collector:
@@ -90,8 +78,9 @@ class Collector:
         """Probes by service."""
         self.shares = Shares(memory)
         self.kills = KillCounts()
-        self.ended: list[EndedService] = []
-        """Services whose last container ended lately: an hour before the last change of containers, or after that."""
+        self.ended: list[tuple[Container, float]] = []
+        """Last containers of services that ended lately, each with its end in Unix time: a server that is stopped takes
+        its card and its alerts with it."""
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -128,11 +117,9 @@ class Collector:
             self.probes[key], probe.container = probe, container
             if container.is_asked:  # a label of others must not make a service wait for it
                 services[container.service_key].append(probe)
-        kept = [
-            ended for ended in self.ended if ended.service not in services and ended.at > now - _ENDED_SECONDS
-        ]
-        self.ended = kept + [
-            EndedService(service, probes[-1].container.replica, now)
+        self.ended = [(c, at) for c, at in self.ended if c.service_key not in services and at > now - 3600]
+        self.ended += [
+            (probes[-1].container, now)
             for service, probes in self.services.items()
             if service not in services
         ]

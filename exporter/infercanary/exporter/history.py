@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -23,7 +22,6 @@ _CANARIES = 16
 class RunSummary(msgspec.Struct, frozen=True, gc=False):
     """One run. Latencies in seconds, over the run's repeats; None where no repeat ended."""
 
-    canary: str
     started_at: float
     outcome: Outcome
     detail: str
@@ -35,21 +33,12 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
 
 
 def summarise(run: Run) -> RunSummary:
-    """Summarise a run. No percentile: a run has too few repeats for one.
-
-    Args:
-        run: Checked.
-
-    Returns:
-        Median, least and most in seconds; None without latencies.
-    """
+    """Summarise a run. No percentile: a run has too few repeats for one."""
     latencies = run.latencies
     middle, low, high = (
         (median(latencies), min(latencies), max(latencies)) if latencies else (None, None, None)
     )
-    return RunSummary(
-        sys.intern(run.canary), run.started_at, run.outcome, run.detail, middle, low, high, run.waited
-    )
+    return RunSummary(run.started_at, run.outcome, run.detail, middle, low, high, run.waited)
 
 
 def waiting_share(runs: Sequence[RunSummary]) -> float:
@@ -72,17 +61,13 @@ def waiting_share(runs: Sequence[RunSummary]) -> float:
 class History(dict[str, deque[RunSummary]]):
     """The last runs of each of the canaries seen last, bounded in both."""
 
-    def take(self, summaries: Iterable[RunSummary]) -> None:
-        """Add ``summaries``, oldest first.
-
-        Args:
-            summaries: Of any canaries.
-        """
-        for summary in summaries:
-            runs = self.pop(summary.canary, None) or deque(maxlen=_RUNS)
-            if runs:  # a reason is shown of the last run alone
-                runs[-1] = msgspec.structs.replace(runs[-1], detail="")
-            runs.append(summary)
-            self[summary.canary] = runs
+    def take(self, runs: Iterable[Run]) -> None:
+        """Add ``runs`` of any canaries, oldest first."""
+        for run in runs:
+            summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
+            if summaries:  # a reason is shown of the last run alone
+                summaries[-1] = msgspec.structs.replace(summaries[-1], detail="")
+            summaries.append(summarise(run))
+            self[run.canary] = summaries
             if len(self) > _CANARIES:
                 del self[next(iter(self))]

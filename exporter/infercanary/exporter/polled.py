@@ -13,7 +13,7 @@ from infercanary.contract.report import Family, Metric, Report, Run
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
-from infercanary.exporter.history import History, summarise, waiting_share
+from infercanary.exporter.history import History, waiting_share
 from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.limits import EXCEEDED, Account
@@ -239,7 +239,7 @@ class PolledProbe:
             del self.generations[next(iter(self.generations))]
         for boot_id, runs in starts.items():
             self.sequences[boot_id] = runs[-1].sequence
-            self.history.take(map(summarise, runs))
+            self.history.take(runs)
             if len(self.sequences) > _BOOTS:
                 del self.sequences[next(iter(self.sequences))]
 

@@ -54,7 +54,7 @@ def test_a_run_in_short() -> None:
 
 def test_the_share_of_the_latency_that_is_waiting() -> None:
     def waits(*each: tuple[float, float | None]) -> float:
-        return waiting_share([RunSummary("a", at, "ok", "", 0.02, 0.02, 0.02, waited) for at, waited in each])
+        return waiting_share([RunSummary(at, "ok", "", 0.02, 0.02, 0.02, waited) for at, waited in each])
 
     assert waits(*((at, 0.005) for at in range(0, 600, 60))) == pytest.approx(0.25)
     assert math.isnan(waits(*((at, 0.005) for at in range(0, 240, 60)))), "of four runs nothing is known"
@@ -67,9 +67,9 @@ def test_the_share_of_the_latency_that_is_waiting() -> None:
 
 def test_history_is_bounded_in_runs_and_in_canaries() -> None:
     history = History()
-    history.take(summarise(run("a", n, 0.01)) for n in range(500))
+    history.take(run("a", n, 0.01) for n in range(500))
     assert [history["a"][0].started_at, len(history["a"])] == [380.0, 120]
-    history.take(summarise(run(f"bomb-{n}", n, 0.01)) for n in range(1000))
+    history.take(run(f"bomb-{n}", n, 0.01) for n in range(1000))
     assert len(history) == 16
     assert "a" not in history
 
@@ -266,7 +266,7 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(
 
     def ended(*containers: str) -> list[tuple[str, str, float]]:
         collector.follow([Container(service=name[0], name=name, id=name * 32) for name in containers])
-        return [(gone.service.name, gone.container, now - gone.at) for gone in collector.ended]
+        return [(gone.service, gone.replica, now - at) for gone, at in collector.ended]
 
     assert ended("a1", "a2", "b1") == []
     assert ended("a2", "b1") == [], "one replica less"

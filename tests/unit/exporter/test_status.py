@@ -13,12 +13,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from infercanary.contract.report import Family, Point
+from infercanary.contract.report import Family, Point, Run
 from infercanary.contract.vocabulary import NOBODY, Outcome
 from infercanary.exporter import status
-from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.history import History, RunSummary
+from infercanary.exporter.history import History
 from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.exporter.judging.past_verdicts import PastVerdict
 from infercanary.exporter.polled import PolledProbe
@@ -26,7 +25,6 @@ from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
@@ -58,7 +56,7 @@ def drifted(shift: float, replica: str = "search-1") -> Findings:
 
 def failed(outcome: Outcome) -> History:
     history = History()
-    history.take([*runs(3), RunSummary("resnet", 99.0, outcome, "boom", None, None, None)])
+    history.take([*runs(3), Run(99, "resnet", 99.0, 99.0, outcome, detail="boom")])
     return history
 
 
@@ -219,7 +217,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "many earlier upgrades": (
         with_verdict(upgraded(), answers={
             "resnet": tuple(msgspec.structs.replace(PAST, upgraded_at=float(n)) for n in range(20, 30))}),
-        ["00:00:29", "00:00:22"], ["00:00:21"],
+        ["00:00:29", "00:00:20"], [],
     ),
     # Sides of a rollout; by image if the judge does not know the start.
     "new": (with_verdict(image()), ["regressed +300 %"], []),
@@ -300,7 +298,7 @@ def test_a_failing_canary_has_its_detail_once() -> None:
 
 def test_above_the_cards() -> None:
     gone = {("test", "search", "search-5c4-a/server"): (1, 1.0, "app:1")}
-    left = [EndedService(ServiceKey("", "<b>"), "search-1", time.time() - 300)]
+    left = [(Container(service="<b>", name="search-1"), time.time() - 300)]
     text = page([], troubles=["<the store> fails"], ended=gone, left=left)
     above, _, main = text.partition("<main>")
     for expected in (
@@ -364,7 +362,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
         probe.up, probe.trouble = True, letter * 9_000
         probe.environment = {letter * 100 + f"{n:03}": letter * 4_096 for n in range(200)}
         probe.history.take(
-            RunSummary(name, float(n), "raised", letter * 500, 0.1, 0.1, 0.1)
+            Run(n, name, float(n), float(n), "raised", (0.1,), detail=letter * 500)
             for n in range(120)
             for name in names
         )
