@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection
+from itertools import chain, islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -55,9 +56,8 @@ _MAX_RUNS = 10_000
 _MAX_ENVIRONMENT = 200
 _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
-_MAX_OUTPUT = 64  # places of one output
+_MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each: as many as a probe reports
 _VISIBLE = r"\A[!-~]*\Z"  # ASCII without blanks
-_MAX_OUTPUTS = 1_024  # places of all outputs
 _MAX_NAMES = 100  # phases, controls or measures of one run
 _MAX_TAGS = 32  # of one run; ours are fewer
 _MAX_DETAIL = 500  # letters of why a run failed: what is longer is cut
@@ -143,21 +143,20 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
             rejected["profile"] += 1
             run = msgspec.structs.replace(run, profile=None)
         runs.append(msgspec.structs.replace(run, detail=run.detail[:_MAX_DETAIL]))
-    environment: dict[str, str] = {}
-    room = _MAX_ENVIRONMENT_BYTES
-    for name, setting in report.environment.items():
-        size = sys.getsizeof(name) + sys.getsizeof(setting)
-        fits = size <= room and len(environment) < _MAX_ENVIRONMENT
-        if fits and max(len(name), len(setting)) <= _MAX_SETTING:
-            environment[name] = setting
-            room -= size
-    outputs: dict[str, tuple[float, ...]] = {}
-    room = _MAX_OUTPUTS
-    for canary, values in report.outputs.items():
-        fits = len(values) <= min(_MAX_OUTPUT, room)
-        if fits and _printable(canary) and all(abs(value) <= bounds.MOST_AMOUNT for value in values):
-            outputs[canary] = values
-            room -= len(values)
+    environment = {
+        name: setting
+        for name, setting in islice(report.environment.items(), _MAX_ENVIRONMENT)
+        if max(len(name), len(setting)) <= _MAX_SETTING
+    }
+    if sum(map(sys.getsizeof, chain(environment, environment.values()))) > _MAX_ENVIRONMENT_BYTES:
+        environment = {}
+    outputs = {
+        canary: values
+        for canary, values in islice(report.outputs.items(), _MAX_OUTPUTS)
+        if len(values) <= _MAX_PLACES
+        and _printable(canary)
+        and all(abs(value) <= bounds.MOST_AMOUNT for value in values)
+    }
     rejected["run"] += len(report.runs) - len(runs)
     rejected["environment"] += len(report.environment) - len(environment)
     rejected["output"] += len(report.outputs) - len(outputs)

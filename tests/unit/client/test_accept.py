@@ -197,8 +197,19 @@ def test_runs_and_environment_are_bounded() -> None:
     assert len(accepted.environment) == 200
     assert rejected == {"run": 2, "environment": 6}
     assert accept(report(environment={"flags": "x" * 5000}), RESERVED)[0].environment == {}
-    invented = {f"{n}": "x" * 4_000 for n in range(100)} | {"torch": "2.13"}
-    assert "torch" in accept(report(environment=invented), RESERVED)[0].environment
+    invented = {f"{n}": "x" * 4_000 for n in range(100)}
+    accepted, rejected = accept(report(environment=invented), RESERVED)
+    assert accepted.environment == {} and rejected == {"environment": 100}
+
+
+def test_outputs_are_bounded() -> None:
+    good = {"a": (1.0,) * 32}
+    bad = {"b": (1.0,) * 33, "\x1b": (1.0,), "c": (1e19,), "d": (float("nan"),)}
+    accepted, rejected = accept(report(outputs=good | bad), RESERVED)
+    assert accepted.outputs == good and rejected == {"output": 4}
+    many = {f"{n}": (1.0,) for n in range(40)}
+    accepted, rejected = accept(report(outputs=many), RESERVED)
+    assert len(accepted.outputs) == 32 and rejected == {"output": 8}
 
 
 text = st.text(max_size=8)
