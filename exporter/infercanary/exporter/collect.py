@@ -104,8 +104,6 @@ class Collector:
         }
         for key in gone:
             self._drop(self.probes.pop(key))
-        # Starts are spread, so that a thousand probes do not answer in the same instant.
-        spread = min(self.config.poll_seconds, 0.005 * len(wanted))
         services: defaultdict[ServiceKey, list[PolledProbe]] = defaultdict(list)
         now = time.time()
         for key, container in wanted.items():
@@ -113,7 +111,7 @@ class Collector:
             if container.watched_id and key in gone:
                 probe.since = now  # it may have been created while the one before still served
             if key not in self.probes or probe.container.url != container.url:
-                self._start_polling(probe, container, spread)
+                self._start_polling(probe, container)
             self.probes[key], probe.container = probe, container
             if container.is_asked:  # a label of others must not make a service wait for it
                 services[container.service_key].append(probe)
@@ -133,10 +131,12 @@ class Collector:
         log.info("container is gone", **probe.identity)
         self.shares.forget(probe.key)
 
-    def _start_polling(self, probe: PolledProbe, container: Container, spread: float) -> None:
+    def _start_polling(self, probe: PolledProbe, container: Container) -> None:
         self._stop_polling(probe.key)
         for note in container.notes:
             log.warning(note, **probe.identity)
+        # Starts are spread, so that a thousand probes do not answer in the same instant.
+        spread = min(self.config.poll_seconds, 0.01 * len(self.probes))
         delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
         self._tasks[probe.key] = WATCH.task("poll", partial(self._watch, probe, delay))
 

@@ -18,7 +18,7 @@ from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.limits import EXCEEDED, Account
 from infercanary.exporter.report_facts import ReportFacts
-from infercanary.exporter.sharing import OTHERS, SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare
+from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare
 from infercanary.judge.model import Generation
 from infercanary.judge.profiles import Packed, merged
 
@@ -211,9 +211,9 @@ class PolledProbe:
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
             self.kills = ()  # they ended an earlier start that ran; a start that never ran leaves them to the next
-        environment = {name: text for name, text in self.environment.items() if name != GPU_SHARED_WITH}
-        if self.neighbours:
-            environment[GPU_SHARED_WITH] = self.neighbours
+        environment = self.environment | {GPU_SHARED_WITH: self.neighbours}  # whatever the probe says of them
+        if not self.neighbours:
+            del environment[GPU_SHARED_WITH]
         if latest is not None and latest.environment == environment:
             environment = latest.environment  # many reports may wait for the store
         # A sidecar's start, and the outputs that it compares with, may be those of an earlier server.
@@ -292,7 +292,7 @@ class PolledProbe:
         due = {name for name, since in moving.items() if now - since >= _SETTLED_SECONDS}
         self._settled ^= due
         self._moving = {name: since for name, since in moving.items() if name not in due}
-        self.neighbours = ", ".join(sorted(self._settled, key=lambda name: (name == OTHERS, name)))
+        self.neighbours = ", ".join(sorted(self._settled))
         self.shared_gpus = gpus
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,9 @@ FAILING = ("failing", "out_of_memory")
 _MAX_CANARIES = 16  # as many as have a history
 _MAX_POINTS = 128  # of one family: 16 canaries in 8 states, or a host's GPUs with their MIG instances
 _MAX_PROCESSES = 1e6
+
+
+_ByName: TypeAlias = Mapping[str, Family]
 
 
 class SeenGpu(NamedTuple):
@@ -39,8 +42,6 @@ class ReportFacts(msgspec.Struct, frozen=True):
     """Canary → state."""
     failures: Mapping[str, str] = {}
     """Canary → its failure in words."""
-    interval: float = 0.0
-    """Seconds between two runs; 0 if unknown."""
     cold_starts: dict[str, dict[str, float]] = {}
     """Canary → step → seconds."""
     cpus: int = 0
@@ -63,14 +64,13 @@ def read_facts(families: Iterable[Family]) -> ReportFacts:
     return ReportFacts(
         _by_canary(by_name, "infercanary_canary_state", "state"),
         _by_canary(by_name, "infercanary_canary_failure_info", "detail"),
-        next(iter(_values(by_name, "infercanary_interval_seconds").values()), 0.0),
         cold_starts,
         _cpus(by_name),
         _gpus(by_name),
     )
 
 
-def _values(by_name: Mapping[str, Family], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+def _values(by_name: _ByName, name: str, *labels: str) -> dict[tuple[str, ...], float]:
     """Map the values of these labels to the value of their series; empty if the family has other labels."""
     family = by_name.get(name)
     if family is None or not {*labels} <= {*family.labels}:
@@ -83,20 +83,20 @@ def _values(by_name: Mapping[str, Family], name: str, *labels: str) -> dict[tupl
     }
 
 
-def _by_canary(by_name: Mapping[str, Family], name: str, label: str) -> dict[str, str]:
+def _by_canary(by_name: _ByName, name: str, label: str) -> dict[str, str]:
     """Map each canary to the value of ``label`` in its series that is 1."""
     series = [labels for labels, value in _values(by_name, name, "canary", label).items() if value == 1]
     return {labels[0]: labels[1] for labels in series[:_MAX_CANARIES]}
 
 
-def _cpus(by_name: Mapping[str, Family]) -> int:
+def _cpus(by_name: _ByName) -> int:
     with suppress(ValueError):  # also if there is not exactly one list
         [(cpus,)] = _values(by_name, "infercanary_cgroup_cpuset_info", "cpus")
         return parse_cpus(cpus)
     return 0
 
 
-def _gpus(by_name: Mapping[str, Family]) -> tuple[SeenGpu, ...] | None:
+def _gpus(by_name: _ByName) -> tuple[SeenGpu, ...] | None:
     """Select the MIG instances of a GPU in MIG mode, and no GPU without a canary."""
     if "infercanary_gpu_info" not in by_name:
         return None

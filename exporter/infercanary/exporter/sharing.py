@@ -39,8 +39,6 @@ UNKNOWN_PROCESSES = Metric(
     "containers.",
 )
 
-OTHERS = "others"
-"""Stands for the neighbours on a GPU beyond the first few."""
 _NAMES = 3
 
 
@@ -50,7 +48,7 @@ class GpuShare(NamedTuple):
     others: int
     """Number of other containers."""
     names: tuple[str, ...]
-    """Names of the first few, and `OTHERS` if there are more."""
+    """Names of the first few, and ``…`` if there are more."""
     unknown: float
     """Processes that are in no container with a probe; NaN if unknown."""
 
@@ -84,7 +82,7 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
         known = sum(gpu.own for gpu in sharers.values())
         for key, gpu in sharers.items():
             names = [_name(other) for other in first if other != key][:_NAMES]
-            names += [OTHERS] if others > _NAMES else []
+            names += ["…"] if others > _NAMES else []
             # A driver that hides known processes hides others, too. Comparisons with NaN are false.
             unknown = gpu.listed - known if gpu.listed >= known else math.nan
             shares[key][gpu.label, uuid] = GpuShare(others, tuple(names), unknown)

@@ -24,7 +24,6 @@ from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.report_facts import SeenGpu, read_facts
 from infercanary.exporter.sharing import (
-    OTHERS,
     SHARED,
     SHARED_GPU,
     UNKNOWN_PROCESSES,
@@ -269,7 +268,7 @@ def test_a_thousand_on_one_gpu_take_no_time() -> None:
     begin = time.perf_counter()
     shared = shared_gpus({("", "s", f"c{i:04}"): (SeenGpu("0", "GPU-a"),) for i in range(1000)})
     assert time.perf_counter() - begin < 1
-    names = ("c0000", "c0002", "c0003", OTHERS)
+    names = ("c0000", "c0002", "c0003", "…")
     assert shared["", "s", "c0001"]["0", "GPU-a"] == GpuShare(999, names, nan)
 
 
@@ -356,8 +355,8 @@ async def test_a_few_neighbours_are_named(host: Host, clock: Clock) -> None:
         for name in names:
             await host.reports(name, ON_A)
         clock.now += polled._SETTLED_SECONDS
-    assert host.neighbours("z") == "a, b, c, others"
-    assert host.neighbours("a") == "b, c, d, others"
+    assert host.neighbours("z") == "a, b, c, …"
+    assert host.neighbours("a") == "b, c, d, …"
 
 
 async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:

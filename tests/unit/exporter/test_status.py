@@ -249,8 +249,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "opening": (
         reporting(family("canary_state", canary="<b>", state="opening")), ["no run yet: &lt;b&gt; is opening"], [],
     ),
-    "warm": (reporting(STEADY), ["no run yet: c is warm, and its first run is due"], []),
-    "slow": (reporting(STEADY, family("interval_seconds", 509.0)), ["first run comes within about 8 min"], []),
+    "warm": (reporting(STEADY), ["no run yet: c is warm, and its first run comes next"], []),
     "failing at once": (reporting(FAILING), ["c is failing no run yet"], ["no run yet:"]),
     "down at once": (reporting(FAILING, up=False), [], ["no run yet", "c is failing"]),
     "no canary": (reporting(), ["no run yet: no canary is reported"], []),
