@@ -35,9 +35,8 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
 def summarise(run: Run) -> RunSummary:
     """Summarise a run. No percentile: a run has too few repeats for one."""
     latencies = run.latencies
-    middle, low, high = (
-        (median(latencies), min(latencies), max(latencies)) if latencies else (None, None, None)
-    )
+    middle = median(latencies) if latencies else None
+    low, high = min(latencies, default=None), max(latencies, default=None)
     return RunSummary(run.started_at, run.outcome, run.detail, middle, low, high, run.waited)
 
 
@@ -51,11 +50,10 @@ def waiting_share(runs: Sequence[RunSummary]) -> float:
         Share from 0 to 1, of the medians of the latest runs; NaN if too few runs measured it.
     """
     since = runs[-1].started_at - _WAITING_SECONDS
-    latest = [run for run in runs if run.started_at >= since]
-    known = [(run.waited, run.median) for run in latest if run.waited is not None and run.median]
-    if len(known) < LIVE.pool.fewest_new_runs:
+    latest = [run for run in runs if run.started_at >= since and run.waited is not None and run.median]
+    if len(latest) < LIVE.pool.fewest_new_runs:
         return math.nan
-    return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
+    return min(1.0, sum(run.waited or 0.0 for run in latest) / sum(run.median or 0.0 for run in latest))
 
 
 class History(dict[str, deque[RunSummary]]):
