@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.client.accept import accept, read
-from infercanary.client.fetch import PollError
+from infercanary.client.fetch import REPORT_BYTES, PollError
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import (
     LADDER,
@@ -182,6 +182,12 @@ def test_a_report_with_a_bad_field_of_its_own_is_none(change: dict[str, object])
     with pytest.raises(PollError, match="is not a report") as raised:
         read(encode(report(**change)))
     assert raised.value.reason == "malformed"
+
+
+def test_a_report_of_too_many_parts_is_not_decoded() -> None:
+    with pytest.raises(PollError, match="parts") as raised:
+        read(b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]")
+    assert raised.value.reason == "too_large"
 
 
 def test_why_a_run_failed_is_cut() -> None:
