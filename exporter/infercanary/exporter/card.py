@@ -49,14 +49,15 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
     """
     findings = probe.findings.values()
     judged = [finding for finding in findings if _side(finding, probe) == "new"]
-    verdicts = [state for f in judged for state in (f.result.state, *(v.state for v in f.measures.values()))]
+    states: set[str] = {finding.result.state for finding in judged}
+    states |= {verdict.state for finding in judged for verdict in finding.measures.values()}
     drifts = [_drift(finding, probe).shift or 0.0 for finding in findings]
     holds = {
         "not polled": probe.container.url is None,
         "down": not probe.up,
         "with a failing canary": not {*FAILING}.isdisjoint(probe.reported.states.values()),
         "killed for memory": kill is not None and time.time() - kill[1] <= KEPT_SECONDS,
-        "regressed since an upgrade": "regressed" in verdicts,
+        "regressed since an upgrade": "regressed" in states,
         "drifted without an upgrade": max(drifts, default=0.0) > 0,
         "up": True,
     }
@@ -97,7 +98,7 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
     finding = probe.findings.get(name, _NOT_JUDGED)
     result, side, drift = finding.result, _side(finding, probe), _drift(finding, probe)
     verdict = Document()
-    if finding is not _NOT_JUDGED and side == "new":
+    if finding.sentence and side == "new":
         verdict = verdict_document(result, finding.sentence, finding.measures)
     earlier = [past for past in finding.answers if past.upgraded_at != result.upgraded_at]
     return {

@@ -49,7 +49,7 @@ def backoff(failed: int, poll_seconds: float) -> float:
         poll_seconds: Time between successful polls; also the least.
     """
     doubled = poll_seconds * 2.0 ** min(max(0, failed - _QUICK_RETRIES), 32)
-    return max(poll_seconds, min(_MAX_BACKOFF_SECONDS, doubled))
+    return min(doubled, max(poll_seconds, _MAX_BACKOFF_SECONDS))
 
 
 class Collector:

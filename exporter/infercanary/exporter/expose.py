@@ -79,16 +79,14 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     Returns:
         The lines.
     """
-    labels = [point.labels for point in family.points]
-    names = family.kind, family.name, family.help, family.labels, labels, [*identity]
-    key = blake2b(
-        msgspec.json.encode(names), digest_size=16
-    ).digest()  # the names themselves are in the template
+    names, labels = sorted(identity), [point.labels for point in family.points]
+    words = msgspec.json.encode((family.kind, family.name, family.help, family.labels, labels, names))
+    key = blake2b(words, digest_size=16).digest()  # the words themselves are in the template
     layout = _layouts.get(key)
     if layout is None:
-        layout = _layouts[key] = _layout(family, sorted(identity))
+        layout = _layouts[key] = _layout(family, names)
     texts = [*_values(family.points)]
-    who = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
+    who = [_escaped(identity[name]) for name in names] * len(texts)
     return Lines(layout, (layout.template.decode() % (*who,) % (*texts,)).encode())
 
 
