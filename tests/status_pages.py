@@ -13,7 +13,7 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History
 from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.exporter.judging.past_verdicts import PastVerdict
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import ReportFacts
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict

@@ -15,7 +15,7 @@ from infercanary.contract.report import encode
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig, Links
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 
 _COMMENTS = re.compile(rb"^#.*\n", re.MULTILINE)
 _OF_THIS_PROCESS = re.compile(rb"(?m)^process_.*\n")

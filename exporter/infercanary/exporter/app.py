@@ -24,7 +24,7 @@ from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
     expose,
-    polled,
+    probe_state,
     reload,
     runbooks,
     scrape,
@@ -72,7 +72,7 @@ METRICS = (
         BUILD,
         LINKS,
         LAG,
-        *polled.METRICS,
+        *probe_state.METRICS,
         *probe_limits.METRICS,
         *reload.METRICS,
         *CONNECTION_METRICS,

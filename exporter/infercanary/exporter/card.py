@@ -9,7 +9,7 @@ from typing import Any, Literal
 from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.discovery.kills import KEPT_SECONDS
 from infercanary.exporter.judging.findings import Finding
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import FAILING
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift

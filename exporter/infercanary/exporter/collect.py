@@ -29,7 +29,7 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import Shares
 from infercanary.exporter.poll import Prepared, prepared
-from infercanary.exporter.polled import UP, PolledProbe
+from infercanary.exporter.probe_state import UP, PolledProbe
 from infercanary.exporter.sharing import shared_cpus, shared_gpus
 from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ServiceKey

@@ -21,7 +21,7 @@ from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.poll import Prepared, prepared
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.model import Generation, ServiceKey, kept
 from infercanary.judge.origin import Origin
 from infercanary.store.store import open_store

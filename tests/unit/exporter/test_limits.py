@@ -28,7 +28,7 @@ from infercanary.exporter.limits import (
     Totals,
     memory_limit,
 )
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.verdict import Judge
 from tests.results import findings_of
 

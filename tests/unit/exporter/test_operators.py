@@ -15,7 +15,7 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging import families as metrics
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Generation, ServiceKey

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
-from infercanary.exporter import collect, polled
+from infercanary.exporter import collect, probe_state
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import SeenGpu, read_facts
 from infercanary.exporter.sharing import (
     SHARED,
@@ -296,13 +296,13 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: C
     host.collector.follow([found("a"), found("b")])
     await host.reports("a", ON_A)
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
-    clock.now += polled._SETTLED_SECONDS
+    clock.now += probe_state._SETTLED_SECONDS
     await host.reports("a", ON_A)
     assert host.neighbours("a") == NOBODY
     await host.reports("b", seen(("3", "GPU-a"), listed=3, own=1))
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}
     assert host.after_the_next_poll(UNKNOWN_PROCESSES) == {"a": 1, "b": 1}
-    clock.now += polled._SETTLED_SECONDS - 1
+    clock.now += probe_state._SETTLED_SECONDS - 1
     await host.reports("a", ON_A)
     assert host.neighbours("a") == NOBODY, "it may be gone soon"
     clock.now += 1
@@ -318,7 +318,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: C
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
     await host.reports("a", ON_A)
     assert host.neighbours("a") == "b", "it may be back soon"
-    clock.now += polled._SETTLED_SECONDS
+    clock.now += probe_state._SETTLED_SECONDS
     await host.reports("a", ON_A)
     assert host.neighbours("a") == NOBODY
 
@@ -354,7 +354,7 @@ async def test_a_few_neighbours_are_named(host: Host, clock: Clock) -> None:
     for _ in range(2):
         for name in names:
             await host.reports(name, ON_A)
-        clock.now += polled._SETTLED_SECONDS
+        clock.now += probe_state._SETTLED_SECONDS
     assert host.neighbours("z") == "a, b, c, …"
     assert host.neighbours("a") == "b, c, d, …"
 

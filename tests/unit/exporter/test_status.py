@@ -20,7 +20,7 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History
 from infercanary.exporter.judging.findings import Findings, Sides
 from infercanary.exporter.judging.past_verdicts import PastVerdict
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
