@@ -121,7 +121,7 @@ class Collector:
             for service, probes in self.services.items()
             if service not in services
         ]
-        self.services = dict(services)
+        self.services = services
 
     def _drop(self, probe: PolledProbe) -> None:
         """Forget a container that was removed."""

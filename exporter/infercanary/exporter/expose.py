@@ -30,13 +30,12 @@ _number: Callable[[float], str] = floatToGoString
 _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # counts recur, most of all 0
 _write_openmetrics: Callable[[Any], bytes] = generate_latest_openmetrics
 
-_PLAIN: Sequence[tuple[str, dict[str, str]]] = [("", {})]
 _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
     *(("_bucket", {"le": bound}) for bound in (*map(_number, LADDER), "+Inf")),
     ("_count", {}),
     ("_sum", {}),
 ]
-"""Suffix and labels of each sample of a point."""
+"""Suffix and labels of each sample of a histogram's point."""
 _MOST_BYTES = 256 << 10  # of small families together
 _IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
@@ -175,9 +174,10 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
     given: Any = SimpleNamespace(collect=lambda: [metric])
     header, openmetrics_header = generate_latest(given), _write_openmetrics(given).removesuffix(b"# EOF\n")
     identity = dict.fromkeys(names, _IDENTITY)
+    samples = _HISTOGRAM if family.kind == "histogram" else [("", {})]
     for point in family.points:
         labels = {**identity, **dict(zip(family.labels, point.labels, strict=True))}
-        for suffix, bound in _HISTOGRAM if family.kind == "histogram" else _PLAIN:
+        for suffix, bound in samples:
             metric.add_sample(family.name + suffix, labels | bound, 0.0)
     # Not splitlines(): label values may hold what it takes for the end of a line.
     lines = generate_latest(given).removeprefix(header).decode().split("\n")[:-1]
