@@ -42,7 +42,7 @@ Reason = Literal[
     "profile",
 ]
 
-_NAME = re.compile(r"infercanary_[a-z0-9_]+")
+_NAME = re.compile(r"infercanary_[a-z0-9_]{1,244}")
 _LABEL = re.compile(r"(?!__)[a-z_][a-z0-9_]{0,63}")
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
@@ -169,7 +169,6 @@ def _is_sound(family: Family, base: str) -> bool:
     """Check a family, looked at alone."""
     return (
         _NAME.fullmatch(family.name) is not None
-        and len(family.name) <= _MAX_LABEL_BYTES
         and not base.endswith(_SUFFIXES)
         and (base != family.name or family.kind != "counter")
         and family.help != ""

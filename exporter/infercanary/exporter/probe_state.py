@@ -250,7 +250,7 @@ class PolledProbe:
             now: Seconds, monotonic clock.
 
         Returns:
-            Families without labels of the container; unknown ones have no points.
+            Families without labels of the container; unknown values are missing.
         """
         c = self.container
         families = [
@@ -265,16 +265,15 @@ class PolledProbe:
             RUNS_LEFT_OUT.family(self.runs_left_out),
             RUNS_LOST.family(self.runs_lost),
         ]
-        if not self.up:
-            return families  # the others come from its report
-        canaries, shares = self.history.items(), self.shared_gpus.items()
-        return [
-            *families,
-            WAITING.family({(canary,): waiting_share(runs) for canary, runs in canaries}),
-            SHARED.family(self.shared_cpus),
-            SHARED_GPU.family({gpu: share.others for gpu, share in shares}),
-            UNKNOWN_PROCESSES.family({gpu: share.unknown for gpu, share in shares}),
-        ]
+        if self.up:  # these come from its report
+            shares = self.shared_gpus.items()
+            families += [
+                WAITING.family({(canary,): waiting_share(runs) for canary, runs in self.history.items()}),
+                SHARED.family(self.shared_cpus),
+                SHARED_GPU.family({gpu: share.others for gpu, share in shares}),
+                UNKNOWN_PROCESSES.family({gpu: share.unknown for gpu, share in shares}),
+            ]
+        return families
 
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
         """Note the other containers on its GPUs. One that stayed, or stayed away, becomes a fact of the next report.
