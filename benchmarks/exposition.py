@@ -56,7 +56,7 @@ from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 
 _GAUGES = [
     Declaration(f"infercanary_simulated_{n}_ratio", "gauge", f"Simulated {n}.", ("canary",))

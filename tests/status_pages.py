@@ -7,16 +7,16 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from infercanary.contract.report import Run
 from infercanary.exporter import status
-from infercanary.exporter.canaries import ReportedCanaries
-from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.history import History, RunSummary
+from infercanary.exporter.history import History
 from infercanary.exporter.judging.findings import Findings, PastVerdict, Sides
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
+from infercanary.exporter.report_facts import ReportFacts
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Generation, ServiceKey
+from infercanary.judge.model import Generation
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
@@ -33,14 +33,15 @@ def page(probes: Collection[PolledProbe], **others: Any) -> str:
     return asyncio.run(status.page(probes, version="1", **given)).decode()
 
 
-def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[RunSummary]:
+def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[Run]:
     """Runs each ten seconds, of which none failed."""
     return [
-        RunSummary(
-            canary, n * 10.0, "ok", "", *(seconds * (1 + 0.001 * (n * 7 % 5) + x) for x in (0.0, -0.01, 0.02))
+        Run(
+            n, canary, n * 10.0, n * 10.0, "ok",
+            tuple(seconds * (1 + 0.001 * (n * 7 % 5) + x) for x in (0.0, -0.01, 0.02)),
         )
         for n in range(count)
-    ]
+    ]  # fmt: skip
 
 
 def healthy(name: str = "search-1", image_id: str = "2", **container: Any) -> PolledProbe:
@@ -76,7 +77,7 @@ def judged(name: str, result: Result, seconds: float = 0.02, **findings: Any) ->
 
 def _compared(state: Any, after: float, **fields: Any) -> Result:
     shift = after / 0.02 - 1
-    sides = [[run.median or 0.0 for run in runs(90, seconds)] for seconds in (0.02, after)]
+    sides = [[run.latencies[0] for run in runs(90, seconds)] for seconds in (0.02, after)]
     known: dict[str, Any] = {
         "upgraded_at": time.time() - 7200, "low": shift - 0.03, "high": shift + 0.03,
         "baseline": 0.02, "current": after, "medians": (sides[0], sides[1]),
@@ -123,9 +124,9 @@ def cards() -> list[PolledProbe]:
         drifts={("rank-1", "resnet"): Drift(shift=0.1, onset=time.time() - 9e4, host=Part(0.02, 0.01, 0.03))},
     )  # fmt: skip
     failing = judged("vision-1", _compared("equivalent", 0.0201))
-    failing.reported = ReportedCanaries({"resnet": "out_of_memory"}, {"resnet": "CUDA out of memory: 2 GiB"})
-    failing.runs_lost, failing.neighbours, failing.neighbours_since = 7, "train-1", time.monotonic() - 300
-    failing.history.take([RunSummary("resnet", 2e3, "raised", "CUDA out of memory", None, None, None)])
+    failing.reported = ReportFacts({"resnet": "out_of_memory"}, {"resnet": "CUDA out of memory: 2 GiB"})
+    failing.runs_lost, failing.neighbours = 7, "train-1"
+    failing.history.take([Run(1, "resnet", 2e3, 2e3, "raised", detail="CUDA out of memory")])
     down = PolledProbe(Container(service="gone", name="gone-1", url=URL, image="gone:1"))
     down.trouble = "unreachable: connection refused: nothing listens there"
     down.history.take(runs(60))
@@ -177,17 +178,15 @@ def filled(text: str) -> str:
         text, service=text, image=f"{text}:1", image_id=f"{text}:2", url_missing=text, notes=(text,)
     )
     probe.trouble, probe.environment, probe.history = text, {text: text}, History()
-    probe.neighbours, probe.neighbours_since = text, time.monotonic() - 300
-    probe.reported = ReportedCanaries({text: "failing", "b": "failing"}, {text: text, "b": text})
-    probe.history.take([*runs(3, canary=text), RunSummary(text, 99.0, "raised", text, None, None, None)])
+    probe.neighbours = text
+    probe.reported = ReportFacts({text: "failing", "b": "failing"}, {text: text, "b": text})
+    probe.history.take([*runs(3, canary=text), Run(99, text, 99.0, 99.0, "raised", detail=text)])
     probe.findings = findings_of(
         judgements={text: result}, sentences={text: f"regressed: {text}"}, answers={text: (past,)},
         measures={text: {text: MeasureVerdict("regressed", 0.3, 0.2, 0.4, 1.0, 1.3)}},
         drifts={text: {text: drift}}, sides={text: Sides(new=frozenset({(text, "b")}))},
     )  # fmt: skip
     fresh = PolledProbe(Container(service=text, name=f"{text}2", url=f"http://{text}"))
-    fresh.up, fresh.reported = True, ReportedCanaries({text: "steady", f"{text}2": text})
+    fresh.up, fresh.reported = True, ReportFacts({text: "steady", f"{text}2": text})
     gone = {(text, text, "3"): (1, 1.0, text), probe.key: (1, 1.0, text)}
-    return page(
-        [probe, fresh], troubles=[text], ended=gone, left=[EndedService(ServiceKey(text, text), text, 1.0)]
-    )
+    return page([probe, fresh], troubles=[text], ended=gone, left=[(Container(service=text, name=text), 1.0)])

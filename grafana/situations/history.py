@@ -15,7 +15,7 @@ from infercanary.contract.report import encode
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig, Links
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 
 _COMMENTS = re.compile(rb"^#.*\n", re.MULTILINE)
 _OF_THIS_PROCESS = re.compile(rb"(?m)^process_.*\n")
@@ -76,9 +76,8 @@ async def exporters(situation: Situation, take: Callable[[bytes], object]) -> li
 
 
 def _scraped(exporter: Exporter, at: float, began: float) -> bytes:
-    pieces = exporter.families(in_openmetrics=False)
     own = _OWN.format(cpu=1 + 0.004 * (at - began), start=began).encode()
-    text = _COMMENTS.sub(b"", b"".join(text for piece in pieces for text in piece.texts))
+    text = _COMMENTS.sub(b"", b"".join(exporter.families(in_openmetrics=False)))
     return _OF_THIS_PROCESS.sub(b"", text) + own
 
 

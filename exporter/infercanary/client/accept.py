@@ -6,9 +6,9 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
-from contextlib import suppress
-from typing import Literal
+from collections.abc import Collection
+from itertools import chain, islice
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -41,11 +41,11 @@ Reason = Literal[
     "profile",
 ]
 
-_NAME = re.compile(r"infercanary_[a-z0-9_]+")
-_LABEL = re.compile(r"[a-z_][a-z0-9_]*")
+_NAME = re.compile(r"infercanary_[a-z0-9_]{1,244}")
+_LABEL = re.compile(r"(?!__)[a-z_][a-z0-9_]{0,63}")
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
-_PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
+_PINNED = {metric.name: metric.labels for metric in (LATENCY, PHASE)}
 LABEL_BYTES = 256
 """Longest value of a label."""
 _MAX_HELP = 1024
@@ -56,10 +56,8 @@ _MAX_RUNS = 10_000
 _MAX_ENVIRONMENT = 200
 _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
-_MAX_OUTPUT = 64  # places of one output
-_MAX_BOOT_ID = 64  # bytes; ours have 32
-_MAX_CURSOR = 512
-_MAX_OUTPUTS = 1_024  # places of all outputs
+_MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each: as many as a probe reports
+_VISIBLE = r"\A[!-~]*\Z"  # ASCII without blanks
 _MAX_NAMES = 100  # phases, controls or measures of one run
 _MAX_TAGS = 32  # of one run; ours are fewer
 _MAX_DETAIL = 500  # letters of why a run failed: what is longer is cut
@@ -68,8 +66,14 @@ _MAX_PARTS = (
 )  # an honest report's parts have 20 bytes or more: most are numbers of 17 digits
 
 
-class _Schema(msgspec.Struct):
+class _Frame(msgspec.Struct):
+    """A report's own fields within their bounds; another schema may have others."""
+
     schema_version: int
+    boot_id: Annotated[str, msgspec.Meta(max_length=64, pattern=_VISIBLE)] = ""
+    cursor: Annotated[str, msgspec.Meta(max_length=512, pattern=_VISIBLE)] = ""
+    started_at: Annotated[float, msgspec.Meta(ge=0, le=bounds.LATEST)] = 0.0
+    lost_runs: bounds.Count = 0
 
 
 def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[Reason]]:
@@ -88,26 +92,14 @@ def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[R
     if (parts := body.count(b",")) > _MAX_PARTS:
         # "1," takes 32 bytes once it is decoded: two million of them would take 400 MB.
         raise PollError("too_large", f"the report has {parts} parts, at most {_MAX_PARTS} are read")
-    version, fault = 0, ""
-    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        version = msgspec.json.decode(body, type=_Schema).schema_version
-    if version > SCHEMA_VERSION:
-        raise PollError(
-            "schema",
-            f"the report has schema {version}, this exporter knows {SCHEMA_VERSION}; upgrade the exporter",
-        )
     try:
+        version = msgspec.json.decode(body, type=_Frame).schema_version
+        if version > SCHEMA_VERSION:
+            known = f"this exporter knows {SCHEMA_VERSION}; upgrade the exporter"
+            raise PollError("schema", f"the report has schema {version}, {known}")
         report = decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise PollError("malformed", f"the answer is not a report: {error}") from None
-    if not 0 <= report.lost_runs <= 2**53:
-        fault = f"lost_runs is {report.lost_runs}"
-    elif not 0 <= report.started_at <= bounds.LATEST:
-        fault = f"started_at is {report.started_at}"
-    elif not (_is_boot_id(report.boot_id) and _printable(report.cursor, _MAX_CURSOR)):
-        fault = "boot_id or cursor is too long or not printable"
-    if fault:
-        raise PollError("malformed", fault)
     return accept(report, reserved)
 
 
@@ -125,14 +117,14 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
     families: dict[str, Family] = {}
     room = _MAX_SAMPLES
     for family in report.families:
-        base, size = base_name(family.name, family.kind), samples(family)
-        shape = family.kind, family.labels
+        base = base_name(family.name, family.kind)
+        size = len(family.points) * (len(LADDER) + 3 if family.kind == "histogram" else 1)
         reason: Reason
         if not _is_sound(family, base):
             reason = "unsound"
         elif base in reserved:
             reason = "reserved"
-        elif KINDS.get(base, family.kind) != family.kind or _PINNED.get(family.name, shape) != shape:
+        elif KINDS.get(base, family.kind) != family.kind or _PINNED.get(base, family.labels) != family.labels:
             reason = "conflict"
         elif base in families:
             reason = "duplicate"
@@ -143,62 +135,47 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
             room -= size
             continue
         rejected[reason] += 1
-    sound = [run for run in report.runs[:_MAX_RUNS] if _is_sound_run(run)]
-    runs = tuple(map(_trimmed, sound))
-    environment = _fitting(report.environment)
-    outputs: dict[str, tuple[float, ...]] = {}
-    places = _MAX_OUTPUTS
-    for canary, values in report.outputs.items():
-        if (
-            len(values) <= min(_MAX_OUTPUT, places)
-            and _printable(canary)
-            and all(abs(value) <= bounds.MOST_AMOUNT for value in values)
-        ):
-            outputs[canary] = values
-            places -= len(values)
+    runs = []
+    for run in report.runs[:_MAX_RUNS]:
+        if not _is_sound_run(run):
+            continue
+        if run.profile is not None and not is_sound(run.profile):
+            rejected["profile"] += 1
+            run = msgspec.structs.replace(run, profile=None)
+        runs.append(msgspec.structs.replace(run, detail=run.detail[:_MAX_DETAIL]))
+    environment = {
+        name: setting
+        for name, setting in islice(report.environment.items(), _MAX_ENVIRONMENT)
+        if max(len(name), len(setting)) <= _MAX_SETTING
+    }
+    if sum(map(sys.getsizeof, chain(environment, environment.values()))) > _MAX_ENVIRONMENT_BYTES:
+        environment = {}
+    outputs = {
+        canary: values
+        for canary, values in islice(report.outputs.items(), _MAX_OUTPUTS)
+        if len(values) <= _MAX_PLACES
+        and _printable(canary)
+        and all(abs(value) <= bounds.MOST_AMOUNT for value in values)
+    }
     rejected["run"] += len(report.runs) - len(runs)
-    rejected["profile"] += sum(run.profile is not kept.profile for run, kept in zip(sound, runs, strict=True))
     rejected["environment"] += len(report.environment) - len(environment)
     rejected["output"] += len(report.outputs) - len(outputs)
     return msgspec.structs.replace(
-        report, families=(*families.values(),), runs=runs, environment=environment, outputs=outputs
+        report, families=(*families.values(),), runs=(*runs,), environment=environment, outputs=outputs
     ), +rejected
-
-
-def _fitting(environment: Mapping[str, str]) -> dict[str, str]:
-    """Keep the shortest components: what identifies a model is short, what is invented need not be."""
-    fitting: dict[str, str] = {}
-    room = _MAX_ENVIRONMENT_BYTES
-    for name, value in sorted(environment.items(), key=lambda item: (len(item[0]) + len(item[1]), item)):
-        room -= sys.getsizeof(name) + sys.getsizeof(value)
-        if room < 0 or len(fitting) == _MAX_ENVIRONMENT:
-            break
-        if max(len(name), len(value)) <= _MAX_SETTING:
-            fitting[name] = value
-    return fitting
-
-
-def _trimmed(run: Run) -> Run:
-    """Cut a long reason of a failure, and drop an unsound profile."""
-    if len(run.detail) > _MAX_DETAIL:
-        run = msgspec.structs.replace(run, detail=run.detail[:_MAX_DETAIL])
-    if run.profile is not None and not is_sound(run.profile):
-        run = msgspec.structs.replace(run, profile=None)
-    return run
 
 
 def _is_sound(family: Family, base: str) -> bool:
     """Check a family, looked at alone."""
     return (
         _NAME.fullmatch(family.name) is not None
-        and len(family.name) <= LABEL_BYTES
         and not base.endswith(_SUFFIXES)
         and (base != family.name or family.kind != "counter")
         and family.help != ""
         and _printable(family.help, _MAX_HELP)
         and len(family.labels) <= _MAX_LABELS
         and len({*family.labels}) == len(family.labels)
-        and all(map(_is_label, family.labels))
+        and all(_LABEL.fullmatch(label) and label not in _TAKEN_LABELS for label in family.labels)
         and len({point.labels for point in family.points}) == len(family.points)
         and all(
             len(point.labels) == len(family.labels)
@@ -206,15 +183,6 @@ def _is_sound(family: Family, base: str) -> bool:
             and _is_sound_value(point.value, family.kind)
             for point in family.points
         )
-    )
-
-
-def _is_label(name: str) -> bool:
-    return (
-        _LABEL.fullmatch(name) is not None
-        and len(name) <= 64
-        and not name.startswith("__")
-        and name not in _TAKEN_LABELS
     )
 
 
@@ -237,27 +205,13 @@ def _is_sound_run(run: Run) -> bool:
         and all(len(each) <= _MAX_NAMES and all(map(_printable, each)) for each in names)
         and len(run.tags) <= _MAX_TAGS
         and all(map(_printable, (run.canary, run.clock_reason, *run.tags)))
-        and _is_boot_id(run.boot_id)
+        and _printable(run.boot_id, 64)
     )
-
-
-def _is_boot_id(text: str) -> bool:
-    """Check the name of a probe's process, of which a thousand are remembered; empty in a run of the process itself."""
-    return _printable(text, _MAX_BOOT_ID)
 
 
 def _printable(text: str, most_bytes: int = LABEL_BYTES) -> bool:
     """Check a text for line ends, control characters and lone surrogates, so that it reads the same everywhere."""
-    return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes
-
-
-def samples(family: Family) -> int:
-    """Count the exposition lines of a family's points: of a histogram also +Inf, sum and count.
-
-    Args:
-        family: Any, also an unsound one.
-    """
-    return sum(len(LADDER) + 3 if isinstance(point.value, HistogramValue) else 1 for point in family.points)
+    return text.isprintable() and len(text.encode()) <= most_bytes
 
 
 def base_name(name: str, kind: Kind) -> str:

@@ -21,7 +21,7 @@ from infercanary.contract.report import Family, Metric
 from infercanary.exporter import (
     api,
     expose,
-    polled,
+    probe_state,
     runbooks,
     scrape,
     status,
@@ -34,7 +34,7 @@ from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, kills, kubernetes, static
 from infercanary.exporter.discovery.base import Discovery, Source
 from infercanary.exporter.discovery.docker import DockerSource
-from infercanary.exporter.expose import Exposition, Pieces
+from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
@@ -76,7 +76,7 @@ METRICS = (
     LAG,
     RELOAD_OK,
     FAILURES,
-    *polled.METRICS,
+    *probe_state.METRICS,
     *probe_limits.METRICS,
     *CONNECTION_METRICS,
     *base.METRICS,
@@ -87,6 +87,7 @@ METRICS = (
 VERSION = infercanary.__version__
 _SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
+_SELF = ("", "", "")  # key of the exporter's own series
 _TICK_SECONDS = 0.1
 _PAGE_TIMES = 20.0  # the status page takes a twentieth of the event loop at most, however often somebody asks
 
@@ -148,21 +149,13 @@ class Exporter:
         await self.collector.close()
         await asyncio.to_thread(self.judging.stop)
 
-    def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
+    def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
         """Yield the whole exposition, in OpenMetrics or in the text format."""
-        self.collector.refresh_ages()
-        for family in self._families():
-            key = (
-                "",
-                "",
-                "",
-                *family.labels,
-            )  # no container's: a kill in a pod has other labels than one in Docker
-            self.exposition.put(key, expose.write(family, {}))
+        self.collector.withdraw_verdicts()
+        self.exposition.replace(_SELF, [expose.write(family, {}) for family in self._families()])
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
-        process = write_process(self._process)
-        yield Pieces([process], len(process))  # in OpenMetrics with the mark of the end
+        yield write_process(self._process)  # in OpenMetrics with the mark of the end
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return what a rollout of a service needs; of other hosts from a few seconds after the first question on."""
@@ -185,12 +178,12 @@ class Exporter:
                     self.collector.kills.last(),
                     version=VERSION,
                     troubles=self._troubles(),
-                    left=self.collector.ended_services(),
+                    left=self.collector.ended,
                 )
                 now = time.monotonic()
-                self._page_until = now + _PAGE_TIMES * (now - begin)
-            pieces = Pieces([self._page], len(self._page))
-        return await scrape.send(request, [pieces], "text/html; charset=utf-8")
+                self._page_until = now + max(1.0, _PAGE_TIMES * (now - begin))
+            page = self._page
+        return await scrape.send(request, [page], "text/html; charset=utf-8")
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
         """Send the exposition, in the format that the headers ask for."""

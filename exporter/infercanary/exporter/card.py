@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from infercanary.contract.vocabulary import NOBODY
-from infercanary.exporter.canaries import FAILING
 from infercanary.exporter.discovery.kills import KEPT_SECONDS
-from infercanary.exporter.judging.findings import NOTHING
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.judging.findings import Finding
+from infercanary.exporter.probe_state import PolledProbe
+from infercanary.exporter.report_facts import FAILING
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
+from infercanary.judge.identity import image_name
 from infercanary.judge.policy import LIVE
+from infercanary.judge.result import Result
 from infercanary.pages.from_result import operators_table, verdict_document
 from infercanary.pages.sentence import listed, operators_words
 from infercanary.render.document import Chart, Document, Series
@@ -23,7 +25,7 @@ Ended = tuple[int, float, str]
 """Memory kills of a container: number, time of the last one (Unix), and its image then."""
 MOST_CANARIES = 16
 """Number of canaries on a card, as many as have a history."""
-_MAX_EARLIER = 8  # upgrades
+_NOT_JUDGED = Finding(result=Result(state="no_baseline"), sentence="")
 
 STATES: Mapping[str, str] = {
     "not shown": "down",
@@ -45,23 +47,21 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
         probe: A followed container.
         kill: Its memory kills; None if there was none.
     """
-    findings = probe.findings or NOTHING
+    findings = probe.findings.values()
+    judged = [finding for finding in findings if _side(finding, probe) == "new"]
+    states: set[str] = {finding.result.state for finding in judged}
+    states |= {verdict.state for finding in judged for verdict in finding.measures.values()}
+    drifts = [_drift(finding, probe).shift or 0.0 for finding in findings]
     holds = {
         "not polled": probe.container.url is None,
         "down": not probe.up,
-        "with a failing canary": any(state in FAILING for state in probe.reported.states.values()),
+        "with a failing canary": not {*FAILING}.isdisjoint(probe.reported.states.values()),
         "killed for memory": kill is not None and time.time() - kill[1] <= KEPT_SECONDS,
-        "regressed since an upgrade": any(
-            "regressed" in (finding.result.state, *(v.state for v in finding.measures.values()))
-            and probe.side(canary) == "new"
-            for canary, finding in findings.items()
-        ),
-        "drifted without an upgrade": any(
-            (finding.drifts.get(probe.container.replica, Drift()).shift or 0.0) > 0
-            for finding in findings.values()
-        ),
+        "regressed since an upgrade": "regressed" in states,
+        "drifted without an upgrade": max(drifts, default=0.0) > 0,
+        "up": True,
     }
-    return next((state for state, is_true in holds.items() if is_true), "up")
+    return next(state for state, is_true in holds.items() if is_true)
 
 
 def card(probe: PolledProbe, most: int) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def card(probe: PolledProbe, most: int) -> dict[str, Any]:
         "tag_moves": tag_moves(container.image),
         "states": probe.reported.states if probe.up else {},
         "failing_states": FAILING,
-        "has_neighbours": probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None,
-        "canaries": [_canary(name, probe) for name in sorted(probe.history.canaries)[:most]],
+        "has_neighbours": probe.neighbours not in ("", NOBODY),
+        "canaries": [_canary(name, probe) for name in sorted(probe.history)[:most]],
         "most": most,
         "pool": LIVE.pool,
         "now": time.time(),
@@ -93,17 +93,13 @@ def card(probe: PolledProbe, most: int) -> dict[str, Any]:
 
 
 def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
-    runs, side = probe.history.canaries[name], probe.side(name)
-    finding = (probe.findings or NOTHING).get(name)
-    judgement = finding.result if finding is not None else None
-    upgraded_at = judgement.upgraded_at if judgement is not None else None
+    runs = probe.history[name]
+    finding = probe.findings.get(name, _NOT_JUDGED)
+    result, side, drift = finding.result, _side(finding, probe), _drift(finding, probe)
     verdict = Document()
-    if finding is not None and side == "new":
-        verdict = verdict_document(finding.result, finding.sentence, finding.measures)
-    drift = finding.drifts.get(probe.container.replica, Drift()) if finding is not None else Drift()
-    earlier = [
-        past for past in (finding.answers if finding is not None else ()) if past.upgraded_at != upgraded_at
-    ]
+    if finding.sentence and side == "new":
+        verdict = verdict_document(result, finding.sentence, finding.measures)
+    earlier = [past for past in finding.answers if past.upgraded_at != result.upgraded_at]
     return {
         "name": name,
         "last": runs[-1],
@@ -114,26 +110,51 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
             [Series("runs", [run.median for run in runs])],
             misses=[place for place, run in enumerate(runs) if run.outcome != "ok"],
         ),
-        "judgement": judgement,
+        "is_judged": finding is not _NOT_JUDGED,
+        "judgement": result,
         "side": side,
         "verdict": verdict,
-        "facts": {fact.label: fact for fact in verdict.facts} if upgraded_at is not None else {},
+        "facts": {fact.label: fact for fact in verdict.facts} if result.upgraded_at is not None else {},
         "good_runs": sum(run.outcome == "ok" for run in runs),
-        "drift": _drift_document(drift, drift.shift) if drift.shift else Document(),
+        "drift": _drift_document(drift),
         "onset": drift.onset,
-        "earlier": earlier[-_MAX_EARLIER:],
+        "earlier": earlier,
     }
 
 
-def _drift_document(drift: Drift, shift: float) -> Document:
+def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"]:
+    """Return the side of a canary's last upgrade that the container runs.
+
+    ``new`` if the verdict is about its image, also without an upgrade; ``old`` if it runs the image before; else
+    ``other``, such as for an image of which the judge has no run yet.
+    """
+    if probe.start is None:
+        return "other"
+    sides, result = finding.sides, finding.result
+    boot, image = (probe.start.container, probe.start.boot_id), image_name(probe.start)
+    # By its start, else by its image: the judge may not know the start yet, or it is of another host.
+    if boot in sides.old - sides.new:
+        return "old"
+    if boot in (sides.new if result.upgraded_at else sides.others) or image == result.candidate_image:
+        return "new"
+    return "old" if image == result.baseline_image else "other"
+
+
+def _drift(finding: Finding, probe: PolledProbe) -> Drift:
+    return finding.drifts.get(probe.container.replica, Drift())
+
+
+def _drift_document(drift: Drift) -> Document:
+    if not drift.shift:
+        return Document()
     parts = [
-        f"drifted {percent(shift)} from the first day of this image, with no upgrade",
+        f"drifted {percent(drift.shift)} from the first day of this image, with no upgrade",
         f"host {percent(drift.host.shift)}" if drift.host is not None else "",
         f"since that day {listed(drift.changes)}" if drift.changes else "",
         operators_words(drift.operators),
     ]
     return Document(
-        verdict="regressed" if shift > 0 else "improved",
+        verdict="regressed" if drift.shift > 0 else "improved",
         sentence="; ".join(filter(None, parts)),
         tables=[operators_table(drift.operators)],
     )

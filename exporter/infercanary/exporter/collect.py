@@ -11,39 +11,36 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
 from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.text import printable
-from infercanary.exporter.canaries import reported_canaries
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
-from infercanary.exporter.expose import Exposition, Lines, write
+from infercanary.exporter.expose import Exposition, write
 from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import UNLIMITED, Shares
 from infercanary.exporter.poll import Prepared, prepared
-from infercanary.exporter.polled import AGE, PolledProbe
-from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
-from infercanary.exporter.watch import WATCH, OneThread
-from infercanary.judge.model import Generation, ServiceKey
+from infercanary.exporter.probe_state import UP, PolledProbe
+from infercanary.exporter.sharing import shared_cpus, shared_gpus
+from infercanary.exporter.watch import WATCH
+from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
 
 _LEAST_TIMEOUT_SECONDS = 3.0
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
-_ENDED_SECONDS = 3600.0
-_ENDED_SERVICES = 32
-_COMPARE_SECONDS = 1.0  # probes that report other CPUs each time must not cost more
+_COMPARE_SECONDS = 5.0  # to compare a thousand containers takes some milliseconds
 
 
 def backoff(failed: int, poll_seconds: float) -> float:
@@ -54,17 +51,7 @@ def backoff(failed: int, poll_seconds: float) -> float:
         poll_seconds: Time between successful polls; also the least.
     """
     doubled = poll_seconds * 2.0 ** min(max(0, failed - _QUICK_RETRIES), 32)
-    return max(poll_seconds, min(_MAX_BACKOFF_SECONDS, doubled))
-
-
-class EndedService(NamedTuple):
-    """A service without a container: a server that is stopped takes its card and its alerts with it."""
-
-    service: ServiceKey
-    container: str
-    """Its last container, or one of these."""
-    seconds: float
-    """Time since then."""
+    return min(doubled, max(poll_seconds, _MAX_BACKOFF_SECONDS))
 
 
 class Collector:
@@ -93,14 +80,13 @@ class Collector:
         """Probes by service."""
         self.shares = Shares(memory)
         self.kills = KillCounts()
-        self._ended: dict[ServiceKey, tuple[str, float]] = {}
+        self.ended: list[tuple[Container, float]] = []
+        """Last containers of services that ended lately, each with its end in Unix time: a server that is stopped takes
+        its card and its alerts with it."""
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._reader = OneThread("report")
-        # Of a thousand reports that come at once, most wait here: to queue them all would hold up the event loop.
-        self._reading = asyncio.Semaphore(2)
-        self._shares_changed = False
+        self._reading = asyncio.Lock()  # reports are read one by one, whose memory is bounded
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
@@ -120,61 +106,41 @@ class Collector:
         }
         for key in gone:
             self._drop(self.probes.pop(key))
-        # Starts are spread, so that a thousand probes do not answer in the same instant.
-        spread = min(self.config.poll_seconds, 0.005 * len(wanted))
         services: defaultdict[ServiceKey, list[PolledProbe]] = defaultdict(list)
+        now = time.time()
         for key, container in wanted.items():
-            probe = self.probes.get(key)
-            if probe is None:
-                probe = self.probes[key] = PolledProbe(container)
-                if container.watched_id and key in gone:
-                    probe.since = time.time()  # it may have been created while the one before still served
-                self._update(probe, container, (), spread)
-            elif probe.container != container or (container.url is None and not probe.up):
-                self._update(probe, container, probe.container.notes, spread)
+            probe = self.probes.get(key) or PolledProbe(container)
+            if container.watched_id and key in gone:
+                probe.since = now  # it may have been created while the one before still served
+            if key not in self.probes or probe.container.url != container.url:
+                self._start_polling(probe, container)
+            self.probes[key], probe.container = probe, container
             if container.is_asked:  # a label of others must not make a service wait for it
                 services[container.service_key].append(probe)
-        now = time.monotonic()
-        ended = {service: (probes[-1].container.replica, now) for service, probes in self.services.items()}
-        kept = [(service, end) for service, end in (self._ended | ended).items() if service not in services]
-        self._ended, self.services = dict(kept[-_ENDED_SERVICES:]), dict(services)
-
-    def ended_services(self) -> list[EndedService]:
-        """Services whose last container ended within the last hour, the last one first."""
-        now = time.monotonic()
-        ended = [EndedService(service, name, now - at) for service, (name, at) in self._ended.items()]
-        return [service for service in reversed(ended) if service.seconds < _ENDED_SECONDS]
+        self.ended = [(c, at) for c, at in self.ended if c.service_key not in services and at > now - 3600]
+        self.ended += [
+            (probes[-1].container, now)
+            for service, probes in self.services.items()
+            if service not in services
+        ]
+        self.services = services
 
     def _drop(self, probe: PolledProbe) -> None:
         """Forget a container that was removed."""
         self._stop_polling(probe.key)
-        self._exposition.forget(probe.key)
-        self._end(probe.gone(time.time()))
+        self._exposition.replace(probe.key, [])
+        self._end(probe, ended_at=time.time())
         log.info("container is gone", **probe.identity)
         self.shares.forget(probe.key)
-        self._shares_changed = True
 
-    def _update(
-        self, probe: PolledProbe, container: Container, noted: Collection[str], spread: float
-    ) -> None:
-        """Take what discovery says of a container, and start to poll it if it has an address."""
-        if probe.container.url != container.url:
-            self._stop_polling(probe.key)
-        probe.container = container
+    def _start_polling(self, probe: PolledProbe, container: Container) -> None:
+        self._stop_polling(probe.key)
         for note in container.notes:
-            if note not in noted:
-                log.warning(note, **probe.identity)
-        if container.url is None:
-            if probe.trouble != container.url_missing:
-                log.warning("probe is not polled", **probe.identity, error=container.url_missing)
-            # Counted at each listing, as polls are where there is something to poll.
-            probe.failures[container.failure] += 1
-            probe.up, probe.polled, probe.trouble = False, True, container.url_missing
-        elif probe.key not in self._tasks:
-            delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
-            self._tasks[probe.key] = WATCH.task("poll", partial(self._watch, probe, container.url, delay))
-        if probe.polled:
-            self.show(probe)
+            log.warning(note, **probe.identity)
+        # Starts are spread, so that a thousand probes do not answer in the same instant.
+        spread = min(self.config.poll_seconds, 0.01 * len(self.probes))
+        delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
+        self._tasks[probe.key] = WATCH.task("poll", partial(self._watch, probe, delay))
 
     def note_end(self, kill: MemoryKill) -> None:
         """Count a container that the kernel ended for memory, and tell the judge which start it was.
@@ -186,11 +152,16 @@ class Collector:
         probe = self.probes.get(kill.container.key)
         # A sidecar that is ended says nothing about the server that it watches.
         if probe is not None and probe.container.server_id == kill.id:
-            self._end(probe.killed(kill.at))
+            probe.kills += (kill.at,)
+            self._end(probe, memory_kills=probe.kills)
 
-    def _end(self, start: Generation | None) -> None:
-        if start is not None:
-            self.judging.submit(start, ())
+    def _end(self, probe: PolledProbe, **changes: object) -> None:
+        """Tell the judge of the end of a container's last start, if it ran."""
+        boot_id = next(reversed(probe.generations), "")
+        if boot_id in probe.sequences:
+            ended = msgspec.structs.replace(probe.generations[boot_id], **changes)
+            probe.generations[boot_id] = ended
+            self.judging.submit(ended, ())
 
     def show(self, probe: PolledProbe) -> None:
         """Show what ``probe`` last reported, if it is up, and how its polls go. Never raises.
@@ -198,58 +169,58 @@ class Collector:
         Args:
             probe: One that is followed.
         """
-        try:
+        with self._guard(probe):
             self._show(probe)
-        except Exception as error:
-            # A fault of ours must cost this probe only, and half a report is worse than none.
-            log.exception("probe not shown by a fault of the exporter", **probe.identity)
-            self._failed(probe, "internal", repr(error))
-            self._exposition.forget(probe.key)
-            probe.lines, probe.vitals, probe.findings, probe.verdicts = [], {}, None, []
-            with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
-                self._show(probe)
 
-    def refresh_ages(self) -> None:
-        """Show how old each report is now, not at the last poll; and no verdict whose lease ended since that."""
+    @contextmanager
+    def _guard(self, probe: PolledProbe) -> Iterator[None]:
+        """Let a failed poll, or a fault of ours, cost this probe only."""
+        try:
+            yield
+        except PollError as error:
+            self._failed(probe, error.reason, str(error))
+        except Exception as error:
+            log.exception("poll failed by a fault of the exporter", **probe.identity)
+            self._failed(probe, "internal", repr(error))
+
+    def withdraw_verdicts(self) -> None:
+        """Show no verdict whose lease ended since the last poll."""
         for probe in [*self.probes.values()]:
             if probe.publishes and not self.judging.ownership.publishes(probe.container.service_key):
                 self.show(probe)
-        now = time.monotonic()
-        ages = ((key, now - p.reported_at) for key, p in self.probes.items() if p.reported_at is not None)
-        self._exposition.refill(AGE.name, ages)
 
     def _show(self, probe: PolledProbe) -> None:
         now, service = time.monotonic(), probe.container.service_key
-        if self._shares_changed and now - self._compared_at >= _COMPARE_SECONDS:
-            self._shares_changed, self._compared_at = False, now
-            self._compare()
+        if now - self._compared_at >= _COMPARE_SECONDS:
+            self._compared_at = now
+            self._compare(now)
         findings = self.judging.findings.get(service, NOTHING)
         publishes = self.judging.ownership.publishes(service)
         if findings is not probe.findings or publishes is not probe.publishes:
-            probe.findings, probe.publishes = findings, publishes
             judged = judged_families.families(findings, probe.container.replica, publishes=publishes)
             probe.verdicts = [write(family, probe.identity) for family in judged]
-            self._fit(probe, probe.lines)
-        for family in probe.families(now):
-            probe.vitals[family.name] = write(family, probe.identity)
+            probe.findings, probe.publishes = findings, publishes
+        lines, verdicts = [*probe.verdicts, *probe.lines], len(probe.verdicts)
+        lines = self.shares.fitting(probe.key, lines, probe.account)
+        probe.verdicts, probe.lines = lines[:verdicts], lines[verdicts:]
+        probe.vitals = [write(family, probe.identity) for family in probe.families(now)]
         reported = probe.lines if probe.up else ()
-        disputed = self._exposition.replace(probe.key, [*reported, *probe.vitals.values(), *probe.verdicts])
-        if disputed:
-            probe.rejected["conflict"] += len(disputed)
+        if conflicts := self._exposition.replace(probe.key, [*reported, *probe.vitals, *probe.verdicts]):
+            probe.rejected["conflict"] += conflicts
 
-    def _compare(self) -> None:
+    def _compare(self, now: float) -> None:
         """Find the containers that share CPUs (those of Docker are all on one host) and GPUs.
 
         Each one's number is shown after its own next poll: to show a thousand together would hold up the event loop. A
         container whose probe is down still counts for the others: it goes on running.
         """
-        cpus = {
-            key: probe.cpuset for key, probe in self.probes.items() if probe.cpuset and probe.container.id
-        }
-        on_cpus, on_gpus = shared_cpus(cpus), shared_gpus({key: p.gpus for key, p in self.probes.items()})
-        for key, probe in self.probes.items():
-            probe.shared_cpus = on_cpus.get(key)
-            probe.share(on_gpus[key], self._compared_at)
+        probes = self.probes.items()
+        shared = shared_cpus(probe.reported.cpus for _, probe in probes if probe.container.id)
+        gpus = shared_gpus({key: probe.reported.gpus or () for key, probe in probes})
+        for key, probe in probes:
+            cpus = probe.reported.cpus if probe.container.id else 0
+            probe.shared_cpus = (cpus & shared).bit_count() if cpus else math.nan
+            probe.share(gpus.get(key, {}), now)
 
     async def absorb(self, probe: PolledProbe, body: bytes) -> None:
         """Take one answer of ``probe``.
@@ -262,16 +233,18 @@ class Collector:
             PollError: It is no valid report.
         """
         async with self._reading:
-            answer = await asyncio.get_running_loop().run_in_executor(
-                self._reader, prepared, body, probe.identity, probe.container.watched_since, self._reserved
-            )
+            since = probe.container.watched_since
+            answer = await asyncio.to_thread(prepared, body, probe.identity, since, self._reserved)
         now, spend = time.monotonic(), probe.account.spend
         spend("bytes", len(body), now)
         spend("cpu_seconds", answer.cpu_seconds, now)
+        facts = answer.facts
+        if facts.gpus is None:  # a driver that does not answer is no other GPU
+            facts = msgspec.structs.replace(facts, gpus=probe.reported.gpus)
+        probe.reported, probe.reported_at = facts, now
         self._take_runs(probe, answer, now)
+        probe.lines = probe.account.affordable_series(answer.lines, probe.lines, now)
         probe.rejected += answer.rejected
-        probe.reported_at = now
-        self._take_families(probe, answer, now)
         if not probe.up:
             log.info("probe is up", **probe.identity, url=probe.container.url)
         probe.up, probe.trouble = True, ""
@@ -285,45 +258,26 @@ class Collector:
         # If the clock was set back, new runs are still those of the watched server.
         probe.since = min(probe.since, time.time())
         names = probe.account.affordable_canaries({run.canary for run in report.runs}, now)
-        pairs = zip(report.runs, answer.summaries, strict=True)
-        starts = probe.new_runs(report.boot_id, [pair for pair in pairs if pair[0].canary in names])
+        starts = probe.new_runs(report, names)
         unknown = {report.boot_id, *starts} - probe.sequences.keys() - probe.generations.keys()
-        runs = [run for several in starts.values() for run, _ in several]
+        samples = [len(run.latencies) for runs in starts.values() for run in runs]
         if not (
             spend("starts", len(unknown), now)
-            and spend("runs", len(runs), now)
-            and spend("samples", sum(len(run.latencies) for run in runs), now)
+            and spend("runs", len(samples), now)
+            and spend("samples", sum(samples), now)
         ):
             return  # the cursor stays: the same runs are asked for again
-        probe.remember(report, answer.profiles)
-        for boot_id, several in starts.items():
-            probe.take(boot_id, several)
-            raw = [run for run, _ in several]
-            probe.runs_collected += len(several)
+        probe.take(report, starts, answer.profiles)
+        for boot_id, runs in starts.items():
+            probe.runs_collected += len(runs)
             if boot_id in probe.generations:
-                self.judging.submit(probe.generations[boot_id], raw)
+                self.judging.submit(probe.generations[boot_id], runs)
             else:
                 found = replace(probe.generations[report.boot_id], boot_id=probe.start_id(boot_id))
-                self.judging.submit(found, raw, is_found=True)
+                self.judging.submit(found, runs, is_found=True)
         if probe.cursor:  # at the first poll, what is past was never the exporter's
             probe.runs_lost += report.lost_runs
         probe.cursor = report.cursor
-
-    def _take_families(self, probe: PolledProbe, answer: Prepared, now: float) -> None:
-        """Keep as many of the reported families as the probe's account and the total allow."""
-        families = answer.report.families
-        probe.reported = reported_canaries(families)
-        self._fit(probe, probe.account.affordable_series(answer.lines, probe.lines, now))
-        if (cpus := listed_cpus(families)) != probe.cpus:
-            probe.cpus, probe.cpuset, self._shares_changed = cpus, cpu_bits(cpus), True
-        if (gpus := listed_gpus(families)) is not None and gpus != probe.gpus:
-            probe.gpus, self._shares_changed = gpus, True
-
-    def _fit(self, probe: PolledProbe, lines: Sequence[Lines]) -> None:
-        """Show as much of a probe as fits: verdicts first, then its report."""
-        both, verdicts = [*probe.verdicts, *lines], len(probe.verdicts)
-        fitting = self.shares.fitting(probe.key, both, probe.account)
-        probe.verdicts, probe.lines = fitting[:verdicts], fitting[verdicts:]
 
     async def close(self) -> None:
         """Stop polling."""
@@ -332,36 +286,31 @@ class Collector:
             self._stop_polling(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, probe: PolledProbe, url: str, delay: float) -> None:
+    async def _watch(self, probe: PolledProbe, delay: float) -> None:
         """Poll for as long as the container is followed."""
-        next_poll, failed = time.monotonic() + delay, 0
+        failed = 0
         # A cancellation may be lost in a timeout that comes with it: so check which task polls now.
         while self._tasks.get(probe.key) is asyncio.current_task():
-            await asyncio.sleep(next_poll - time.monotonic())
-            await self._poll(probe, url)
+            await asyncio.sleep(delay)
+            await self._poll(probe)
             failed = 0 if probe.up else failed + 1
-            now = time.monotonic()
-            rest = max(backoff(failed, self.config.poll_seconds), probe.account.wait(now))
-            next_poll = max(next_poll + rest, now)
+            delay = max(backoff(failed, self.config.poll_seconds), probe.account.wait(time.monotonic()))
 
-    async def _poll(self, probe: PolledProbe, url: str) -> None:
-        started = time.monotonic()
+    async def _poll(self, probe: PolledProbe) -> None:
+        started, container = time.monotonic(), probe.container
 
         def may_hold(size: int) -> bool:
             return self.shares.may_hold(probe.key, size, probe.account)
 
-        try:
-            seconds = max(_LEAST_TIMEOUT_SECONDS, self.config.poll_seconds)
-            body = await fetch(url, probe.cursor, seconds, self.config.probe_access, may_hold)
-            await self.absorb(probe, body)
-        except PollError as error:
-            self._failed(probe, error.reason, str(error))
-        except Exception as error:
-            # A fault of ours must cost this probe only.
-            log.exception("poll failed by a fault of the exporter", **probe.identity)
-            self._failed(probe, "internal", repr(error))
-        finally:
-            may_hold(0)
+        with self._guard(probe):
+            try:
+                if container.url is None:
+                    raise PollError(container.failure, container.url_missing)
+                seconds = max(_LEAST_TIMEOUT_SECONDS, self.config.poll_seconds)
+                body = await fetch(container.url, probe.cursor, seconds, self.config.probe_access, may_hold)
+                await self.absorb(probe, body)
+            finally:
+                may_hold(0)
         probe.polled, probe.duration = True, time.monotonic() - started
         self.show(probe)
 
@@ -373,6 +322,9 @@ class Collector:
             )
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
+        self._exposition.replace(probe.key, [])  # half a report is worse than none
+        with suppress(Exception):  # unless this is where the fault lies
+            self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:
         if task := self._tasks.pop(key, None):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from statistics import median
 
 import msgspec
 
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import Outcome
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 
-WAITING_SECONDS = 600.0
+_WAITING_SECONDS = 600.0
 """CPU wait is averaged over this time: a shorter contention does not count."""
 _RUNS = 120
 _CANARIES = 16
@@ -23,7 +22,6 @@ _CANARIES = 16
 class RunSummary(msgspec.Struct, frozen=True, gc=False):
     """One run. Latencies in seconds, over the run's repeats; None where no repeat ended."""
 
-    canary: str
     started_at: float
     outcome: Outcome
     detail: str
@@ -35,83 +33,39 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
 
 
 def summarise(run: Run) -> RunSummary:
-    """Summarise a run. No percentile: a run has too few repeats for one.
-
-    Args:
-        run: Checked.
-
-    Returns:
-        Median, least and most in seconds; None without latencies.
-    """
+    """Summarise a run. No percentile: a run has too few repeats for one."""
     latencies = run.latencies
-    middle, low, high = (
-        (median(latencies), min(latencies), max(latencies)) if latencies else (None, None, None)
-    )
-    return RunSummary(
-        sys.intern(run.canary), run.started_at, run.outcome, run.detail, middle, low, high, run.waited
-    )
+    middle = median(latencies) if latencies else None
+    low, high = min(latencies, default=None), max(latencies, default=None)
+    return RunSummary(run.started_at, run.outcome, run.detail, middle, low, high, run.waited)
 
 
-def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | None:
+def waiting_share(runs: Sequence[RunSummary]) -> float:
     """Share of a canary's latency that is CPU wait caused by other processes on the host.
 
     Args:
-        runs: Of one canary, in order of time.
-        policy: Fewest runs.
+        runs: Runs of one canary, one or more, in order of time.
 
     Returns:
-        Share from 0 to 1, of the medians of the latest runs; None if too few runs measured it.
+        Share from 0 to 1, of the medians of the latest runs; NaN if too few runs measured it.
     """
-    since = runs[-1].started_at - WAITING_SECONDS if runs else 0.0
-    known = [
-        (run.waited, run.median)
-        for run in runs
-        if run.started_at >= since and run.waited is not None and run.median
-    ]
-    if len(known) < policy.pool.fewest_new_runs:
-        return None
-    return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
+    since = runs[-1].started_at - _WAITING_SECONDS
+    latest = [run for run in runs if run.started_at >= since and run.waited is not None and run.median]
+    if len(latest) < LIVE.pool.fewest_new_runs:
+        return math.nan
+    return min(1.0, sum(run.waited or 0.0 for run in latest) / sum(run.median or 0.0 for run in latest))
 
 
-def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0) -> str:
-    """Describe the progress of the baseline of a canary that was not upgraded yet.
-
-    Args:
-        runs: Of one canary and start, in order of time.
-        policy: Number of runs in a baseline.
-        judged: Number of runs at the judge's last look, also of earlier starts and of other replicas.
-
-    Returns:
-        Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
-    """
-    times = [run.started_at for run in runs if run.outcome == "ok"]
-    full, runs_so_far = policy.pool.full_baseline_runs, max(len(times), judged)
-    if runs_so_far >= full:
-        return f"baseline complete: {full} runs or more; an upgrade can be judged"
-    gaps = [after - before for before, after in pairwise(times[-12:])]
-    seconds = (full - runs_so_far) * max(0.0, median(gaps)) if gaps else 0.0
-    left = f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
-    others = ", with those of earlier starts and other replicas" if judged > len(times) else ""
-    return f"baseline {runs_so_far} of {full} runs{others}{left if gaps else ''}"
-
-
-class History:
+class History(dict[str, deque[RunSummary]]):
     """The last runs of each of the canaries seen last, bounded in both."""
 
-    def __init__(self) -> None:
-        self.canaries: dict[str, deque[RunSummary]] = {}
-
-    def take(self, summaries: Iterable[RunSummary]) -> None:
-        """Add ``summaries``, oldest first.
-
-        Args:
-            summaries: Of any canaries.
-        """
-        for summary in summaries:
-            runs = self.canaries.pop(summary.canary, None) or deque(maxlen=_RUNS)
-            if runs and runs[-1].detail:  # shown of the last run alone
-                runs[-1] = msgspec.structs.replace(runs[-1], detail="")
-            runs.append(summary)
-            self.canaries[summary.canary] = runs
-            if len(self.canaries) > _CANARIES:
-                del self.canaries[next(iter(self.canaries))]
+    def take(self, runs: Iterable[Run]) -> None:
+        """Add ``runs`` of any canaries, oldest first."""
+        for run in runs:
+            summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
+            if summaries:  # a reason is shown of the last run alone
+                summaries[-1] = msgspec.structs.replace(summaries[-1], detail="")
+            summaries.append(summarise(run))
+            self[run.canary] = summaries
+            if len(self) > _CANARIES:
+                del self[next(iter(self))]

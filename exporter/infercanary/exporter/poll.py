@@ -10,7 +10,7 @@ from typing import NamedTuple
 from infercanary.client.accept import Reason, read
 from infercanary.contract.report import Report
 from infercanary.exporter.expose import Lines, write
-from infercanary.exporter.history import RunSummary, summarise
+from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.judge.profiles import Packed, of_runs
 
 
@@ -20,10 +20,9 @@ class Prepared(NamedTuple):
     report: Report
     """Its sound part."""
     rejected: Counter[Reason]
+    facts: ReportFacts
     lines: list[Lines]
     """Rendered families."""
-    summaries: list[RunSummary]
-    """Summary of each run, in the same order."""
     profiles: Packed
     """Profiles of the probe's own runs."""
     cpu_seconds: float
@@ -43,7 +42,7 @@ def prepared(body: bytes, identity: Mapping[str, str], since: float, reserved: C
     """
     begin = time.thread_time()
     report, rejected = read(body, reserved)
+    facts = read_facts(report.families)
     lines = [write(family, identity) for family in report.families]
-    summaries = [summarise(run) for run in report.runs]
     profiles = of_runs(run for run in report.runs if not run.boot_id and run.started_at >= since)
-    return Prepared(report, rejected, lines, summaries, profiles, time.thread_time() - begin)
+    return Prepared(report, rejected, facts, lines, profiles, time.thread_time() - begin)

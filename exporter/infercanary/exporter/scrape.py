@@ -6,38 +6,18 @@ import asyncio
 import zlib
 from collections.abc import Iterable
 from importlib import import_module
-from types import ModuleType
-from typing import Protocol
+from importlib.util import find_spec
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, gzip_accepted
 
-from infercanary.exporter.expose import Pieces
-
-try:
-    _zlib = import_module("isal.isal_zlib")
-except ImportError:  # there is no wheel for this machine
-    _zlib = zlib
+_zlib = import_module(
+    "isal.isal_zlib" if find_spec("isal") else "zlib"
+)  # isal has no wheel for some machines
 
 _BLOCK_BYTES = 256 << 10
 _LEVEL = 1  # at which igzip packs nearly as well as zlib at 6
 _GZIP = 31  # zlib's number for the largest window, with gzip's header
-
-
-class Packer(Protocol):
-    """Interface of zlib's compression objects."""
-
-    def compress(self, data: bytes, /) -> bytes:
-        """Take more; return what is packed by now, often nothing."""
-
-    def flush(self) -> bytes:
-        """End, and return the rest."""
-
-
-def packer(module: ModuleType = _zlib) -> Packer:
-    """Make the packer of one answer, as gzip, by a module with zlib's interface."""
-    made: Packer = module.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-    return made
 
 
 def negotiate(accept: str) -> str:
@@ -48,8 +28,8 @@ def negotiate(accept: str) -> str:
         return CONTENT_TYPE_PLAIN_0_0_4
 
 
-async def send(request: web.Request, parts: Iterable[Pieces], content_type: str) -> web.StreamResponse:
-    """Answer with ``parts``, joined and packed block by block, so that others get a turn.
+async def send(request: web.Request, parts: Iterable[bytes], content_type: str) -> web.StreamResponse:
+    """Answer with ``parts``, packed block by block, so that others get a turn.
 
     aiohttp would pack each block in a thread, and wait for it: with igzip that takes longer than the packing.
 
@@ -62,15 +42,15 @@ async def send(request: web.Request, parts: Iterable[Pieces], content_type: str)
         The answer, already sent.
     """
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
-    packing = packer() if gzip_accepted(request.headers.get("Accept-Encoding", "")) else None
-    if packing is not None:
+    packing = None
+    if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+        packing = _zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
         response.headers["Content-Encoding"] = "gzip"
     await response.prepare(request)
     if request.method != "HEAD":
-        for texts, _ in parts:
-            joined = b"".join(texts)
-            for at in range(0, len(joined), _BLOCK_BYTES):
-                block = joined[at : at + _BLOCK_BYTES]
+        for part in parts:
+            for at in range(0, len(part), _BLOCK_BYTES):
+                block = part[at : at + _BLOCK_BYTES]
                 if packed := block if packing is None else packing.compress(block):
                     await response.write(packed)
                 await asyncio.sleep(0)  # write() itself waits only once the client falls behind

@@ -14,7 +14,7 @@ import structlog
 
 from infercanary.exporter.card import MOST_CANARIES, STATES, Ended, card, state_of
 from infercanary.exporter.discovery.base import Key
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.pages.html import environment
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,6 @@ from aiohttp import web
 from infercanary.exporter import connections as own
 from infercanary.exporter import scrape
 from infercanary.exporter.connections import Connections
-from infercanary.exporter.expose import Pieces
 
 BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
@@ -29,7 +28,7 @@ async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[C
     found = Connections()
 
     async def page(request: web.Request) -> web.StreamResponse:
-        return await scrape.send(request, [Pieces([BIG], len(BIG))], "text/plain")
+        return await scrape.send(request, [BIG], "text/plain")
 
     async def slow(_request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0.5)

@@ -20,7 +20,7 @@ from infercanary.contract.report import Family
 from infercanary.exporter import api
 from infercanary.exporter.judging.families import METRICS
 from infercanary.exporter.judging.findings import NOTHING
-from infercanary.exporter.polled import INFO
+from infercanary.exporter.probe_state import INFO
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES, State

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.client.accept import accept
+from infercanary.client.accept import accept, read
+from infercanary.client.fetch import REPORT_BYTES, PollError
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import (
     LADDER,
@@ -17,6 +18,7 @@ from infercanary.contract.report import (
     Point,
     Report,
     Run,
+    encode,
 )
 from infercanary.exporter.expose import write
 
@@ -120,6 +122,7 @@ def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() 
         {"canary": "\x1b[2J"},
         {"sequence": -1},
         {"sequence": 10**400},
+        {"boot_id": "x" * 65},
         {"tags": tuple(f"t{n}" for n in range(33))},
         {"clock_reason": "\x1b[2J"},
         {"latencies": (-1.0,)},
@@ -159,6 +162,34 @@ def test_of_a_run_with_a_bad_profile_the_run_is_kept(change: dict[str, object]) 
     assert rejected == {"profile": 1}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lost_runs": -1},
+        {"lost_runs": 2**53 + 1},
+        {"started_at": -1.0},
+        {"started_at": 2.0**33 + 1},
+        {"boot_id": "x" * 65},
+        {"boot_id": "\x00"},
+        {"boot_id": "x\n"},
+        {"cursor": "c" * 513},
+        {"cursor": "a\r\nb"},
+        {"cursor": "é"},
+    ],
+)
+def test_a_report_with_a_bad_field_of_its_own_is_none(change: dict[str, object]) -> None:
+    assert read(encode(report()))[0] == report()
+    with pytest.raises(PollError, match="is not a report") as raised:
+        read(encode(report(**change)))
+    assert raised.value.reason == "malformed"
+
+
+def test_a_report_of_too_many_parts_is_not_decoded() -> None:
+    with pytest.raises(PollError, match="parts") as raised:
+        read(b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]")
+    assert raised.value.reason == "too_large"
+
+
 def test_why_a_run_failed_is_cut() -> None:
     failed = msgspec.structs.replace(RUN, outcome="raised", latencies=(), detail="\U0001f600" * 1_000_000)
     accepted, _ = accept(report(runs=(failed,)), RESERVED)
@@ -172,8 +203,19 @@ def test_runs_and_environment_are_bounded() -> None:
     assert len(accepted.environment) == 200
     assert rejected == {"run": 2, "environment": 6}
     assert accept(report(environment={"flags": "x" * 5000}), RESERVED)[0].environment == {}
-    invented = {f"{n}": "x" * 4_000 for n in range(100)} | {"torch": "2.13"}
-    assert "torch" in accept(report(environment=invented), RESERVED)[0].environment
+    invented = {f"{n}": "x" * 4_000 for n in range(100)}
+    accepted, rejected = accept(report(environment=invented), RESERVED)
+    assert accepted.environment == {} and rejected == {"environment": 100}
+
+
+def test_outputs_are_bounded() -> None:
+    good = {"a": (1.0,) * 32}
+    bad = {"b": (1.0,) * 33, "\x1b": (1.0,), "c": (1e19,), "d": (float("nan"),)}
+    accepted, rejected = accept(report(outputs=good | bad), RESERVED)
+    assert accepted.outputs == good and rejected == {"output": 4}
+    many = {f"{n}": (1.0,) for n in range(40)}
+    accepted, rejected = accept(report(outputs=many), RESERVED)
+    assert len(accepted.outputs) == 32 and rejected == {"output": 8}
 
 
 text = st.text(max_size=8)

@@ -27,7 +27,7 @@ LENGTH = b"Content-Length: %d\r\n\r\n" % len(WHOLE)
             (WHOLE.replace(text, text[:-1] + b"\xff"), "a text that is not UTF-8")
             for text in (b"resnet18", b"2.13")
         ),
-        (WHOLE[:-1] + b',"x":' + b"[" * 100_000, "nested too deeply"),
+        (WHOLE[:-1] + b',"x":' + b"[" * 100_000, "maximum recursion depth"),
     ],
 )
 def test_a_body_that_is_no_report(body: bytes, detail: str) -> None:

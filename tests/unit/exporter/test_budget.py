@@ -15,7 +15,7 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import ALLOWED, Account
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 
 
 def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute() -> None:

@@ -16,7 +16,7 @@ from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter.judging import queue, schedule, siblings, worker
 from infercanary.exporter.judging.findings import Finding, judge_canary
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.polled import cold_starts
+from infercanary.exporter.report_facts import read_facts
 from infercanary.judge import Judge, Result, drift
 from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE
@@ -118,8 +118,8 @@ def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
         COLD.family({("c", "load"): 2.5, ("c", "warm_up"): 1.0, ("c", "first_run"): 0.0}),
         Metric("infercanary_x", "gauge", "X.", ("canary",)).family({("c",): 1.0}),
     ]
-    assert cold_starts(families) == {"c": {"load": 2.5}}
-    assert cold_starts([]) == {}
+    assert read_facts(families).cold_starts == {"c": {"load": 2.5}}
+    assert read_facts([]).cold_starts == {}
 
 
 def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> None:

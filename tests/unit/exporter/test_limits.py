@@ -29,7 +29,7 @@ from infercanary.exporter.limits import (
     Totals,
     memory_limit,
 )
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.verdict import Judge
 from tests.results import findings_of
 
@@ -123,7 +123,7 @@ async def test_who_has_more_than_its_share_gives_it_back_when_another_comes(
         await collector.absorb(probe, encode(report))
         collector.show(probe)
     await collector.close()
-    text = b"".join(b"".join(pieces.texts) for pieces in collector._exposition.families(in_openmetrics=False))
+    text = b"".join(collector._exposition.families(in_openmetrics=False))
     shown = {c: len(re.findall(rb'infercanary_many_\d+\{container="%b"' % c, text)) for c in (b"a", b"b")}
     assert shown[b"b"] == 20
     assert 50 <= shown[b"a"] == len(big.lines) < 100
@@ -214,6 +214,7 @@ async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_asid
         for boot in (0, 1):
             probe.account = Account()
             await collector.absorb(probe, encode(worst_report(number, boot)))
+            collector.show(probe)
         return probe
 
     tracemalloc.start()

@@ -13,19 +13,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from infercanary.contract.report import Family, Point
+from infercanary.contract.report import Family, Point, Run
 from infercanary.contract.vocabulary import NOBODY, Outcome
 from infercanary.exporter import status
-from infercanary.exporter.canaries import ReportedCanaries, reported_canaries
-from infercanary.exporter.collect import EndedService
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.history import History, RunSummary
+from infercanary.exporter.history import History
 from infercanary.exporter.judging.findings import Findings, PastVerdict, Sides
-from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.probe_state import PolledProbe
+from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import ServiceKey
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.origin import Origin
 from infercanary.judge.result import Causes, Change, Looks, Part, Result
@@ -46,8 +44,8 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", "", html.replace("</td>", " ")).split())
 
 
-def states(state: str, detail: str, canary: str = "resnet") -> ReportedCanaries:
-    return ReportedCanaries({canary: state}, {canary: detail})
+def states(state: str, detail: str, canary: str = "resnet") -> ReportFacts:
+    return ReportFacts({canary: state}, {canary: detail})
 
 
 def drifted(shift: float, replica: str = "search-1") -> Findings:
@@ -56,7 +54,7 @@ def drifted(shift: float, replica: str = "search-1") -> Findings:
 
 def failed(outcome: Outcome) -> History:
     history = History()
-    history.take([*runs(3), RunSummary("resnet", 99.0, outcome, "boom", None, None, None)])
+    history.take([*runs(3), Run(99, "resnet", 99.0, 99.0, outcome, detail="boom")])
     return history
 
 
@@ -145,7 +143,7 @@ def family(name: str, value: float = 1.0, **labels: str) -> Family:
 def reporting(*families: Family, **fields: Any) -> PolledProbe:
     """A probe that is up, before its first run."""
     probe = PolledProbe(Container(service="search", name="search-1", url=URL))
-    probe.up, probe.trouble, probe.reported = True, "", reported_canaries(families)
+    probe.up, probe.trouble, probe.reported = True, "", read_facts(families)
     for field, value in fields.items():
         setattr(probe, field, value)
     return probe
@@ -217,7 +215,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "many earlier upgrades": (
         with_verdict(upgraded(), answers={
             "resnet": tuple(msgspec.structs.replace(PAST, upgraded_at=float(n)) for n in range(20, 30))}),
-        ["00:00:29", "00:00:22"], ["00:00:21"],
+        ["00:00:29", "00:00:20"], [],
     ),
     # Sides of a rollout; by image if the judge does not know the start.
     "new": (with_verdict(image()), ["regressed +300 %"], []),
@@ -249,8 +247,7 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "opening": (
         reporting(family("canary_state", canary="<b>", state="opening")), ["no run yet: &lt;b&gt; is opening"], [],
     ),
-    "warm": (reporting(STEADY), ["no run yet: c is warm, and its first run is due"], []),
-    "slow": (reporting(STEADY, family("interval_seconds", 509.0)), ["first run comes within about 8 min"], []),
+    "warm": (reporting(STEADY), ["no run yet: c is warm, and its first run comes next"], []),
     "failing at once": (reporting(FAILING), ["c is failing no run yet"], ["no run yet:"]),
     "down at once": (reporting(FAILING, up=False), [], ["no run yet", "c is failing"]),
     "no canary": (reporting(), ["no run yet: no canary is reported"], []),
@@ -260,9 +257,9 @@ WORDS: dict[str, tuple[PolledProbe, Sequence[str], Sequence[str]]] = {
     "odd failure": (reporting(family("canary_failure_info", detail="x")), ["no canary is reported"], []),
     # The container.
     "GPU neighbours": (
-        reporting(neighbours="train-1", neighbours_since=CLOCK - 300), ["GPU with train-1 for 5 min"], [],
+        reporting(neighbours="train-1"), ["shares its GPU with train-1"], [],
     ),
-    "no GPU neighbours": (reporting(neighbours=NOBODY, neighbours_since=1.0), [], ["shares its GPU"]),
+    "no GPU neighbours": (reporting(neighbours=NOBODY), [], ["shares its GPU"]),
     "note": (container(notes=("label infercanary.sevice: <b>",)), ["label infercanary.sevice: &lt;b&gt;"], []),
     "moving tag": (container(image="search:latest"), ["runs search:latest, a tag that may be another image"], []),
     "pod": (container(namespace="prod", pod="search-7d9-a", name="server"), ["search-7d9-a/server prod/search"], []),
@@ -298,7 +295,7 @@ def test_a_failing_canary_has_its_detail_once() -> None:
 
 def test_above_the_cards() -> None:
     gone = {("test", "search", "search-5c4-a/server"): (1, 1.0, "app:1")}
-    left = [EndedService(ServiceKey("", "<b>"), "search-1", 300.0)]
+    left = [(Container(service="<b>", name="search-1"), time.time() - 300)]
     text = page([], troubles=["<the store> fails"], ended=gone, left=left)
     above, _, main = text.partition("<main>")
     for expected in (
@@ -362,13 +359,11 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
         probe.up, probe.trouble = True, letter * 9_000
         probe.environment = {letter * 100 + f"{n:03}": letter * 4_096 for n in range(200)}
         probe.history.take(
-            RunSummary(name, float(n), "raised", letter * 500, 0.1, 0.1, 0.1)
+            Run(n, name, float(n), float(n), "raised", (0.1,), detail=letter * 500)
             for n in range(120)
             for name in names
         )
-        probe.reported = ReportedCanaries(
-            dict.fromkeys(names, "failing"), dict.fromkeys(names, letter * 9_000)
-        )
+        probe.reported = ReportFacts(dict.fromkeys(names, "failing"), dict.fromkeys(names, letter * 9_000))
     whole = page(probes[:1])
     assert "and 72 more</p>" in whole or "more canaries" in whole, "what is left out is counted"
     assert len(whole) < 450_000

@@ -1,0 +1,291 @@
+"""State of one container's probe, as polled so far, and the metrics of the polls."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from infercanary.client.accept import Reason
+from infercanary.client.fetch import Failure
+from infercanary.contract.report import Family, Metric, Report, Run
+from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
+from infercanary.exporter.discovery.base import Container, Key
+from infercanary.exporter.expose import Lines
+from infercanary.exporter.history import History, waiting_share
+from infercanary.exporter.judging import families as judged_families
+from infercanary.exporter.judging.findings import NOTHING
+from infercanary.exporter.limits import EXCEEDED, Account
+from infercanary.exporter.report_facts import ReportFacts
+from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare
+from infercanary.judge.model import Generation
+from infercanary.judge.profiles import Packed, merged
+
+UP = Metric(
+    "infercanary_up",
+    "gauge",
+    "1 if the last poll of the container's probe gave a valid report, else 0.",
+    reading="0 for minutes is an alert: all that the probe reports is missing. The status page has the reason.",
+)
+AGE = Metric(
+    "infercanary_report_age_seconds",
+    "gauge",
+    "Time from the last valid report of the container's probe to the last poll.",
+    reading="Healthy is 0. It grows while polls fail; the last of them was at most a minute ago.",
+)
+INFO = Metric(
+    "infercanary_container_info",
+    "gauge",
+    "Always 1; what Docker or the kubelet reports about the container.",
+    ("image", "image_id", "image_digest", "container_id"),
+    reading="Join it on instance, namespace, service, pod and container. Labels are empty for a container from the "
+    "config's list.",
+)
+POLL_DURATION = Metric(
+    "infercanary_poll_duration_seconds",
+    "gauge",
+    "Time of the last poll, from connecting to the whole body.",
+    reading="Healthy is milliseconds. Near `poll_seconds`, the host or the container has too little CPU.",
+)
+POLL_FAILURES = Metric(
+    "infercanary_poll_failures_total",
+    "counter",
+    "Polls that gave no valid report, by reason.",
+    ("reason",),
+    reading="The status page has the last reason in words. `server_gone`: a sidecar's server does not run. "
+    "`label`: a label is wrong.",
+)
+REJECTED = Metric(
+    "infercanary_rejected_total",
+    "counter",
+    "Parts of valid reports that were left out (families, runs, environment entries), by reason.",
+    ("reason",),
+    reading="Healthy is no increase. `too_many`: more than an honest report has. Otherwise a probe of another "
+    "version, or unusual names of yours.",
+)
+RUNS_COLLECTED = Metric(
+    "infercanary_runs_collected_total",
+    "counter",
+    "Runs that the exporter took from the probe, each once.",
+    reading="It grows with `infercanary_runs_total`.",
+)
+RUNS_LOST = Metric(
+    "infercanary_runs_lost_total",
+    "counter",
+    "Runs that left the probe's ring before the exporter collected them.",
+    reading="Healthy is no increase: the ring holds 2,048 runs, which last for hours.",
+)
+WAITING = Metric(
+    "infercanary_canary_waiting_ratio",
+    "gauge",
+    "Share of the canary's latency over 10 minutes that was CPU wait caused by other processes on the host.",
+    ("canary",),
+    reading="A large share is an alert: requests wait as long. The container itself and its quota do not count.",
+)
+METRICS = (
+    WAITING,
+    UP,
+    AGE,
+    INFO,
+    POLL_DURATION,
+    POLL_FAILURES,
+    REJECTED,
+    EXCEEDED,
+    RUNS_COLLECTED,
+    RUNS_LOST,
+    SHARED,
+    SHARED_GPU,
+    UNKNOWN_PROCESSES,
+    *judged_families.METRICS,
+)
+
+_TOGETHER_SECONDS = 60.0  # a sidecar may start so long before its server
+_SETTLED_SECONDS = 300.0
+"""A neighbour that comes and goes within this time is no component of the environment: each change is judged."""
+_GENERATIONS = 2  # this start and the one before, whose runs may come out of the journal
+_BOOTS = 512  # as many as a probe in a crash loop finds runs of in its journal
+
+
+class PolledProbe:
+    """State of a container's probe, as polled so far. Times are of the monotonic clock.
+
+    Args:
+        container: The container as first found.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self.container = container
+        # Polls.
+        self.up = self.polled = False
+        self.trouble = "not polled yet"
+        self.duration = math.nan
+        self.failures: Counter[Failure] = Counter()
+        self.account = Account()
+        # The last report.
+        self.reported_at: float | None = None
+        self.reported = ReportFacts()
+        self.rejected: Counter[Reason] = Counter()
+        self.environment: dict[str, str] = {}
+        self.history = History()
+        # Other containers on its CPUs and GPUs.
+        self.shared_cpus = math.nan
+        self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # by label and uuid
+        self.neighbours = ""
+        self._settled: set[str] = set()
+        self._moving: dict[str, float] = {}  # name of a neighbour that came or left → since when
+        # Runs and starts.
+        self.runs_collected = self.runs_lost = 0
+        self.cursor = ""
+        self.sequences: dict[str, int] = {}  # boot id → last run that was taken
+        self.since = container.watched_since  # runs before this Unix time are of an earlier server
+        self.generations: dict[str, Generation] = {}  # by boot id
+        self.kills: tuple[float, ...] = ()  # memory kills since the start before, Unix times
+        # Rendered families: of the report, of the judge, and of the exporter.
+        self.lines: list[Lines] = []
+        self.verdicts: list[Lines] = []
+        self.vitals: list[Lines] = []
+        self.findings = NOTHING  # that ``verdicts`` show
+        self.publishes = True
+
+    @property
+    def key(self) -> Key:
+        """Identity of the container."""
+        return self.container.key
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Labels of all of its series."""
+        return self.container.labels
+
+    @property
+    def start(self) -> Generation | None:
+        """The start that reported last."""
+        return next(reversed(self.generations.values()), None)
+
+    def start_id(self, boot_id: str) -> str:
+        """Name a start for the judge: a new server beside a sidecar is one, although the probe's process goes on.
+
+        Args:
+            boot_id: Of the probe's process.
+        """
+        watched = self.container.watched_id[:12]
+        return f"{boot_id}@{watched}" if watched else boot_id
+
+    def new_runs(self, report: Report, canaries: Collection[str]) -> dict[str, list[Run]]:
+        """Select the runs of these canaries that were not taken yet.
+
+        Args:
+            report: Also has runs of earlier processes, from the journal.
+            canaries: Names.
+
+        Returns:
+            Boot id → runs, in order.
+        """
+        starts: dict[str, list[Run]] = {}
+        last = dict(self.sequences)
+        for run in report.runs:
+            boot = run.boot_id or report.boot_id
+            is_new = run.sequence > last.get(boot, -1) and run.started_at >= self.since
+            if is_new and run.canary in canaries:
+                starts.setdefault(boot, []).append(run)
+                last[boot] = run.sequence
+        return starts
+
+    def take(self, report: Report, starts: Mapping[str, Sequence[Run]], profiles: Packed) -> None:
+        """Note the start that reports, and its new runs.
+
+        Args:
+            report: Its sound part.
+            starts: Boot id → new runs, of it or of an earlier start.
+            profiles: Profiles of the runs in it.
+        """
+        c, latest, boot_id = self.container, self.start, report.boot_id
+        before = self.generations.pop(boot_id, None)
+        if before is None and next(reversed(self.generations), "") in self.sequences:
+            self.kills = ()  # they ended an earlier start that ran; a start that never ran leaves them to the next
+        environment = self.environment | {GPU_SHARED_WITH: self.neighbours}  # whatever the probe says of them
+        if not self.neighbours:
+            del environment[GPU_SHARED_WITH]
+        if latest is not None and latest.environment == environment:
+            environment = latest.environment  # many reports may wait for the store
+        # A sidecar's start, and the outputs that it compares with, may be those of an earlier server.
+        is_own = c.watched_since <= report.started_at + _TOGETHER_SECONDS
+        self.generations[boot_id] = Generation(
+            namespace=c.namespace,
+            service=c.service,
+            container=c.replica,
+            boot_id=self.start_id(boot_id),
+            image=c.image,
+            image_id=c.image_id,
+            image_digest=c.image_digest,
+            image_form=c.image_form,
+            origin=c.origin,
+            started_at=before.started_at if before else max(report.started_at, c.watched_since),
+            environment=environment,
+            outputs=report.outputs if is_own else {},
+            cold_start=self.reported.cold_starts if is_own else {},
+            memory_kills=self.kills,
+            profiles=merged(before.profiles if before else {}, profiles),
+        )
+        if len(self.generations) > _GENERATIONS:
+            del self.generations[next(iter(self.generations))]
+        for boot_id, runs in starts.items():
+            self.sequences[boot_id] = runs[-1].sequence
+            self.history.take(runs)
+            if len(self.sequences) > _BOOTS:
+                del self.sequences[next(iter(self.sequences))]
+
+    def families(self, now: float) -> list[Family]:
+        """Measure the polls.
+
+        Args:
+            now: Seconds, monotonic clock.
+
+        Returns:
+            Families without labels of the container; unknown values are missing.
+        """
+        c = self.container
+        families = [
+            UP.family(float(self.up) if c.is_asked else math.nan),
+            AGE.family(math.nan if self.reported_at is None else now - self.reported_at),
+            INFO.family({(c.image, c.image_key, c.image_digest, c.id): 1.0}),
+            POLL_DURATION.family(self.duration),
+            POLL_FAILURES.family(_by_reason(self.failures)),
+            EXCEEDED.family(_by_reason(self.account.exceeded)),
+            REJECTED.family(_by_reason(self.rejected)),
+            RUNS_COLLECTED.family(self.runs_collected),
+            RUNS_LOST.family(self.runs_lost),
+        ]
+        if self.up:  # these come from its report
+            shares = self.shared_gpus.items()
+            families += [
+                WAITING.family({(canary,): waiting_share(runs) for canary, runs in self.history.items()}),
+                SHARED.family(self.shared_cpus),
+                SHARED_GPU.family({gpu: share.others for gpu, share in shares}),
+                UNKNOWN_PROCESSES.family({gpu: share.unknown for gpu, share in shares}),
+            ]
+        return families
+
+    def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
+        """Note the other containers on its GPUs. One that stayed, or stayed away, becomes a fact of the next report.
+
+        Any probe may claim to be on this GPU: one that comes and goes changes nothing, nor what is known of others.
+
+        Args:
+            gpus: Label and uuid of its GPUs → who shares each.
+            now: Seconds, monotonic clock.
+        """
+        names = {name for share in gpus.values() for name in share.names}
+        if gpus and not names:
+            names = {NOBODY}
+        moving = {name: self._moving.get(name, now) for name in self._settled ^ names}
+        due = {name for name, since in moving.items() if now - since >= _SETTLED_SECONDS}
+        self._settled ^= due
+        self._moving = {name: since for name, since in moving.items() if name not in due}
+        self.neighbours = ", ".join(sorted(self._settled))
+        self.shared_gpus = gpus
+
+
+def _by_reason(counter: Mapping[Any, int]) -> dict[tuple[str, ...], float]:
+    return {(reason,): count for reason, count in counter.items()}
