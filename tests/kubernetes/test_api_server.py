@@ -33,11 +33,11 @@ GONE = (
     b"Content-Length: %d\r\n\r\n%b" % (len(_STATUS), _STATUS)
 )
 POD = "/api/v1/namespaces/{}/pods"
-EXPIRED = "no longer knows the resource version"
+EXPIRED = "the resource version is too old"
 IMPATIENT = """
 from infercanary.command.cli import main
 from infercanary.exporter.discovery import kubernetes
-kubernetes.WATCH_SECONDS, kubernetes.SILENT_SECONDS = 2, 3
+kubernetes.SILENT_SECONDS = 3
 main()
 """
 ACCOUNT = "/api/v1/namespaces/infercanary/serviceaccounts/exporter"

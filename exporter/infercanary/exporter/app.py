@@ -16,7 +16,6 @@ from aiohttp import web
 from prometheus_client import ProcessCollector
 
 import infercanary
-from infercanary.client import lookups
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Kind, Metric
@@ -24,6 +23,7 @@ from infercanary.contract.text import masked
 from infercanary.exporter import (
     api,
     expose,
+    lookups,
     polled,
     reload,
     runbooks,
@@ -271,8 +271,8 @@ class Exporter:
         config = self.live.current
         found = []
         for discovery in self.discoveries:
-            for kill in discovery.source.new_kills():
-                self.collector.note_end(kill)
+            while discovery.source.kills:
+                self.collector.note_end(discovery.source.kills.pop(0))
             found += [
                 container
                 if container.url is None

@@ -23,8 +23,8 @@ from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.text import printable
 from infercanary.exporter.canaries import reported_canaries
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.base import Container, Key
-from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
+from infercanary.exporter.discovery.base import Container, Key, MemoryKill
+from infercanary.exporter.discovery.kills import KillCounts
 from infercanary.exporter.expose import Exposition, Lines, write
 from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING
