@@ -418,8 +418,14 @@ async def test_a_kill_between_two_streams_is_counted_once(
                 return await run.value("infercanary_container_oom_kills_total") == kills
 
             await eventually(counted)
-        await docker.cut_events()
         docker.listing = []
+        await docker.event()
+
+        async def gone() -> bool:
+            return await run.value("infercanary_up") is None
+
+        await eventually(gone)  # a listing goes before the events
+        await docker.cut_events()
         await docker.ends(1, "oom", "die 137")
         await eventually(lambda: counted(3))
         await asyncio.sleep(1.0)

@@ -175,7 +175,7 @@ async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
-    api: Api, follow: Follow
+    api: Api, follow: Follow, capsys: pytest.CaptureFixture[str]
 ) -> None:
     follower = follow()
     await follower.until(lambda: api.watches)
@@ -187,6 +187,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
     await follower.until(lambda: api.watches == ["1", "5", "7"])
     assert follower.failures == [] and len(api.lists) == 1
     assert api.tokens == ["Bearer first"] * 2 + ["Bearer second"] * 2
+    assert "cannot be read" not in capsys.readouterr().out, "a bookmark is no pod"
 
 
 @pytest.mark.parametrize("how", ["event", "status"])

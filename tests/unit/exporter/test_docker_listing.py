@@ -321,10 +321,19 @@ def test_what_an_image_says_of_identity_is_ignored_and_said() -> None:
     assert brought(listed(socket=socket), socket=socket).url == "http://172.18.0.5:9798"
 
 
-@pytest.mark.parametrize("labels", [{}, {"infercanary.watched-by": "another"}])
-def test_a_server_that_does_not_say_that_it_is_watched_lends_no_identity(labels: dict[str, str]) -> None:
+AGREES = {"infercanary.watched-by": "app-resnet-2"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "brought"),
+    [({}, {}), ({"infercanary.watched-by": "another"}, {}), (AGREES, AGREES)],
+)
+def test_a_server_that_does_not_say_that_it_is_watched_lends_no_identity(
+    labels: dict[str, str], brought: dict[str, str]
+) -> None:
     server = {**listed(7), "Names": ["/server"], "ImageID": "sha256:22", "Labels": labels}
-    [found] = seen(listed(2, watches="server", service="search"), server, exporter())
+    images = [ListedImage(IMAGE), ListedImage("sha256:22", labels=brought)]
+    found = containers([listed(2, watches="server", service="search"), server, exporter()], images)[-1]
     assert (found.url, found.image_id, found.watched_id) == (None, IMAGE, "")
     assert found.url_missing == (
         "label infercanary.watches: 'server' does not say that it is watched; start it with the label "

@@ -348,7 +348,9 @@ def test_an_address_belongs_to_the_newer_pod() -> None:
     )
     elsewhere = {**ENABLED, "infercanary.io/port": "9102"}
     for pods in ((older, newer), (newer, older)):
-        known = node(*pods, raw("c-1", annotations=elsewhere))
+        known = node(raw("c-1", annotations=elsewhere))
+        for each in pods:
+            known.take(each, gone=False)
         assert {each.pod: each.url for each in known.containers()} == {
             "b-1": "http://10.0.0.1:9798",
             "c-1": "http://10.0.0.1:9102",  # pods on the host's network share its address
