@@ -131,6 +131,7 @@ def test_one_service_name_in_two_compose_projects_is_said() -> None:
     )
     assert notes("prod", "prod") == ""
     assert notes("prod", "staging", service="resnet-staging") == ""
+    assert notes("prod", "staging", enable="false") == ""
 
 
 FOREIGN = {"other": address("10.0.0.2")}
@@ -179,6 +180,7 @@ def test_the_address_is_one_that_the_exporter_can_reach(
             listed(socket="/run/p.sock"),
             "label infercanary.socket: '/run/p.sock' is not a socket; write unix:///",
         ),
+        (listed(socket="unix:run/p.sock"), "label infercanary.socket: 'unix:run/p.sock' is not a socket"),
         (
             listed(socket="http://elsewhere:80"),
             "label infercanary.socket: 'http://elsewhere:80' is not a socket",

@@ -17,7 +17,7 @@ async def test_a_name_is_looked_up_once_and_as_many_at_once_as_there_are_threads
 
     def hang(host: str, *_given: Any, **_named: Any) -> list[str]:
         asked.append(host)
-        answer.wait(20)
+        answer.wait(5)
         return [host]
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)

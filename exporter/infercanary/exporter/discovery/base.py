@@ -226,19 +226,18 @@ def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix"))
     """
     is_probe = "unix" in schemes
     fix = "http://host:9798 or unix:///path/to/probe.sock" if is_probe else "http://host:port"
+    mistake = f"{masked(url)!r} is not an address that can be asked; write {fix}"
     try:
         parts = urlsplit(url)
-        if parts.scheme == "unix":
-            has_address = not parts.netloc and len(parts.path) > 1
-        else:
-            has_address = bool(parts.hostname) and parts.port != 0
-            has_address = has_address and not (is_probe and parts.path.rstrip("/").endswith(PATH))
-        is_plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
+        has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        has_address = False
-    if has_address and is_plain and parts.scheme in schemes:
-        return None
-    return f"{masked(url)!r} is not an address that can be asked; write {fix}"
+        return mistake
+    if parts.scheme == "unix":
+        has_address = url.startswith("unix:///") and parts.path != "/"
+    else:
+        has_address = has_host and not (is_probe and parts.path.rstrip("/").endswith(PATH))
+    is_plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
+    return None if has_address and is_plain and parts.scheme in schemes else mistake
 
 
 class Asking(NamedTuple):

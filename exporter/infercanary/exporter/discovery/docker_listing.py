@@ -128,7 +128,7 @@ class Listing:
         )
         self._projects: defaultdict[str, set[str]] = defaultdict(set)
         for listed in containers:
-            if ENABLE_LABEL in listed.labels and _COMPOSE_HASH in listed.labels:
+            if listed.labels.get(ENABLE_LABEL, "").lower() == "true" and _COMPOSE_HASH in listed.labels:
                 service = listed.labels.get(SERVICE_LABEL) or listed.labels.get(_COMPOSE_SERVICE, "")
                 self._projects[service].add(listed.labels.get(_COMPOSE_PROJECT, ""))
 
@@ -139,11 +139,11 @@ class Listing:
         unnoticed.
         """
         # An image may ask, but whoever builds it does not say whose runs its containers report.
-        image = self._image(listed)
+        brought = self._image(listed).labels
         given = {
             name: value
             for name, value in listed.labels.items()
-            if name == ENABLE_LABEL or value != image.labels.get(name)
+            if name == ENABLE_LABEL or value != brought.get(name)
         }
         if WATCHED_BY_LABEL in given and ENABLE_LABEL not in given:
             return None  # a server that a sidecar watches
