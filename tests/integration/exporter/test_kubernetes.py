@@ -40,7 +40,7 @@ def line(kind: str, **of: Any) -> bytes:
     return json.dumps({"type": kind, "object": of}).encode() + b"\n"
 
 
-GONE = line("ERROR", code=410, message="The resource version is too old: 1 (9)")
+GONE = line("ERROR", code=410, message="too old resource version: 1 (9)")
 CUT = b"cut"
 
 

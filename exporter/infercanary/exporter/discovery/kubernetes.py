@@ -136,7 +136,7 @@ class KubernetesPods:
         event = _decode_event(line)
         of = _decode_object(event.object)
         if event.type == "ERROR":
-            raise ApiError(f"{of.code}: {of.message}")
+            raise ApiError(f"{of.code}: {of.message}{_FIXES.get(of.code, '')}")
         self._version = of.metadata.resource_version
         is_pod = event.type != "BOOKMARK"
         return is_pod and self._pods.take(event.object, gone=event.type == "DELETED")
