@@ -37,7 +37,7 @@ EXPIRED = "the resource version is too old"
 IMPATIENT = """
 from infercanary.command.cli import main
 from infercanary.exporter.discovery import kubernetes
-kubernetes.SILENT_SECONDS = 3
+kubernetes.SILENT_SECONDS = 5
 main()
 """
 ACCOUNT = "/api/v1/namespaces/infercanary/serviceaccounts/exporter"
