@@ -66,7 +66,7 @@ class Api:
         if self.status and (status := self.status.pop(0)) != 200:
             if not status:
                 await self.stream.get()
-            return web.Response(status=status or 200)
+            return web.Response(status=status or 200, headers={"Location": request.path_qs})
         if "watch" not in request.query:
             first = int(request.query["continue"] or "0")
             most = min(int(request.query["limit"]), self.page_pods)
@@ -244,6 +244,7 @@ async def test_silence_ends_the_watch(api: Api, follow: Follow, monkeypatch: pyt
         (401, "token is not valid"),
         (403, "`list` and `watch` on `pods`"),
         (404, "not that of"),
+        (302, "HTTP 302"),  # the token is for this address
         (503, "HTTP 503"),
     ],
 )

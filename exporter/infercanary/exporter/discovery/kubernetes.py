@@ -181,14 +181,12 @@ class KubernetesPods:
                 f"{error.certificate_error}; put the cluster's CA into kubernetes.ca_file"
             ) from None
 
-    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | bool]:
+    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext]:
         """Headers with the present token, and the present CA."""
         settings = self._settings
         headers = {"Accept": "application/json"}
         if settings.token_file:
             headers["Authorization"] = f"Bearer {Path(settings.token_file).read_text().strip()}"
-        if not self.url.startswith("https:"):
-            return headers, True
         return headers, ssl.create_default_context(cafile=settings.ca_file or None)
 
 
