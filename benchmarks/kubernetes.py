@@ -240,10 +240,10 @@ async def measure(port: int) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     taken, take = 0, source._take
 
-    def counted(line: bytes) -> None:
+    def counted(line: bytes) -> bool:
         nonlocal taken
         taken += 1
-        take(line)
+        return take(line)
 
     source._take = counted  # type: ignore[method-assign]
 

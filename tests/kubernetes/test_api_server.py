@@ -35,13 +35,13 @@ GONE = (
     b"Content-Length: %d\r\n\r\n%b" % (len(_STATUS), _STATUS)
 )
 POD = "/api/v1/namespaces/{}/pods"
-EXPIRED = "no longer knows the resource version"
+EXPIRED = "the resource version is too old"
 IMPATIENT = """
 import sys
 from pathlib import Path
 from infercanary.command.cli import main
 from infercanary.exporter.discovery import kubernetes
-kubernetes.WATCH_SECONDS, kubernetes.SILENT_SECONDS = 2, 3
+kubernetes.SILENT_SECONDS = 5
 kubernetes._ACCOUNT = Path(sys.argv.pop(1))
 main()
 """

@@ -255,8 +255,8 @@ class Exporter:
         """Follow the containers found; an entry of the config outweighs a discovery's."""
         found, url = [], self.config.probe_access.url
         for discovery in self.discoveries:
-            for kill in discovery.source.new_kills():
-                self.collector.note_end(kill)
+            while discovery.source.kills:
+                self.collector.note_end(discovery.source.kills.pop(0))
             found += [msgspec.structs.replace(each, url=url(each.url)) for each in discovery.containers]
         self.collector.follow([*found, *static.listed(self.config.probes)])
 

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from infercanary.client.fetch import Failure, PollError, fetch
 from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.base import Container, Key
-from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
+from infercanary.exporter.discovery.base import Container, Key, MemoryKill
+from infercanary.exporter.discovery.kills import KillCounts
 from infercanary.exporter.expose import Exposition, write
 from infercanary.exporter.judging import families as judged_families
 from infercanary.exporter.judging.findings import NOTHING

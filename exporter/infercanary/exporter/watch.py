@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -111,36 +110,10 @@ class _OwnThreads(ThreadPoolExecutor):
             except BaseException as error:
                 done.set_exception(error)
 
-        self._start(run)
-        return done
-
-    def _start(self, run: Callable[[], None]) -> None:
         threading.Thread(target=run, name="call", daemon=True).start()
-
-
-class OneThread(_OwnThreads):
-    """Run one call after another in a watched thread.
-
-    Args:
-        name: Worker of the metric.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        WATCH.thread(name, self._run).start()
-
-    def _start(self, run: Callable[[], None]) -> None:
-        self._calls.put(run)
-
-    def _run(self) -> None:
-        while True:
-            self._calls.get()()  # bound to no name, which would keep a report until the next one
+        return done
 
 
 def use_own_threads() -> None:
     """Give each :func:`asyncio.to_thread` and look-up of a name on the running event loop a thread of its own."""
     asyncio.get_running_loop().set_default_executor(_OwnThreads())
-
-
-in_thread = asyncio.to_thread

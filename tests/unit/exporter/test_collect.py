@@ -15,8 +15,7 @@ from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter import collect
 from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.kills import MemoryKill
+from infercanary.exporter.discovery.base import Container, MemoryKill
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
 from infercanary.exporter.judging.worker import Judging

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from infercanary.contract.report import Point
-from infercanary.exporter.watch import WATCH, OneThread, Watch, use_own_threads
+from infercanary.exporter.watch import Watch, use_own_threads
 
 CASES: dict[str, tuple[list[Exception | None], int, int, list[str]]] = {
     "fine": ([None], 1, 0, []),
@@ -75,15 +73,3 @@ async def test_blocking_work_has_a_thread_of_its_own() -> None:
         await loop.getaddrinfo("no.such.name.invalid", 80)
     release.set()
     assert all(await asyncio.gather(*stuck))
-
-
-async def test_a_fault_of_the_work_is_its_callers_and_one_of_the_thread_is_counted() -> None:
-    reader, call = OneThread("reader-of-a-test"), asyncio.get_running_loop().run_in_executor
-    for work in (lambda: 1 / 0, lambda: sys.exit(1)):
-        with pytest.raises((ZeroDivisionError, SystemExit)):
-            await call(reader, work)
-    assert await call(reader, lambda: threading.current_thread().name) == "reader-of-a-test"
-    reader._calls.put(lambda: 1 / 0)  # type: ignore[arg-type]
-    assert await asyncio.wait_for(call(reader, lambda: 7), 10) == 7, "it was started again"
-    [family] = WATCH.families()
-    assert Point(("reader-of-a-test",), 1.0) in family.points

@@ -1,12 +1,12 @@
-"""Containers with a probe, and the following of a source that finds them."""
+"""Containers with a probe, how they ask to be polled, and the following of a source that finds them."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,12 +19,15 @@ from infercanary.exporter.watch import WATCH
 from infercanary.judge.model import ImageForm, ServiceKey
 from infercanary.judge.origin import NOWHERE, Origin
 
-if TYPE_CHECKING:
-    from infercanary.exporter.discovery.kills import MemoryKill
-
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+U = TypeVar("U")
+
 _MAX_PAUSE_SECONDS = 30.0
+_OFF = ("", "false", "no", "off", "0")
+_SHOWN = 120  # characters of an entry in the log: Docker and Kubernetes begin an entry with its name
+_MOST_NOTES = 8  # somebody may write thousands of labels
 Key = tuple[str, str, str]
 """Namespace, service and replica of a container."""
 
@@ -45,15 +48,13 @@ FOUND = Metric(
 METRICS = (UP, FOUND)
 
 
+def label_text(text: str) -> str:
+    """Return ``text`` as the value of a label: printable and bounded."""
+    return printable(text, 256)
+
+
 def as_port(text: str) -> int | None:
-    """A port that somebody wrote, who may have built an image: int() raises for some thousand digits.
-
-    Args:
-        text: A label's or an annotation's value.
-
-    Returns:
-        From 1 to 65535; None for all else.
-    """
+    """Return the port in a label or annotation; None if it is not a number from 1 to 65535."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
     return number if 0 < number < 65_536 else None
 
@@ -88,9 +89,9 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """Mistakes in its labels that stop nothing: what was ignored, and what to write."""
     is_asked: bool = True
-    """Whether somebody asked for it by name; else another label of ours is there, which is mostly a mistake."""
+    """False if it has a label of ours but not the one that asks, which is a mistake as a rule."""
     failure: Unpolled = "no_address"
-    """What is counted where there is no URL."""
+    """What is counted if there is no URL."""
 
     @property
     def replica(self) -> str:
@@ -129,10 +130,23 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         return self.id, self.watched_id
 
 
+class MemoryKill(msgspec.Struct, frozen=True):
+    """One container that the kernel ended for memory."""
+
+    container: Container
+    """The container with the probe, also if the server that a sidecar watches was ended."""
+    id: str
+    """Id of the ended container."""
+    at: float
+    """Unix time, by the clock of the source."""
+
+
 class Source(Protocol):
     """A source of containers, such as Docker."""
 
     name: str
+    kills: list[MemoryKill]
+    """Memory kills, each once; the reader takes them out."""
 
     def watch(self) -> AsyncGenerator[Sequence[Container], None]:
         """Follow the containers with a probe.
@@ -143,9 +157,6 @@ class Source(Protocol):
         Raises:
             Exception: The source does not answer; it is asked again.
         """
-
-    def new_kills(self) -> list[MemoryKill]:
-        """Containers that the kernel ended for memory since the last call, in order of time, each once."""
 
 
 class Discovery:
@@ -207,36 +218,81 @@ class Discovery:
 
 
 def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix")) -> str | None:
-    """What is wrong with a URL and how to fix it, or None.
+    """Return what is wrong with the URL of a server, and how to fix it; None if nothing is.
 
     Args:
         url: As given.
-        schemes: Those of a probe, if nothing else is said.
-
-    Returns:
-        One line; None where nothing is wrong.
+        schemes: Schemes that are allowed; those of a probe by default.
     """
-    fix = "write " + (
-        "http://host:9798 or unix:///path/to/probe.sock" if "unix" in schemes else "http://host:port"
-    )
-    shown = masked(url)
+    is_probe = "unix" in schemes
+    fix = "http://host:9798 or unix:///path/to/probe.sock" if is_probe else "http://host:port"
+    mistake = f"{masked(url)!r} is not an address that can be asked; write {fix}"
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        why = error if shown == url else "its password has characters to percent-encode"
-        return f"{shown!r} is not a URL ({why}); {fix}"
-    if not url.isprintable() or " " in url:
-        return f"{shown!r} has blanks or control characters; {fix}"
-    if parts.scheme not in schemes:
-        return f"{shown!r} has no scheme that is known; {fix}"
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return mistake
     if parts.scheme == "unix":
-        if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
-            return f"{shown!r} needs an absolute path; {fix}"
-    elif not parts.hostname or port == 0:
-        return f"{shown!r} names no host or an impossible port; {fix}"
-    if parts.query or parts.fragment:
-        return f"{shown!r} has a query or a fragment; {fix}"
-    if parts.scheme != "unix" and "unix" in schemes and parts.path.rstrip("/").endswith(PATH):
-        return f"{shown!r} ends with {PATH}, which the exporter adds; leave it out"
-    return None
+        has_address = url.startswith("unix:///") and parts.path != "/"
+    else:
+        has_address = has_host and not (is_probe and parts.path.rstrip("/").endswith(PATH))
+    is_plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
+    return None if has_address and is_plain and parts.scheme in schemes else mistake
+
+
+class Asking(NamedTuple):
+    """How a container asks to be polled."""
+
+    mistake: str
+    """Empty if there is none."""
+    notes: tuple[str, ...]
+    """Names with our prefix that have no meaning."""
+
+
+def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking | None:
+    """Read how somebody asked for a container to be polled.
+
+    Args:
+        kind: ``label`` or ``annotation``.
+        given: Labels or annotations of the container.
+        names: Names that have a meaning. The first one asks; without it, the others are a mistake worth a message.
+
+    Returns:
+        None if nobody asked.
+    """
+    enable = names[0]
+    ours = sorted(name for name in given if name.startswith(enable.removesuffix("enable")))
+    value = given.get(enable)
+    if not ours or (value is not None and value.lower() in _OFF):
+        return None
+    mistake = ""
+    if value is None:
+        mistake = f"{kind} {enable} is missing, so the probe is not polled; write true, or false if no probe is meant"
+    elif value.lower() != "true":
+        mistake = f"{kind} {enable}: {label_text(value)!r} is neither true nor false; write true"
+    unknown = [name for name in ours if name not in names][:_MOST_NOTES]
+    known = ", ".join(names)
+    notes = (f"{kind} {label_text(name)}: not known; the {kind}s are {known}" for name in unknown)
+    return Asking(mistake, tuple(notes))
+
+
+def convert_each(entries: Iterable[T], convert: Callable[[T], U], failed: set[str]) -> list[U]:
+    """Convert entries one by one: an entry that cannot be converted is logged and left out.
+
+    Args:
+        entries: From a source.
+        convert: May raise anything.
+        failed: Beginnings of the entries that were logged; such an entry is not logged again.
+    """
+    converted = []
+    for entry in entries:
+        try:
+            converted.append(convert(entry))
+        except Exception as error:
+            text = printable(str(entry), _SHOWN)
+            if text not in failed:
+                failed.add(text)
+                log.warning(
+                    "an entry cannot be read and is left out", entry=text, error=label_text(str(error))
+                )
+    return converted

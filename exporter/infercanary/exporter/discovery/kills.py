@@ -1,4 +1,4 @@
-"""Containers that the kernel ended for memory: what a discovery says of each, and what the exporter shows of all.
+"""Number of times that the kernel ended a container for memory.
 
 No probe can report it, since it ends with its server. Docker has it in its events, Kubernetes in
 ``lastState.terminated`` with the reason ``OOMKilled``.
@@ -6,12 +6,17 @@ No probe can report it, since it ends with its server. Docker has it in its even
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 import msgspec
+import structlog
 
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter.discovery.base import Container, Key
+from infercanary.exporter.discovery.base import Container, Key, MemoryKill
+
+log = structlog.get_logger(__name__)
 
 ENDED = Metric(
     "infercanary_container_oom_kills_total",
@@ -24,18 +29,6 @@ METRICS = (ENDED,)
 
 KEPT_SECONDS = 3600.0
 """A kill counts as recent for so long; a container that is gone is kept as long, for alerts on its last end."""
-_OF_PODS = ("namespace", "pod", *ENDED.labels)
-
-
-class MemoryKill(msgspec.Struct, frozen=True):
-    """One container that the kernel ended for memory."""
-
-    container: Container
-    """That with the probe, as it was found last, also where it is the server beside it that was ended."""
-    id: str
-    """Of the container that was ended; another one of that name has another id."""
-    at: float
-    """A Unix time, by the clock of what says it."""
 
 
 class _Ended(msgspec.Struct):
@@ -43,77 +36,54 @@ class _Ended(msgspec.Struct):
 
     container: Container
     """As it was found first: a tag that moves on must not begin another series."""
-    seen_at: float
-    """When it was last found, a Unix time."""
     times: int = 0
-    last_at: float = 0.0
+    last_at: float = -math.inf
+    """Unix time."""
 
 
 class KillCounts:
-    """How often each container was ended for memory, by container and image."""
+    """Number of memory kills, by container and image."""
 
     def __init__(self) -> None:
-        self._ended: dict[tuple[str, ...], _Ended] = {}
+        self._ended: dict[tuple[Key, str], _Ended] = {}
 
     def follow(self, containers: Iterable[Container], now: float) -> None:
-        """Show a count of these, 0 at first, and forget what is gone, an hour after it was ended or else immediately.
+        """Show a count of these containers, and forget others an hour after their last kill.
 
         Args:
             containers: All that the discoveries found. One without an id is from a list, where no end is seen.
-            now: A Unix time.
+            now: Unix time.
         """
-        for container in containers:
-            if container.id:
-                self._of(container, now).seen_at = now
-        self._ended = {
-            key: each
-            for key, each in self._ended.items()
-            if each.seen_at == now or (each.times and now - each.last_at <= KEPT_SECONDS)
+        present = {(each.key, each.image_key): _Ended(each) for each in containers if each.id}
+        self._ended = present | {
+            key: ended
+            for key, ended in self._ended.items()
+            if key in present or now - ended.last_at <= KEPT_SECONDS
         }
 
     def count(self, kill: MemoryKill) -> None:
-        """Count one.
-
-        Args:
-            kill: As a discovery says it.
-        """
-        ended = self._of(kill.container, kill.at)
+        """Count a kill."""
+        container = kill.container
+        ended = self._ended.setdefault((container.key, container.image_key), _Ended(container))
         ended.times += 1
-        ended.last_at = max(ended.last_at, kill.at)
+        ended.last_at = kill.at
+        log.warning("the kernel ended a container for memory", image=container.image, **container.labels)
 
     def last(self) -> Mapping[Key, tuple[int, float, str]]:
-        """What the status page says.
-
-        Returns:
-            Key of a container → how often it was ended, when last (a Unix time), and its image then; without those that
-            never were.
-        """
-        found: dict[Key, tuple[int, float, str]] = {}
-        for each in self._ended.values():
-            if each.times:
-                key = each.container.key
-                times, at, image = found.get(key, (0, 0.0, ""))
-                newer = each.last_at >= at
-                found[key] = (
-                    (times + each.times, each.last_at, each.container.image)
-                    if newer
-                    else (times + each.times, at, image)
-                )
-        return found
+        """Return the image of a container that was killed last: how often, when last (Unix time), and its name."""
+        ended = sorted(self._ended.values(), key=attrgetter("last_at"))
+        return {
+            each.container.key: (each.times, each.last_at, each.container.image)
+            for each in ended
+            if each.times
+        }
 
     def families(self) -> list[Family]:
-        """The counter: of containers, and of those of pods, which have two labels more.
-
-        Returns:
-            A point for each container and image, also with 0.
-        """
-        points: dict[bool, dict[tuple[str, ...], float]] = {False: {}, True: {}}
-        for each in self._ended.values():
-            container = each.container
-            values = (*container.labels.values(), container.image, container.image_key)
-            points[bool(container.pod)][values] = float(each.times)
-        of_pods = msgspec.structs.replace(ENDED, labels=_OF_PODS)
-        return [ENDED.family(points[False]), of_pods.family(points[True])]
-
-    def _of(self, container: Container, now: float) -> _Ended:
-        return self._ended.setdefault((*container.key, container.image_key), _Ended(container, now))
+        """Return the counter of containers, and that of containers in pods, which have two labels more."""
+        points: tuple[dict[tuple[str, ...], float], ...] = {}, {}
+        for ended in self._ended.values():
+            container = ended.container
+            labels = (*container.labels.values(), container.image, container.image_key)
+            points[bool(container.pod)][labels] = ended.times
+        of_pods = msgspec.structs.replace(ENDED, labels=("namespace", "pod", *ENDED.labels))
+        return [ENDED.family(points[0]), of_pods.family(points[1])]

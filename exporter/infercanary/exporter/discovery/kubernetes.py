@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import ssl
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -23,40 +21,32 @@ import structlog
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
-from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.kills import MemoryKill
-from infercanary.exporter.discovery.kubernetes_pods import NodePods, PodState
-from infercanary.exporter.watch import in_thread
+from infercanary.exporter.discovery.base import Container, MemoryKill
+from infercanary.exporter.discovery.kubernetes_pods import NodePods, Pods
 
 log = structlog.get_logger(__name__)
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of the token and the CA, which are read for each request."""
 CONNECT_SECONDS = 10.0
-WATCH_SECONDS = 300.0
-"""The API server is asked to end a watch after this time; the next one goes on from there, with the token of then."""
 SILENT_SECONDS = 150.0
 """A watch without a byte for this long is dead: bookmarks come once a minute."""
 PAUSE_SECONDS = 1.0
 """Between two watches, so that one that ends immediately does not flood the API server."""
-SETTLE_SECONDS = 0.25
-"""A burst of events costs one comparison of all containers."""
-PAGE_PODS = 100  # 1 MB as a rule, read within milliseconds
+PAGE_PODS = 10
+"""A pod has 1.5 MiB in etcd at most, and six times that if JSON escapes each character."""
 MAX_BYTES = 16 << 20
-"""Of a page or an event. A pod has 1.5 MiB in etcd at most, and six times that if JSON escapes each character."""
+"""Of an event."""
 _FIXES = {
     401: ": the token is not valid; does the service account exist?",
     403: ": give the exporter's service account `list` and `watch` on `pods`, by a ClusterRole",
     404: ": KUBERNETES_SERVICE_HOST is not that of an API server",
+    410: ": the resource version is too old; pods are listed again",
 }
 
 
 class ApiError(Exception):
     """A request failed. One line for people, with the fix if there is one."""
-
-
-class ExpiredError(Exception):
-    """The resource version is too old: list again, and compare."""
 
 
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,8 +55,8 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _PodList(msgspec.Struct):
-    metadata: _Version
-    items: list[msgspec.Raw] | None = None
+    metadata: _Version = _Version()
+    items: list[msgspec.Raw] = []
 
 
 class _Event(msgspec.Struct):
@@ -99,14 +89,9 @@ class KubernetesPods:
 
     def __init__(self, url: str, node: str) -> None:
         self.url = f"{url.rstrip('/')}/api/v1/pods"
-        self.selector = {"fieldSelector": f"spec.nodeName={node}"}
-        self.pods = NodePods()
-        self._version = ""
-
-    def new_kills(self) -> list[MemoryKill]:
-        """Containers that the kernel killed for memory since the last call, in order of time."""
-        kills, self.pods.kills = self.pods.kills, []
-        return sorted(kills, key=lambda kill: kill.at)
+        self.node = node
+        self._pods = NodePods()
+        self.kills: list[MemoryKill] = self._pods.kills
 
     async def watch(self) -> AsyncGenerator[list[Container], None]:
         """Follow the containers with a probe.
@@ -120,104 +105,61 @@ class KubernetesPods:
         """
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session:
-            self._version = ""
+            await self._list(session)
+            yield self._pods.containers()
             while True:
-                try:
-                    if not self._version:
-                        await self._list(session)
-                        yield self.pods.containers()
-                    async with aclosing(self._changes(session)) as changes:
-                        async for containers in changes:
-                            yield containers
-                except ExpiredError:
-                    log.info("kubernetes no longer knows the resource version; pods are listed again")
-                    self._version = ""
-                await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - a jitter, not a secret
+                query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": self._version}
+                async with self._ask(session, query) as response:
+                    try:
+                        async for line in response.content:
+                            if self._take(line):
+                                yield self._pods.containers()
+                    except aiohttp.ClientError as error:
+                        log.info("kubernetes was cut off, and is asked again", error=repr(error))
+                await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _list(self, session: aiohttp.ClientSession) -> None:
-        """List all pods of the node. A page over the bound is asked for again with fewer pods."""
-        listed: dict[tuple[str, str], PodState] = {}
-        limit, page = PAGE_PODS, _PodList(_Version())
-        while True:
-            body = bytearray()
-            async with self._ask(
-                session, limit=str(limit), **{"continue": page.metadata.continue_}
-            ) as response:
-                async for piece in response.content.iter_any():
-                    body += piece
-                    if len(body) > MAX_BYTES:
-                        break
-            if len(body) > MAX_BYTES:
-                if limit == 1:
-                    raise ApiError(f"a pod has more than {MAX_BYTES} bytes")
-                limit //= 10
-                continue
-            page = _decode_list(body)
-            listed |= self.pods.read(page.items or ())
-            if not page.metadata.continue_:
-                break
-        self.pods.replace(listed)
-        self._version = page.metadata.resource_version
-
-    async def _changes(self, session: aiohttp.ClientSession) -> AsyncGenerator[list[Container], None]:
-        """Containers after each burst of events, until the watch ends. A cut connection only ends it."""
-        seconds = WATCH_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311
-        async with self._ask(
-            session, watch="1", allowWatchBookmarks="true", resourceVersion=self._version,
-            timeoutSeconds=str(max(1, round(seconds))),
-        ) as response:  # fmt: skip
-            rest = b""
-            settles_at: float | None = None
-            while not response.content.at_eof():
-                wait = None if settles_at is None else max(0.0, settles_at - time.monotonic())
-                try:
-                    piece = await asyncio.wait_for(response.content.readany(), wait)
-                except (aiohttp.ClientError, aiohttp.ServerTimeoutError) as error:
-                    log.info("kubernetes was cut off, and is asked again", error=repr(error))
-                    break
-                except asyncio.TimeoutError:
-                    piece = b""
-                *lines, rest = (rest + piece).split(b"\n")
-                if len(rest) > MAX_BYTES:
-                    raise ApiError(f"an event has more than {MAX_BYTES} bytes")
-                for line in filter(None, lines):
-                    self._take(line)
-                now = time.monotonic()
-                if settles_at is not None and now >= settles_at:
-                    settles_at = None
-                    yield self.pods.containers()
-                elif self.pods.changed and settles_at is None:
-                    settles_at = now + SETTLE_SECONDS
-        if self.pods.changed:
-            yield self.pods.containers()
-
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> bool:
+        """Take an event; return True if containers changed."""
         event = _decode_event(line)
         of = _decode_object(event.object)
         if event.type == "ERROR":
-            raise ExpiredError if of.code == 410 else ApiError(f"{of.code}: {of.message}")
-        self.pods.take(event.object, gone=event.type == "DELETED")  # a bookmark is a pod without annotations
+            raise ApiError(f"{of.code}: {of.message}{_FIXES.get(of.code, '')}")
         self._version = of.metadata.resource_version
+        is_pod = event.type != "BOOKMARK"
+        return is_pod and self._pods.take(event.object, gone=event.type == "DELETED")
+
+    async def _list(self, session: aiohttp.ClientSession) -> None:
+        """List all pods of the node, page by page."""
+        listed: Pods = {}
+        page = _PodList()
+        while True:
+            query = {"limit": str(PAGE_PODS), "continue": page.metadata.continue_}
+            async with self._ask(session, query) as response:
+                page = _decode_list(await response.read())
+            listed |= self._pods.read(page.items)
+            if not page.metadata.continue_:
+                break
+        self._pods.replace(listed)
+        self._version = page.metadata.resource_version
 
     @asynccontextmanager
     async def _ask(
-        self, session: aiohttp.ClientSession, **query: str
+        self, session: aiohttp.ClientSession, query: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Successful answer, its body still to be read."""
         try:
-            headers, context = await in_thread(self._credentials)
+            headers, context = await asyncio.to_thread(self._credentials)
         except OSError as error:
             raise ApiError(f"{error}; mount the service account's token") from None
         try:
             async with session.get(
                 self.url,
-                params={**self.selector, **query},
+                params={"fieldSelector": f"spec.nodeName={self.node}", **query},
                 headers=headers,
                 ssl=context,
                 allow_redirects=False,
+                read_bufsize=MAX_BYTES // 2,  # a line may have twice this
             ) as response:
-                if response.status == 410:
-                    raise ExpiredError
                 if response.status != 200:
                     raise ApiError(f"HTTP {response.status}{_FIXES.get(response.status, '')}")
                 yield response
@@ -226,12 +168,10 @@ class KubernetesPods:
                 f"{error.certificate_error}; the CA beside the service account's token is another one"
             ) from None
 
-    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | bool]:
+    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext]:
         """Headers with the present token, and the present CA."""
         token = (_ACCOUNT / "token").read_text().strip()
         headers = {"Accept": "application/json", "Authorization": f"Bearer {token}"}
-        if not self.url.startswith("https:"):
-            return headers, True
         return headers, ssl.create_default_context(cafile=_ACCOUNT / "ca.crt")
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
-from infercanary.client.accept import LABEL_BYTES
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery.base import Container, url_mistake
+
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class StaticProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One entry of ``probes:``: where a probe answers, and what to call it."""
 
     url: str
-    service: str
-    container: str
+    service: _Name
+    container: _Name
 
 
 def listed(probes: Iterable[StaticProbe]) -> list[Container]:
-    """A container for each entry."""
+    """Return a container for each entry."""
     return [Container(service=probe.service, name=probe.container, url=probe.url) for probe in probes]
 
 
@@ -34,19 +36,12 @@ def check(probes: tuple[StaticProbe, ...], place: str) -> None:
     Raises:
         UsageError: One cannot be polled, or names the same container as another.
     """
-    seen: dict[tuple[str, str], int] = {}
-    for index, probe in enumerate(probes):
-        if mistake := url_mistake(probe.url):
+    seen = set()
+    for index, container in enumerate(listed(probes)):
+        if mistake := url_mistake(container.url or ""):
             raise UsageError(f"{place}[{index}].url: {mistake}")
-        for key, text in (("service", probe.service), ("container", probe.container)):
-            if not text or not text.isprintable() or len(text.encode()) > LABEL_BYTES:
-                raise UsageError(
-                    f"{place}[{index}].{key}: must be 1 to {LABEL_BYTES} bytes of printable text; "
-                    "it becomes a label"
-                )
-        first = seen.setdefault((probe.service, probe.container), index)
-        if first != index:
+        if container.key in seen:
             raise UsageError(
-                f"{place}[{index}]: same service and container as probes[{first}]; "
-                "give one of them another container"
+                f"{place}[{index}]: another entry has this service and container; give one of them another container"
             )
+        seen.add(container.key)
