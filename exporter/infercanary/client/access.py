@@ -55,9 +55,8 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         Args:
             found: ``http://…`` or ``unix://…``; None if there is none.
         """
-        if self.tls is None or found is None or not found.startswith("http://"):
-            return found
-        return f"https://{found.removeprefix('http://')}"
+        scheme, _, rest = (found or "").partition("://")
+        return f"https://{rest}" if self.tls and scheme.lower() == "http" else found
 
     def context(self) -> ssl.SSLContext:
         """Settings of a TLS connection; files that were renewed count from the next one on.
@@ -74,9 +73,9 @@ class ProbeAccess(msgspec.Struct, frozen=True):
                 f"probe_tls: its files cannot be used ({error}); give PEM files, and a key without a password"
             ) from None
 
-    def header(self, url: str) -> str:
-        """Line of a request to a probe that shows the token; empty if the probe gets none."""
-        if self.token_file is None or (self.tls and url.startswith("http://")):
+    def header(self, scheme: str) -> str:
+        """Line of a request that shows the token; empty if a probe asked by such a URL gets none."""
+        if self.token_file is None or (self.tls and scheme == "http"):
             return ""
         return f"Authorization: Bearer {_token(self.token_file)}\r\n"
 

@@ -8,6 +8,7 @@ costs no more than one of few. A body in chunks is refused.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -37,9 +38,11 @@ REPORT_BYTES = 4 << 20
 """Longest report; an honest one of 2,048 runs has 1 MB."""
 _HEAD_BYTES = 16 << 10  # a probe's head has 200
 _PAUSE_SECONDS = 0.01
+_PROTOCOL = b"HTTP/1."
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*(?:\r|$)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _STATUSES = {
     401: ": the probe wants its token; set probe_token_file",
     404: ": another server than a probe is on this port",
@@ -79,13 +82,14 @@ async def fetch(
         PollError: There is no whole answer.
     """
     try:
-        return _body(await asyncio.wait_for(_ask(url, cursor, access, may_hold), timeout_seconds))
+        return await asyncio.wait_for(_ask(url, cursor, access, may_hold), timeout_seconds)
     except asyncio.TimeoutError:
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
-    except ConnectionRefusedError:
-        raise PollError("unreachable", "connection refused: nothing listens there") from None
     except (OSError, ValueError, UsageError) as error:
-        raise PollError("unreachable", getattr(error, "strerror", None) or str(error)) from None
+        text = getattr(error, "strerror", None) or str(error)
+        if {*_ERRNO.findall(str(error))} == {str(errno.ECONNREFUSED)}:  # at each address of the name
+            text = "connection refused: nothing listens there"
+        raise PollError("unreachable", text) from None
 
 
 async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[int], bool]) -> bytes:
@@ -95,7 +99,7 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
         host, path = "probe", ""
         transport, _ = await loop.create_unix_connection(lambda: answer, parts.path)
     else:
-        host, path = parts.netloc.rpartition("@")[2], quote(parts.path.rstrip("/"), safe="/%")
+        host, path = parts.netloc, quote(parts.path.rstrip("/"), safe="/%")
         name, tls = parts.hostname or "", access.context() if parts.scheme == "https" else None
         transport, _ = await loop.create_connection(
             lambda: answer,
@@ -103,27 +107,28 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
             parts.port or (443 if tls else 80),
             ssl=tls,
             server_hostname=(access.name or name) if tls else None,
+            happy_eyeballs_delay=0.25,  # the next address of a name, while one does not answer
         )
     request = (
         f"GET {path}{PATH}?since={quote(cursor, safe='')} HTTP/1.1\r\n"
-        f"Host: {host}\r\nAccept: application/json\r\nConnection: close\r\n{access.header(url)}\r\n"
+        f"Host: {host.encode('idna').decode()}\r\nUser-Agent: infercanary\r\nAccept: application/json\r\n"
+        f"Connection: close\r\n{access.header(parts.scheme)}\r\n"
     )
     try:
         transport.write(request.encode("ascii"))
-        await answer.ended
+        return await answer.body
     finally:
         transport.abort()
-    return bytes(answer.data)
 
 
 class _Answer(asyncio.Protocol):
-    """Bytes of one answer, collected until the probe closes the connection."""
+    """One answer, whose bytes are collected until its body is whole or the probe closes the connection."""
 
     transport: asyncio.Transport
 
     def __init__(self, may_hold: Callable[[int], bool]) -> None:
-        self.ended = asyncio.get_running_loop().create_future()
-        self.data = bytearray()
+        self.body: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._data = bytearray()
         self._may_hold = may_hold
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,45 +136,54 @@ class _Answer(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.data += data
-        if self.ended.done():
-            return
-        if len(self.data) > REPORT_BYTES + _HEAD_BYTES:
-            self.ended.set_exception(PollError("too_large", f"the report is over {REPORT_BYTES} bytes"))
-        elif not self._may_hold(len(self.data)):
-            self.ended.set_exception(
-                PollError("too_large", "too many answers as large as this one come at once")
-            )
-        else:
-            self.transport.pause_reading()
-            self.ended.get_loop().call_later(_PAUSE_SECONDS, self._resume)
-
-    def _resume(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        self._data += data
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._look, False)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+        self._look(is_closed=True)
+
+    def _look(self, is_closed: bool) -> None:
+        if self.body.done():
+            return
+        try:
+            if not self._may_hold(len(self._data)):
+                raise PollError("too_large", "too many answers as large as this one come at once")
+            if (body := _body(self._data, is_closed)) is not None:
+                self.body.set_result(body)
+            elif not self.transport.is_closing():
+                self.transport.resume_reading()
+        except PollError as error:
+            self.body.set_exception(error)
 
 
-def _body(answer: bytes) -> bytes:
-    """Cut the body out of an answer.
+def _body(answer: bytearray, is_closed: bool) -> bytes | None:
+    """Cut the body out of an answer; None while more of it may come.
 
     Raises:
-        PollError: It is not a whole report.
+        PollError: It is not, or will not be, a whole report.
     """
-    head, end, body = answer.partition(b"\r\n\r\n")
-    status, length = _STATUS.match(head), _LENGTH.search(head)
-    if not end:
-        raise PollError("closed_early", "the connection closed before the whole answer")
-    if status is None:
+    if not answer.startswith(_PROTOCOL[: len(answer)]):
         raise PollError("malformed", "not HTTP: no status line")
-    if (code := int(status[1])) != 200:
-        raise PollError("http_status", f"HTTP {code}{_STATUSES.get(code, '')}")
-    if _CHUNKED.search(head):
-        raise PollError("malformed", "the answer comes in chunks; a probe gives its length")
-    size = int(length[1]) if length else len(body)
-    if len(body) < size:
+    end = answer.find(b"\r\n\r\n", 0, _HEAD_BYTES)
+    if end < 0 and len(answer) >= _HEAD_BYTES:
+        raise PollError("malformed", f"its header is over {_HEAD_BYTES} bytes")
+    if end >= 0:
+        head = bytes(answer[:end])
+        status, length = _STATUS.match(head), _LENGTH.search(head)
+        if status is None:
+            raise PollError("malformed", "not HTTP: no status line")
+        if status[1] != b"200":
+            code = int(status[1])
+            raise PollError("http_status", f"HTTP {code}{_STATUSES.get(code, '')}")
+        if _CHUNKED.search(head):
+            raise PollError("malformed", "the answer comes in chunks; a probe gives its length")
+        begin, there = end + 4, len(answer) - end - 4
+        size = int(length[1]) if length else there
+        if max(size, there) > REPORT_BYTES:
+            raise PollError("too_large", f"the report is over {REPORT_BYTES} bytes")
+        if there >= size and (length or is_closed):
+            return bytes(answer[begin : begin + size])
+    if is_closed:
         raise PollError("closed_early", "the connection closed before the whole answer")
-    return body[:size]
+    return None

@@ -90,7 +90,8 @@ def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterCon
         try:
             check_value(getattr(config, key))
         except (ValueError, StoreError) as error:
-            raise UsageError(f"{path or 'options'}: {key}: {error}") from None
+            place = f"--{key}" if key in options else f"{path}: {key}"
+            raise UsageError(f"{place}: {error}") from None
     config.probe_access.check()
     static.check(config.probes, f"{path}: probes")
     return config

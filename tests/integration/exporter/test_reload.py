@@ -83,7 +83,7 @@ async def test_a_reload_says_what_waits_for_the_next_start(tmp_path: Path) -> No
     path.write_text(path.read_text().replace("0.1", "3") + "listen: 127.0.0.1:1\n")
     with capture_logs() as logs:
         await exporter.reload()
-    assert "listen, store and discovery apply from the next start on" in logs[-1]["event"]
+    assert "listen, store, discovery and judge apply from the next start on" in logs[-1]["event"]
     assert exporter.config.poll_seconds == 3 and exporter.collector.config is exporter.config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tracemalloc
 from collections.abc import Iterable
 
@@ -36,7 +37,9 @@ def test_a_body_that_is_no_report(body: bytes, detail: str) -> None:
     assert raised.value.reason == "malformed"
 
 
-async def ask(pieces: Iterable[bytes], pause: float = 0.0, timeout: float = 10.0) -> bytes:
+async def ask(
+    pieces: Iterable[bytes], pause: float = 0.0, timeout: float = 10.0, *, closes: bool = True
+) -> bytes:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         try:
@@ -44,6 +47,8 @@ async def ask(pieces: Iterable[bytes], pause: float = 0.0, timeout: float = 10.0
                 writer.write(piece)
                 await writer.drain()
                 await asyncio.sleep(pause)
+            if not closes:
+                await reader.read()
         except ConnectionError:
             pass
         finally:
@@ -74,10 +79,53 @@ async def test_a_whole_answer_is_read_however_it_comes(pieces: list[bytes]) -> N
     assert await ask(pieces, 0.001) == WHOLE
 
 
+async def test_a_whole_answer_needs_no_end_of_the_connection() -> None:
+    assert await ask([OK, LENGTH + WHOLE], closes=False) == WHOLE
+    for answer, reason in ((b"HTTP/1.1 404 Not Found\r\n\r\n", "http_status"), (b"SSH-2.0\r\n", "malformed")):
+        with pytest.raises(PollError) as raised:
+            await ask([answer], closes=False)
+        assert raised.value.reason == reason
+
+
+async def test_the_next_address_of_a_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one drops all packets, as a filtered IPv6 does."""
+    loop = asyncio.get_running_loop()
+    silent = socket.socket(), *(socket.socket() for _ in range(3))
+    silent[0].bind(("127.0.0.1", 0))
+    silent[0].listen(0)
+    port = silent[0].getsockname()[1]
+    for full in silent[1:]:  # the kernel answers no further connection
+        full.setblocking(False)
+        full.connect_ex(("127.0.0.1", port))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + LENGTH + WHOLE)
+
+    both = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.1", "127.0.0.2")
+    ]
+    real = loop.getaddrinfo
+
+    async def found(host: str, *given: object, **more: object) -> object:
+        return both if host == "two.test" else await real(host, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "getaddrinfo", found)
+    try:
+        async with await asyncio.start_server(serve, "127.0.0.2", port):
+            assert await fetch(f"http://two.test:{port}", "", 5) == WHOLE
+        both[0] = (*both[0][:4], ("127.0.0.3", port))
+        with pytest.raises(PollError, match="connection refused: nothing listens there"):
+            await fetch(f"http://two.test:{port}", "", 5)
+    finally:
+        for one in silent:
+            one.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(OK + b"X-More: %b\r\n" % (b"x" * 8_000) * 127, "closed_early", id="a head of 1 MB"),
+        pytest.param(OK + b"X-More: %b\r\n" % (b"x" * 8_000) * 127, "malformed", id="a head of 1 MB"),
         pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "http_status", id="interim answers"),
         pytest.param(
             OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000, "malformed", id="chunks"

@@ -217,15 +217,9 @@ class Discovery:
             failures += 1
 
 
-def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix")) -> str | None:
-    """Return what is wrong with the URL of a server, and how to fix it; None if nothing is.
-
-    Args:
-        url: As given.
-        schemes: Schemes that are allowed; those of a probe by default.
-    """
-    is_probe = "unix" in schemes
-    fix = "http://host:9798 or unix:///path/to/probe.sock" if is_probe else "http://host:port"
+def url_mistake(url: str) -> str | None:
+    """Return what is wrong with the URL of a probe, and how to fix it; None if nothing is."""
+    fix = "http://host:9798 or unix:///path/to/probe.sock"
     mistake = f"{masked(url)!r} is not an address that can be asked; write {fix}"
     try:
         parts = urlsplit(url)
@@ -234,10 +228,11 @@ def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix"))
         return mistake
     if parts.scheme == "unix":
         has_address = url.startswith("unix:///") and parts.path != "/"
-    else:
-        has_address = has_host and not (is_probe and parts.path.rstrip("/").endswith(PATH))
+    else:  # a user is refused: a probe wants a token
+        is_report = parts.path.rstrip("/").endswith(PATH)
+        has_address = has_host and parts.scheme in ("http", "https") and "@" not in url and not is_report
     is_plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
-    return None if has_address and is_plain and parts.scheme in schemes else mistake
+    return None if has_address and is_plain else mistake
 
 
 class Asking(NamedTuple):

@@ -217,7 +217,7 @@ class Listing:
     def _url(self, listed: ListedContainer, given: Mapping[str, str]) -> str:
         """Return where the probe answers. An image may say its port, and never its socket."""
         if path := given.get(SOCKET_LABEL):
-            if url_mistake(path, schemes=("unix",)):
+            if not path.startswith("unix://") or url_mistake(path):
                 raise _UnpolledError(
                     f"label {SOCKET_LABEL}: {label_text(path)!r} is not a socket; write unix:///path/to/probe.sock"
                 )

@@ -172,7 +172,8 @@ class KubernetesPods:
         """Headers with the present token, and the present CA."""
         token = (_ACCOUNT / "token").read_text().strip()
         headers = {"Accept": "application/json", "Authorization": f"Bearer {token}"}
-        return headers, ssl.create_default_context(cafile=_ACCOUNT / "ca.crt")
+        authority = _ACCOUNT / "ca.crt"
+        return headers, ssl.create_default_context(cafile=authority if authority.exists() else None)
 
 
 def source() -> KubernetesPods:
