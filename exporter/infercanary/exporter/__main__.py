@@ -116,6 +116,7 @@ async def serve(exporter: Exporter, sock: socket.socket, secured: Secured | None
         scheme = "http" if context() is None else "https"
         log.info("listening", url=f"{scheme}://{in_url(host)}:{port}", config=str(exporter.path or ""))
         await ended.wait()
+        log.info("stopping")
     finally:
         await exporter.connections.stop()
         await runner.cleanup()

@@ -67,4 +67,6 @@ def parse(given: Mapping[str, str]) -> Question:
     """Convert the parameters of a question; an empty one counts as missing."""
     if unknown := [name for name in given if name not in PARAMETERS]:
         raise UsageError(settings.unknown_key(unknown[0], PARAMETERS))
-    return settings.convert({name: value for name, value in given.items() if value}, Question, "question")
+    if len(given) > len({*given}):
+        raise UsageError(f"a parameter is given twice; give each of {', '.join(given)} once")
+    return settings.convert({name: value for name, value in given.items() if value}, Question, "parameters")

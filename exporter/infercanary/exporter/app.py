@@ -216,6 +216,8 @@ class Exporter:
             yield "Changed settings were refused: the old settings still apply, and the log names the line."
         if not self.judging.up:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
+        if self.judging.set_aside_at is not None:
+            yield "The judge's store was corrupt and was set aside: earlier verdicts are lost."
 
     def request_reload(self) -> None:
         """Have the config's file read now, even if it is the same."""

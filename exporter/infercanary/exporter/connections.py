@@ -71,8 +71,8 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
             max_headers=48,  # of 8 KiB each; a browser behind two proxies sends 25
         )
         self.address = address
-        self.handles = False
-        """True while a handler works for it, also if the client has left."""
+        self.handles = self.is_idle = False
+        """True while a handler works for it, also if the client has left; and while it waits for another request."""
         self._connections = connections
         self._deadline = loop.call_later(HEADER_SECONDS, self._end, "no_request")
 
@@ -85,7 +85,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         """Give up its place, unless a handler still works for it."""
         if not self.handles:
             self._deadline.cancel()
-            self._connections.open.discard(self)
+            self._connections.open.pop(self, None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End; ``exc`` is None where either side closed it."""
@@ -120,7 +120,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 
     def _end(self, reason: Reason | None) -> None:
         if self.transport is None:  # its TLS handshake ends now, or its client left and its handler hangs
-            self._connections.open.discard(self)
+            self._connections.open.pop(self, None)
             return
         if reason is not None:
             self._connections.count(reason, self.address)
@@ -135,7 +135,8 @@ class Connections:
 
     def __init__(self) -> None:
         self.refused: Counter[Reason] = Counter()
-        self.open: set[Connection] = set()
+        self.open: dict[Connection, None] = {}
+        """In the order in which they came."""
         self._logged_at: dict[Reason, float] = {}
         self._accepting: asyncio.Task[None] | None = None
 
@@ -162,7 +163,7 @@ class Connections:
         """Limit the time of an answer."""
         connection = request.protocol
         assert isinstance(connection, Connection)
-        connection.handles = True
+        connection.handles, connection.is_idle = True, False
         connection.allow(ANSWER_SECONDS, "late_reader")
         try:
             return await handler(request)
@@ -176,6 +177,7 @@ class Connections:
             if connection.transport is None:
                 connection.leave()
             else:
+                connection.is_idle = True
                 connection.allow(IDLE_SECONDS, None)
 
     def count(self, reason: Reason, address: str) -> None:
@@ -200,11 +202,17 @@ class Connections:
                 await asyncio.sleep(0.1)
                 continue
             address = counted_as(peer[0])
-            of_address = sum(connection.address == address for connection in self.open)
-            if of_address >= CONNECTIONS_OF_ADDRESS or len(self.open) >= CONNECTIONS:
+            crowd = [connection for connection in self.open if connection.address == address]
+            if len(crowd) < CONNECTIONS_OF_ADDRESS:
+                crowd = [*self.open] if len(self.open) >= CONNECTIONS else []
+            idle = next((connection for connection in crowd if connection.is_idle), None)
+            if crowd and idle is None:
                 self.count("refused", address)
                 accepted.close()
             else:
+                if idle is not None:  # a client that keeps it asks by another one
+                    idle.leave()
+                    idle.force_close()
                 task = asyncio.create_task(self._connect(server, accepted, address, context))
                 connecting.add(task)
                 task.add_done_callback(connecting.discard)
@@ -212,7 +220,7 @@ class Connections:
 
     async def _connect(self, server: web.Server, sock: socket.socket, address: str, context: Context) -> None:
         connection = Connection(self, server, address)
-        self.open.add(connection)
+        self.open[connection] = None
         try:
             tls = context()
             await asyncio.get_running_loop().connect_accepted_socket(

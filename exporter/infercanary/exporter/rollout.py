@@ -45,14 +45,18 @@ PROMOTES: frozenset[Verdict] = frozenset({"equivalent", "improved"})
 ABORTS: frozenset[Verdict] = frozenset({"regressed"})
 
 
+Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]{0,256}$")]
+"""Label of a service or a canary."""
+
+
 class Question(msgspec.Struct, frozen=True):
     """Parameters of a question."""
 
-    service: str
-    namespace: str = ""
-    canary: str = ""
+    service: Name
+    namespace: Name = ""
+    canary: Name = ""
     """Empty for all canaries of the service, of which the worst counts."""
-    image: str = ""
+    image: Annotated[str, msgspec.Meta(pattern=r"^[^\s\x00-\x1f\x7f]{0,512}$")] = ""
     """Image that is rolled out, by reference, digest or id; empty if it is not named."""
     since: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     """The verdict counts if it is on an upgrade since then; None: if the upgrade is under way."""
@@ -134,6 +138,8 @@ def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded
     sides, image = finding.sides, question.image
     running = {(start.container, start.boot_id): start for start in state.running}
     new = [running[boot] for boot in sides.new & running.keys()]
+    if image and new and not any(start.is_known for start in new):
+        return "which image its containers run is not known here; ask without image="
     if not new or (image and not any(is_named(start, image) for start in new)):
         return f"no container that reports now is known to run {image or 'it'}"
     if question.since is not None:

@@ -242,6 +242,20 @@ async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others
         last.close()
 
 
+async def test_an_idle_connection_gives_its_place_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
+    async with served() as (found, port):
+        reader, idle = await ask(port, path=b"/slow")
+        await reader.readuntil(b"\r\n\r\n")
+        _, busy = await ask(port)  # it takes no answer
+        await until(lambda: [connection.is_idle for connection in found.open] == [True, False])
+        newest, last = await ask(port)
+        assert await read(newest) >= len(BIG)
+        assert await asyncio.wait_for(reader.read(), 10) == b"" and not found.refused
+        for writer in (idle, busy, last):
+            writer.close()
+
+
 async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with served() as (found, port):
         for _ in range(5):

@@ -101,6 +101,8 @@ async def test_the_next_address_of_a_name_is_asked(monkeypatch: pytest.MonkeyPat
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK + LENGTH + WHOLE)
+        await reader.read()
+        writer.close()
 
     both = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.1", "127.0.0.2")

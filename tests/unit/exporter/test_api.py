@@ -17,7 +17,9 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
+from multidict import MultiDict
 
+from infercanary.command.settings import UsageError
 from infercanary.contract.bounds import LATEST
 from infercanary.contract.vocabulary import CAUSES
 from infercanary.exporter import api
@@ -115,7 +117,8 @@ KNOWN = st.builds(
     st.lists(TEXT, max_size=9),
 )
 ALLOWED = {
-    "Name": st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=300),
+    "Name": st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=256),
+    "Image": st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=512),
     "Time": st.datetimes().map(lambda at: f"{at.replace(year=1970 + at.year % 200):%Y-%m-%dT%H:%M:%SZ}"),
 }
 ASKED = st.fixed_dictionaries(
@@ -178,11 +181,13 @@ async def test_any_question_is_answered_or_refused_in_one_line(
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ({}, "question: the required key `service` is missing"),
-        ({"service": ""}, "question: the required key `service` is missing"),
+        ({}, "parameters: the required key `service` is missing"),
+        ({"service": ""}, "parameters: the required key `service` is missing"),
         ({"service": "s", "imgae": "x"}, "unknown key `imgae`; did you mean `image`? known keys: service, namespace,"),
-        ({"service": "s", "since": "today"}, "question: since: invalid RFC3339 encoded datetime"),
-        ({"service": "s", "since": "2026-11-25T14:05:00"}, "question: since: expected `datetime` with a timezone"),
+        ({"service": "s\x01"}, "parameters: service: expected text matching regex"),
+        ({"service": "s", "image": "a b"}, "parameters: image: expected text matching regex"),
+        ({"service": "s", "since": "today"}, "parameters: since: invalid RFC3339 encoded datetime"),
+        ({"service": "s", "since": "2026-11-25T14:05:00"}, "parameters: since: expected `datetime` with a timezone"),
     ],
 )  # fmt: skip
 async def test_a_mistake_in_a_query_is_named(client: Client, query: dict[str, str], line: str) -> None:
@@ -191,6 +196,11 @@ async def test_a_mistake_in_a_query_is_named(client: Client, query: dict[str, st
     call = {"name": "s", "namespace": "n", "metadata": query}
     if len(query) > 1:
         assert await client.post("gate", json.dumps(call)) == (400, text)
+
+
+def test_a_parameter_given_twice_is_a_mistake() -> None:
+    with pytest.raises(UsageError, match="a parameter is given twice; give each of service once"):
+        api.parse(MultiDict([("service", "a"), ("service", "b")]))
 
 
 async def chunks() -> AsyncIterator[bytes]:

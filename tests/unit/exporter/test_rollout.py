@@ -229,7 +229,7 @@ RACES: dict[str, tuple[Callable[[], Findings], Sequence[Generation], Sequence[st
     "exporter started again": (partial(side_by_side, FAST), [], ["a", "b", "x"], {"image": V2}, "unknown", ""),
     "no service": (nothing, [], (), {}, "unknown", "no such service is known here"),
     # Probes from the config's list: what their containers run is not known.
-    "images unknown": (unknown_images, UNKNOWN_IMAGES, (), {"image": V2}, "unknown", f"is known to run {V2}"),
+    "images unknown": (unknown_images, UNKNOWN_IMAGES, (), {"image": V2}, "unknown", "ask without image="),
     "images unknown, none asked": (unknown_images, UNKNOWN_IMAGES, (), {}, "regressed", ""),
 }  # fmt: skip
 """Situation → findings, running starts, silent containers, question, verdict, and words of the sentence."""

@@ -122,14 +122,17 @@ class Judging:
         generation = msgspec.structs.replace(generation, host=self._host)
         self._queue.put(StartReport(generation, runs, is_found))
 
+    @property
+    def set_aside_at(self) -> float | None:
+        """Unix time when a corrupt file that still lies beside the store's was set aside; None without one."""
+        return self._store.database.set_aside_at if self._store is not None else None
+
     def families(self) -> list[Family]:
         """Metrics of the store and of the judge's own work, without labels of a container."""
         values: dict[Metric, float | None] = {
             store_metrics.STORE_UP: self.up,
             store_metrics.STORE_BYTES: self._bytes,
-            store_metrics.STORE_SET_ASIDE: self._store.database.set_aside_at
-            if self._store is not None
-            else None,
+            store_metrics.STORE_SET_ASIDE: self.set_aside_at,
             store_metrics.DROPPED: self._queue.dropped,
             store_metrics.SECONDS: self._seconds,
         }
