@@ -155,6 +155,8 @@ class _Answer(asyncio.Protocol):
                 self.transport.resume_reading()
         except PollError as error:
             self.body.set_exception(error)
+        if self.body.done():
+            self._data.clear()  # an error keeps this object until a collection
 
 
 def _body(answer: bytearray, is_closed: bool) -> bytes | None:
@@ -183,7 +185,7 @@ def _body(answer: bytearray, is_closed: bool) -> bytes | None:
         if max(size, there) > REPORT_BYTES:
             raise PollError("too_large", f"the report is over {REPORT_BYTES} bytes")
         if there >= size and (length or is_closed):
-            return bytes(answer[begin : begin + size])
+            return bytes(memoryview(answer)[begin : begin + size])
     if is_closed:
         raise PollError("closed_early", "the connection closed before the whole answer")
     return None
