@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -86,7 +87,7 @@ def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterCon
     """
     config = ExporterConfig() if path is None else settings.load(path, ExporterConfig)
     config = msgspec.structs.replace(config, **options)
-    for key, check_value in (("listen", listen_address), ("store", stores.check)):
+    for key, check_value in (("listen", listen_address), ("store", _check_store)):
         try:
             check_value(getattr(config, key))
         except (ValueError, StoreError) as error:
@@ -95,6 +96,12 @@ def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterCon
     config.probe_access.check()
     static.check(config.probes, f"{path}: probes")
     return config
+
+
+def _check_store(location: str | None) -> None:
+    stores.check(location)
+    if location and not stores.is_shared(location) and not (folder := Path(location).parent).is_dir():
+        raise ValueError(f"there is no folder {folder}; make it")
 
 
 def listen_address(listen: str) -> tuple[str, int]:

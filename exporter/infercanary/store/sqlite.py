@@ -61,8 +61,6 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path | None) -> None:
         if path and path.exists() and not path.is_file():
             raise StoreError(f"{path}: is a folder or a device; name a file")
-        if path and not path.parent.is_dir():
-            raise StoreError(f"{path}: there is no folder {path.parent}; make it")
         self.shown = str(path or "the store in memory")
         self.retention = Retention() if path else IN_MEMORY
         self._path = path

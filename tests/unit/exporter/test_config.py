@@ -73,6 +73,7 @@ MISTAKES = [
     (PROBE.format("unix://run/probe.sock"), "probes[0].url: 'unix://run/probe.sock' is not an address"),
     ("probes: [{url: http://h, service: '', container: c}]", "probes[0].service: expected text with at least 1 in it"),
     (TWICE, "probes[1]: another entry has this service and container; give one of them another container"),
+    ("store: /no/such/folder/judge.sqlite", "store: there is no folder /no/such/folder; make it"),
     ("store: /dev/null", "store: /dev/null: is a folder or a device"),
     ("store: nosuch://host/db", "begin a URL with postgresql://"),
     ("judge: {smallest: 0.02}", "did you mean `smallest_effect`? known keys: smallest_effect, false_calls"),
