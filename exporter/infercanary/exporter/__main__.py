@@ -90,7 +90,7 @@ def settle_garbage() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 50, 1000)
+    gc.set_threshold(20_000, 50, 20)
 
 
 async def serve(exporter: Exporter, sock: socket.socket, secured: Secured | None) -> None:
