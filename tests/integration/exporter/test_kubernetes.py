@@ -108,7 +108,7 @@ class Follower:
         while True:
             try:
                 async for containers in self.discovery.watch():
-                    self.containers = containers
+                    self.containers = [*containers]
             except Exception as error:
                 self.failures.append(error)
             await asyncio.sleep(0.02)

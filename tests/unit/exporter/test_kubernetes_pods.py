@@ -286,7 +286,7 @@ def node(*pods: msgspec.Raw) -> NodePods:
 
 
 def names(known: NodePods) -> list[str]:
-    return sorted(each.pod for each in known.containers())
+    return sorted(each.pod for each in known)
 
 
 def test_lists_and_changes() -> None:
@@ -300,7 +300,7 @@ def test_lists_and_changes() -> None:
     assert known.take(raw("2"), gone=True)
     assert names(known) == ["3"]
     assert known.take(raw("3", 7), gone=False)
-    assert [each.id for each in known.containers()] == ["7"], "made again: found once"
+    assert [each.id for each in known] == ["7"], "made again: found once"
     assert known.take(raw("3", annotations={}), gone=False)
     assert names(known) == [], "it no longer asks"
     assert not known.take(raw("3", annotations={}), gone=False)
@@ -312,7 +312,7 @@ def test_the_recorded_watch() -> None:
     for line in gzip.decompress((GOLDEN / "watch.jsonl.gz").read_bytes()).splitlines():
         event = json.loads(line)
         known.take(msgspec.Raw(json.dumps(event["object"]).encode()), gone=event["type"] == "DELETED")
-        ranking = {each.id[:4] for each in known.containers() if each.service == "ranking"}
+        ranking = {each.id[:4] for each in known if each.service == "ranking"}
         if not seen or seen[-1] != ranking:
             seen.append(ranking)
     assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()], (
@@ -351,7 +351,7 @@ def test_an_address_belongs_to_the_newer_pod() -> None:
         known = node(raw("c-1", annotations=elsewhere))
         for each in pods:
             known.take(each, gone=False)
-        assert {each.pod: each.url for each in known.containers()} == {
+        assert {each.pod: each.url for each in known} == {
             "b-1": "http://10.0.0.1:9798",
             "c-1": "http://10.0.0.1:9102",  # pods on the host's network share its address
         }

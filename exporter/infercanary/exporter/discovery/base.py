@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _MAX_PAUSE_SECONDS = 30.0
+_SETTLE_SECONDS = 0.25
 _OFF = ("", "false", "no", "off", "0")
 _SHOWN = 120  # characters of an entry in the log: Docker and Kubernetes begin an entry with its name
 _MOST_NOTES = 8  # somebody may write thousands of labels
@@ -148,7 +149,7 @@ class Source(Protocol):
     kills: list[MemoryKill]
     """Memory kills, each once; the reader takes them out."""
 
-    def watch(self) -> AsyncGenerator[Sequence[Container], None]:
+    def watch(self) -> AsyncGenerator[Collection[Container], None]:
         """Follow the containers with a probe.
 
         Yields:
@@ -169,12 +170,13 @@ class Discovery:
 
     def __init__(self, source: Source, changed: Callable[[], None]) -> None:
         self.source = source
-        self.containers: Sequence[Container] = ()
+        self.containers: Collection[Container] = ()
         """Last containers found. They stay while the source does not answer: containers may outlive it."""
         self.up = False
         self.tried = False
         """True once the source was asked; the exporter is not ready before."""
         self._changed = changed
+        self._told: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Begin, on the running event loop."""
@@ -183,6 +185,8 @@ class Discovery:
     async def stop(self) -> None:
         """End, within seconds, also where the source hangs."""
         self._task.cancel()
+        if self._told is not None:
+            self._told.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def families(self) -> list[Family]:
@@ -202,7 +206,7 @@ class Discovery:
                         if not self.up:
                             log.info("containers are followed", source=name, containers=len(self.containers))
                         self.up = self.tried = True
-                        self._changed()
+                        self._tell()
             except Exception as error:  # whatever a source answers must not end the search for ever
                 if self.up or not self.tried:
                     log.warning(
@@ -211,10 +215,15 @@ class Discovery:
                         error=printable(str(error) or type(error).__name__, 300, " "),
                     )
             self.up, self.tried = False, True
-            self._changed()
+            self._tell()
             # Exporters of all nodes lose the API server in the same moment.
             await asyncio.sleep(min(_MAX_PAUSE_SECONDS, 2.0**failures) * random.uniform(0.5, 1.0))  # noqa: S311
             failures += 1
+
+    def _tell(self) -> None:
+        """Call ``changed`` soon: a burst of events costs one comparison of all containers."""
+        if self._told is None or self._told.when() < asyncio.get_running_loop().time():
+            self._told = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._changed)
 
 
 def url_mistake(url: str) -> str | None:

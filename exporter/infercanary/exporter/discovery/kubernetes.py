@@ -21,7 +21,7 @@ import structlog
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import in_url
-from infercanary.exporter.discovery.base import Container, MemoryKill
+from infercanary.exporter.discovery.base import MemoryKill
 from infercanary.exporter.discovery.kubernetes_pods import NodePods, Pods
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class KubernetesPods:
         self._pods = NodePods()
         self.kills: list[MemoryKill] = self._pods.kills
 
-    async def watch(self) -> AsyncGenerator[list[Container], None]:
+    async def watch(self) -> AsyncGenerator[NodePods, None]:
         """Follow the containers with a probe.
 
         Yields:
@@ -106,14 +106,14 @@ class KubernetesPods:
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session:
             await self._list(session)
-            yield self._pods.containers()
+            yield self._pods
             while True:
                 query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": self._version}
                 async with self._ask(session, query) as response:
                     try:
                         async for line in response.content:
                             if self._take(line):
-                                yield self._pods.containers()
+                                yield self._pods
                     except aiohttp.ClientError as error:
                         log.info("kubernetes was cut off, and is asked again", error=repr(error))
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -6,7 +6,7 @@ Without any call. The kubelet and controllers decide who a container is; annotat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from operator import attrgetter
 
@@ -266,13 +266,19 @@ class NodePods:
         self._pods: Pods = {}
         self._failed: set[str] = set()
 
-    def containers(self) -> list[Container]:
-        """Return all running containers with a probe, each with an address of its own.
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, container: object) -> bool:
+        return container in [*self]
+
+    def __iter__(self) -> Iterator[Container]:
+        """Yield all running containers with a probe, each with an address of its own.
 
         An address is given to another pod as soon as one has ended, which may be known late: the newer pod has it.
         """
         pods = sorted(self._pods.values(), key=attrgetter("created"))
-        return [*{each.url or each.key: each for pod in pods for each in pod.containers}.values()]
+        yield from {each.url or each.key: each for pod in pods for each in pod.containers}.values()
 
     def read(self, pods: Iterable[msgspec.Raw]) -> Pods:
         """Convert pods, by namespace and name."""
