@@ -35,7 +35,6 @@ def test_changed_reports_cost_no_honest_probe(
         config = {
             "discovery": "none",
             "store": "judge.sqlite",
-            "timeout_seconds": 10,
             "probes": probes,
         }
         config["poll_seconds"] = 0.3 if honest < 100 else 5

@@ -57,7 +57,7 @@ _MAX_ENVIRONMENT = 200
 _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
 _MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each: as many as a probe reports
-_VISIBLE = r"\A[!-~]*\Z"  # ASCII without blanks
+_VISIBLE = r"\A[ -~]*\Z"  # ASCII
 _MAX_NAMES = 100  # phases, controls or measures of one run
 _MAX_TAGS = 32  # of one run; ours are fewer
 _MAX_DETAIL = 500  # letters of why a run failed: what is longer is cut

@@ -98,4 +98,6 @@ def _token(file: str) -> str:
         text = Path(file).read_text("ascii").strip()
     except (OSError, ValueError):
         return ""
-    return text if text.isprintable() else ""
+    if not text.isprintable():
+        return ""
+    return text

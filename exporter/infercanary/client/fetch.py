@@ -42,6 +42,7 @@ _PROTOCOL = b"HTTP/1."
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,15})[ \t]*(?:\r|$)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_ADDRESS = re.compile(r"[\d.]+|.*:.*")
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _STATUSES = {
     401: ": the probe wants its token; set probe_token_file",
@@ -107,7 +108,8 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
             parts.port or (443 if tls else 80),
             ssl=tls,
             server_hostname=(access.name or name) if tls else None,
-            happy_eyeballs_delay=0.25,  # the next address of a name, while one does not answer
+            # The next address of a name is tried while one does not answer.
+            happy_eyeballs_delay=None if _ADDRESS.fullmatch(name) else 0.25,
         )
     request = (
         f"GET {path}{PATH}?since={quote(cursor, safe='')} HTTP/1.1\r\n"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,9 @@ async def test_the_page_says_what_is_wrong_with_the_exporter(
     monkeypatch.setattr(limits, "memory_limit", lambda: limits.BASE_BYTES + limits.PROBE_BYTES)
     path = tmp_path / "exporter.yaml"
     probes = "".join(f"- {{url: 'http://127.0.0.1:1', service: s, container: c{n}}}\n" for n in range(3))
-    good = f"discovery: none\nstore: {path}/judge.sqlite\nprobes:\n{probes}"
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as other:
+        other.execute("CREATE TABLE of_another_program (x)")
+    good = f"discovery: none\nstore: {tmp_path}/other.sqlite\nprobes:\n{probes}"
     path.write_text(good)
     async with exporter(path=path) as run:
 
