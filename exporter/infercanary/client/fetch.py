@@ -100,7 +100,8 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
         host, path = "probe", ""
         transport, _ = await loop.create_unix_connection(lambda: answer, parts.path)
     else:
-        host, path = parts.netloc, quote(parts.path.rstrip("/"), safe="/%")
+        host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+        path = quote(parts.path.rstrip("/"), safe="/%")
         name, tls = parts.hostname or "", access.context() if parts.scheme == "https" else None
         transport, _ = await loop.create_connection(
             lambda: answer,
@@ -113,7 +114,7 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
         )
     request = (
         f"GET {path}{PATH}?since={quote(cursor, safe='')} HTTP/1.1\r\n"
-        f"Host: {host.encode('idna').decode()}\r\nUser-Agent: infercanary\r\nAccept: application/json\r\n"
+        f"Host: {host}\r\nUser-Agent: infercanary\r\nAccept: application/json\r\n"
         f"Connection: close\r\n{access.header(parts.scheme)}\r\n"
     )
     try:
