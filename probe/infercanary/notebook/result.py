@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from infercanary.command.extras import advice
+from infercanary.command.extras import needed_by
 from infercanary.command.settings import UsageError
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
@@ -97,18 +97,14 @@ class TimingResult:
             UsageError: It is there, or cannot be written.
         """
         environment = environment_id(self.environment)
-        entries = [
-            JournalEntry(
-                self.boot_id, environment, components=dict(self.environment), outputs=dict(self.outputs)
-            ),
-            *(JournalEntry(self.boot_id, environment, run=run) for run in self.runs),
-        ]
+        first = JournalEntry(
+            self.boot_id, environment, components=dict(self.environment), outputs=dict(self.outputs)
+        )
         path = Path(path)
         try:
             with path.open("xb") as file:
-                file.writelines(map(encode, entries))
-        except FileExistsError:
-            raise UsageError(f"{path}: it is there already; give another name") from None
+                file.write(encode(first))
+                file.writelines(encode(JournalEntry(self.boot_id, environment, run=run)) for run in self.runs)
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror}); give another path") from None
         return path
@@ -125,16 +121,10 @@ class TimingResult:
             The verdict with its sentence; in a notebook also pictures.
 
         Raises:
-            UsageError: It is no result, the extra `exporter` is missing, or the two have no canary in common.
+            UsageError: The extra `exporter` is missing, or the two have no canary in common.
         """
-        if not isinstance(candidate, TimingResult):
-            raise UsageError(
-                f"compare: {type(candidate).__name__} is no result; give one of infercanary.time or infercanary.read"
-            )
-        try:
+        with needed_by("compare", "exporter"):
             from infercanary.compare.notebook import answer
-        except ModuleNotFoundError as error:
-            raise UsageError(f"compare: it needs the module `{error.name}`; {advice('exporter')}") from None
         if restart_sd is None and self.process and self.process == candidate.process:
             restart_sd = 0.0
         # What was measured here is no image's, as a file of a probe's may be.
@@ -152,10 +142,8 @@ class TimingResult:
         Raises:
             UsageError: There is no pandas.
         """
-        try:
+        with needed_by("to_pandas", "notebook"):
             import pandas
-        except ModuleNotFoundError:
-            raise UsageError(f"to_pandas: it needs pandas; {advice('notebook')}") from None
         rows = [
             {
                 "started_at": pandas.to_datetime(run.started_at, unit="s", utc=True),
