@@ -62,7 +62,6 @@ class Machine(NamedTuple):
     proc: Path = Path("/proc")
     sysfs: Path = Path("/sys")
     devices: Path = Path("/dev")
-    temporary: Path = Path("/tmp")  # noqa: S108 - MPS keeps its pipes there by default
     device: int = 0
     """CUDA's number of the GPU on which events, graphs and CUPTI are tried."""
 

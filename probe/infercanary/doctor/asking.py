@@ -48,7 +48,7 @@ class _Answering:
     def ask(self, check: Check) -> Ability:
         """The answer, or what the lack of one means: then the process has ended."""
         with suppress(BrokenPipeError):  # it crashed after its last answer
-            self._connection.send((check.section, check.name))
+            self._connection.send(check)
         return self._answer(check.seconds)
 
     def _answer(self, seconds: float) -> Ability:

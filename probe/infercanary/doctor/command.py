@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -21,8 +20,6 @@ from infercanary.render.text import render_text
 
 VERSION = 1
 """Version of ``--json``; new fields keep it."""
-
-_STATES: tuple[State, ...] = ("OK", "limited", "refused", "absent")
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +104,8 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
     except NotAsked as error:
         click.echo(f"infercanary: doctor: the checks cannot be made: {error}", err=True)
         return ExitCode.REGRESSED
-    found = Counter(answer.state for answer in answers)
-    counts = {state: found[state] for state in _STATES}
+    states = [answer.state for answer in answers]
+    counts: dict[State, int] = {state: states.count(state) for state in get_args(State)}
     if as_json:
         diagnosis = Diagnosis(
             infercanary=infercanary.__version__,

@@ -62,27 +62,32 @@ def _pressure(machine: Machine) -> Ability:
     )
 
 
+_PERF_REFUSALS = {
+    errno.EPERM: (
+        "a filter of system calls refuses a counter (EPERM), as Docker's default does",
+        "where you profile: a seccomp profile that has perf_event_open; Docker's own has it with "
+        "--cap-add SYS_ADMIN, in newer releases with --cap-add PERFMON",
+    ),
+    errno.EACCES: (
+        "the level refuses a counter without CAP_PERFMON (EACCES)",
+        "where you profile: --cap-add PERFMON; or on the host sysctl kernel.perf_event_paranoid=2",
+    ),
+}
+"""Error → reason and fix."""
+
+
 @check("container", "perf events")
 def _perf(machine: Machine) -> Ability:
     level = f"perf_event_paranoid is {text(machine.proc / 'sys/kernel/perf_event_paranoid') or 'unknown'}"
-    unneeded = "the probe needs no counter, profilers such as perf do"
     error = _perf_error()
-    if error == errno.EPERM:
-        return refused(
-            f"{level}, and a filter of system calls refuses a counter (EPERM), as Docker's default does; {unneeded}",
-            "where you profile: a seccomp profile that has perf_event_open; Docker's own has it with "
-            "--cap-add SYS_ADMIN, in newer releases with --cap-add PERFMON",
-        )
-    if error == errno.EACCES:
-        return refused(
-            f"{level}, which refuses a counter without CAP_PERFMON (EACCES); {unneeded}",
-            "where you profile: --cap-add PERFMON; or on the host sysctl kernel.perf_event_paranoid=2",
-        )
-    if error:
+    if not error:
+        return ok(f"{level}; this process may count its own instructions")
+    if error not in _PERF_REFUSALS:
         return limited(
             level, f"hardware counters do not work ({os.strerror(error)}), as on most virtual machines"
         )
-    return ok(f"{level}; this process may count its own instructions")
+    why, fix = _PERF_REFUSALS[error]
+    return refused(f"{why}; the probe needs no counter, profilers such as perf do", fix, level)
 
 
 def _perf_error() -> int:

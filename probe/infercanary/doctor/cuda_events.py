@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable
 from ctypes import c_int, c_uint64, c_ulonglong, c_void_p
 from functools import cache
-from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import NamedTuple
 
 from infercanary.doctor.ability import Ability, Machine, Refusal, check, limited, ok, refused
 from infercanary.probe.device_room import CONTEXT, DeviceRoom
@@ -54,7 +52,7 @@ def _context(machine: Machine) -> Ability:
     before = room.used(place)
     gpu = device(machine.device)
     after = room.used(place)
-    found = f"GPU {machine.device}: {gpu.name}, {gpu.multiprocessors} multiprocessors"
+    found = f"GPU {machine.device}: {gpu.name}"
     if before is None or after is None:
         return ok(found)
     return ok(f"{found}; its context took {readable(after - before)} of device memory")
@@ -71,25 +69,19 @@ def _events(machine: Machine) -> Ability:
             stop.record(gpu.stream)
             stop.synchronize()
             seconds.append(start.elapsed_time(stop) / 1e3)
-    steps = pairwise(sorted(set(seconds)))
-    resolution = min((later - earlier for earlier, later in steps), default=0.0)
     overhead = median(seconds)
-    found = f"an empty pair takes {overhead * 1e6:.2f} µs, resolution {resolution * 1e6:.3f} µs"
+    found = f"an empty pair takes {overhead * 1e6:.2f} µs"
     if overhead > _MOST_OVERHEAD:
         return limited(found, "phases of less than 100 µs are blurred by it; the probe batches short work")
     return ok(found)
 
 
-class _Anchor(NamedTuple):
-    width: int
-    """Nanoseconds in which the event happened."""
-    middle: int
-    """The host's time, nanoseconds."""
-    event: Event
+def _anchor(gpu: Device) -> tuple[int, int, Event]:
+    """Record events on the idle stream, and keep the one whose time the host knows best.
 
-
-def _anchor(gpu: Device) -> _Anchor:
-    """Record events on the idle stream, and keep the one of which the host knows best when it happened."""
+    Returns:
+        Nanoseconds in which it happened, the host's time in their middle, and the event.
+    """
     anchors = []
     with gpu.current():
         for _ in range(_TRIES):
@@ -98,21 +90,21 @@ def _anchor(gpu: Device) -> _Anchor:
             event.record(gpu.stream)
             event.synchronize()
             width = perf_counter_ns() - before
-            anchors.append(_Anchor(width, before + width // 2, event))
+            anchors.append((width, before + width // 2, event))
     return min(anchors)
 
 
 @check("CUDA", "events against the wall clock", seconds=20.0, needs="context")
 def _drift(machine: Machine) -> Ability:
     gpu = device(machine.device)
-    first = _anchor(gpu)
+    first_width, first, start = _anchor(gpu)
     time.sleep(_DRIFT_SECONDS)
-    last = _anchor(gpu)
+    last_width, last, stop = _anchor(gpu)
     with gpu.current():
-        on_device = first.event.elapsed_time(last.event) / 1e3
-    on_host = (last.middle - first.middle) / 1e9
+        on_device = start.elapsed_time(stop) / 1e3
+    on_host = (last - first) / 1e9
     drift = on_device / on_host - 1
-    unsure = (first.width + last.width) / 2e9 / on_host
+    unsure = (first_width + last_width) / 2e9 / on_host
     found = f"over {on_host:.1f} s the device's clock is {drift * 1e6:+.2f} ± {unsure * 1e6:.2f} ppm off the host's"
     if abs(drift) - unsure > _MOST_DRIFT:
         return limited(
@@ -163,7 +155,7 @@ def _graph(machine: Machine) -> Ability:
         call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, c_ulonglong(0))
         call("cuGraphLaunch", executable, gpu.stream)
         written = gpu.read(memory.value, 4 * _WORDS)
-    if written != b"".join(word.to_bytes(4, "little") for word in range(_WORDS)):
+    if [*memoryview(written).cast("I")] != [*range(_WORDS)]:
         return refused(
             "a captured kernel did not write what it should", "another driver; canaries with mode: eager"
         )

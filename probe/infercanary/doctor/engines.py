@@ -40,11 +40,9 @@ def _torch(machine: Machine) -> Ability:
     return answer
 
 
-@check("engines", "torch.compile")
+@check("engines", "torch.compile", needs="torch")
 def _compile(machine: Machine) -> Ability:
-    if find_spec("torch") is None:
-        raise Unavailable("no torch")
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return limited(
             "", "no C compiler, which torch.compile needs", "install gcc, or leave mode: compile out"

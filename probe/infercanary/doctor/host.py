@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import platform
 from statistics import median
 from time import perf_counter_ns
 from timeit import repeat
 
-import infercanary
 from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.doctor.ability import Ability, Machine, check, limited, ok
 from infercanary.probe.samplers.cgroup.files import text
@@ -16,19 +14,11 @@ from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 
 _SLOW_CLOCK_NS = 500.0
 """A reading of tsc takes 20 to 50 ns by the vDSO; one that needs a system call, or asks hpet, a microsecond."""
-_READINGS, _BLOCKS = 1000, 21
-
-
-@check("host", "system")
-def _system(machine: Machine) -> Ability:
-    return ok(
-        f"infercanary {infercanary.__version__}, Python {platform.python_version()}, Linux {platform.release()}, "
-        f"{platform.machine()}"
-    )
+_READINGS = 1000
 
 
 def _reading_ns() -> float:
-    return median(repeat(perf_counter_ns, number=_READINGS, repeat=_BLOCKS)) / _READINGS * 1e9
+    return median(repeat(perf_counter_ns, number=_READINGS, repeat=21)) / _READINGS * 1e9
 
 
 @check("host", "clock source")

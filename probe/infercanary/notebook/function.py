@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from infercanary.command.extras import needed_by
-from infercanary.command.settings import UsageError
 from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
-_COMPONENTS = ("torch", "numpy", "onnxruntime", "tensorflow", "jax")
+_COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libraries
 
 
 class FunctionTarget:
@@ -22,14 +20,9 @@ class FunctionTarget:
         function: What is timed.
         arguments: Its arguments.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Raises:
-        UsageError: The device is none of these.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], device: str) -> None:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
         self._function, self._arguments = function, arguments
         self.device = device
         self.clock: HostClock | CudaClock = HostClock()

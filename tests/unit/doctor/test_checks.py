@@ -36,7 +36,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 def answer(section: str, name: str, root: Path, files: dict[str, str] | None = None) -> Ability:
     """What a check says of a machine that has these files and no others."""
     write(root, files or {})
-    machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev", temporary=root / "tmp")
+    machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev")
     [each] = [each for each in checks() if (each.section, each.name) == (section, name)]
     return answered(each, machine)
 
