@@ -56,7 +56,6 @@ def time(
         report = probe.once(runs)
     finally:
         _PROBE_LOG.removeFilter(_is_no_failure)
-        probe.stop(0)  # a run under way is interrupted by Ctrl-C
         probe.close()
     assert report is not None  # only a stop in the meantime ends it without one
     failed = [run for run in report.runs if run.outcome != "ok"]
