@@ -40,7 +40,7 @@ from infercanary.contract.vocabulary import (
     PHASES,
     TAGS,
 )
-from infercanary.doctor import rendering
+from infercanary.doctor import command as doctor
 from infercanary.exporter import limits
 from infercanary.judge.model import Changed
 from infercanary.judge.operators import Kind as OperatorChange
@@ -357,8 +357,8 @@ def files() -> dict[Path, str]:
         SCHEMAS / f"{name}.v{VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
         for name, schema in printed().items()
     }
-    made[SCHEMAS / f"doctor.v{rendering.VERSION}.json"] = (
-        json.dumps(rendering.schema(), indent=1, sort_keys=True) + "\n"
+    made[SCHEMAS / f"doctor.v{doctor.VERSION}.json"] = (
+        json.dumps(doctor.schema(), indent=1, sort_keys=True) + "\n"
     )
     return {TARGET: render(declared()), TABLE: table(declared([infercanary.probe])), **made}
 

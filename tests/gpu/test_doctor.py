@@ -7,7 +7,7 @@ import pytest
 from gpu import why_not
 from infercanary.doctor.ability import Machine, checks
 from infercanary.doctor.asking import ask
-from infercanary.doctor.rendering import answer_document
+from infercanary.doctor.command import answer_document
 from infercanary.render.text import render_text
 
 pytestmark = [

@@ -1,34 +1,25 @@
-"""The process in which checks are made: it reads which one, and writes its answer as a line of JSON.
-
-An empty line comes first, when it is ready. Only this process loads drivers: it is killed where one hangs, and where
-one crashes it, the doctor says so.
-"""
+"""The process in which checks are made. It is killed where a driver hangs, and a crash of a library ends only it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from time import perf_counter
+from contextlib import suppress
+from multiprocessing.connection import Connection
 
-import msgspec
-
-from infercanary.doctor.ability import Machine, answered, checks
+from infercanary.doctor.ability import answered, checks
 
 
 def main() -> None:
-    """Answer until standard input ends. Arguments: the file descriptor for answers, and the machine as JSON."""
-    descriptor = int(sys.argv[1])
-    machine = msgspec.json.decode(sys.argv[2], type=Machine, dec_hook=lambda kind, value: kind(value))
-    table = {(each.section, each.name): each for each in checks()}
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, sys.stderr.fileno())  # libraries print; until now it was what went wrong here
-    os.write(descriptor, b"\n")  # ready
-    for line in sys.stdin:
-        section, _, name = line.rstrip("\n").partition("\t")
-        begin = perf_counter()
-        found = answered(table[section, name], machine)
-        found = msgspec.structs.replace(found, seconds=perf_counter() - begin)
-        os.write(descriptor, msgspec.json.encode(found) + b"\n")
+    """Receive the machine, then checks, and send answers. Argument: the file descriptor of the connection."""
+    connection = Connection(int(sys.argv[1]))
+    machine = connection.recv()
+    checks()  # import their modules: a deadline is for the check alone
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # libraries print
+    connection.send("ready")
+    with suppress(EOFError):
+        while True:
+            connection.send(answered(connection.recv(), machine))
     os._exit(0)  # a library's own clean-up may hang
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Iterator
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -12,12 +12,41 @@ import msgspec
 import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
-from infercanary.doctor.ability import SECTIONS, Ability, Machine, checks
+from infercanary.doctor.ability import MODULES, Ability, Machine, State, checks
 from infercanary.doctor.asking import NotAsked, ask
-from infercanary.doctor.rendering import answer_document, diagnosis, summary
+from infercanary.render.document import Document, Fact
+from infercanary.render.json import json_line, plain_values
 from infercanary.render.text import render_text
 
-_NAMES = [name for name, _ in SECTIONS]
+VERSION = 1
+"""Version of ``--json``; new fields keep it."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    schema_version: int = VERSION
+    infercanary: str
+    """Version of the doctor."""
+    python: str
+    counts: dict[State, int]
+    """State → number of checks."""
+    checks: list[Ability]
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of ``--json``."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"infercanary doctor --json, version {VERSION}",
+        **msgspec.json.schema(Diagnosis),
+    }
+
+
+def answer_document(answer: Ability) -> Document:
+    """Return one answer, whose label is its state. Names of NVML's functions would not fit into a column."""
+    finding = "; ".join(filter(None, (answer.found, answer.why))) + (answer.fix and f" → {answer.fix}")
+    return Document(facts=[Fact(answer.state, f"{answer.name}: {finding}")])
 
 
 @click.command(
@@ -34,7 +63,7 @@ _NAMES = [name for name, _ in SECTIONS]
     "--only",
     "wanted",
     multiple=True,
-    type=click.Choice(_NAMES),
+    type=click.Choice(list(MODULES)),
     help="Make the checks of this section only; may be repeated.",
 )
 @click.option(
@@ -44,14 +73,7 @@ _NAMES = [name for name, _ in SECTIONS]
     show_default=True,
     help="CUDA's number of the GPU on which events, graphs and CUPTI are tried.",
 )
-@click.option(
-    "--drift-seconds",
-    type=click.FloatRange(0, 60),
-    default=10.0,
-    show_default=True,
-    help="How long the GPU's clock is compared with the host's; 0 leaves that out.",
-)
-def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: float) -> int:
+def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
     """Check what a probe can do on this machine and in this container. Run it where the probe runs, as the same user.
 
     \b
@@ -60,35 +82,39 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: 
 
     Each line is OK, limited, refused, or absent (there is no such thing here, which is no fault), with the reason and
     what to do. Sections: host (clocks, cores, NUMA), container (cgroup, pressure, permissions), engines, driver, NVML
-    (each function that the probe calls), GPU (modes, clocks, tenants), CUDA (events, drift, streams, graphs), CUPTI.
+    (each function that the probe calls), GPU (modes, tenants), CUDA (events, drift, streams, graphs), CUPTI.
 
-    It changes nothing: clocks are not locked, no mode is set. On a GPU it makes a context for a moment, if there is
-    room for one, and lists the processes there once, which the probe itself never does for more than their number. Each
-    check has a deadline, so that a driver that hangs does not hang it.
+    It changes nothing: no mode is set. On a GPU it makes a context for a moment, if there is room for one, and lists
+    the processes there once, which the probe itself never does for more than their number. Each check has a deadline,
+    so that a driver that hangs does not hang it.
     """
-    machine = Machine(device=device, drift_seconds=drift_seconds)
-    table = [each for each in checks() if not wanted or each.section in wanted]
-    made: list[Ability] = []
-
-    def asked() -> Iterator[Ability]:
-        for each in ask(table, machine):
-            made.append(each)
-            yield each
-
+    table = [check for check in checks() if not wanted or check.section in wanted]
+    width = shutil.get_terminal_size((100, 24)).columns
+    answers: list[Ability] = []
+    section = ""
     try:
-        if as_json:
-            found = diagnosis([*asked()], infercanary.__version__, platform.python_version())
-            click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
-            return ExitCode.FINE
-        width = shutil.get_terminal_size((100, 24)).columns
-        section = ""
-        for each in asked():
-            if each.section != section:
-                click.echo(f"\n{each.section}" if section else each.section)
-                section = each.section
-            click.echo(render_text(answer_document(each), width), nl=False)
+        for answer in ask(table, Machine(device=device)):
+            answers.append(answer)
+            if as_json:
+                continue
+            if answer.section != section:
+                section = answer.section
+                click.echo(f"\n{section}")
+            click.echo(render_text(answer_document(answer), width), nl=False)
     except NotAsked as error:
         click.echo(f"infercanary: doctor: the checks cannot be made: {error}", err=True)
         return ExitCode.REGRESSED
-    click.echo(f"\n{summary(made)}")
+    states = [answer.state for answer in answers]
+    counts: dict[State, int] = {state: states.count(state) for state in get_args(State)}
+    if as_json:
+        diagnosis = Diagnosis(
+            infercanary=infercanary.__version__,
+            python=platform.python_version(),
+            counts=counts,
+            checks=answers,
+        )
+        click.echo(json_line(plain_values(diagnosis)), nl=False)
+    else:
+        numbers = ", ".join(f"{number} {state}" for state, number in counts.items())
+        click.echo(f"\n{len(answers)} checks: {numbers}")
     return ExitCode.FINE

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from ctypes import c_int, c_ulonglong, c_void_p
+from ctypes import c_int, c_uint64, c_ulonglong, c_void_p
 from functools import cache
-from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
-from typing import NamedTuple
 
-from infercanary.doctor.ability import Ability, Machine, check, limited, ok, refused
+from infercanary.doctor.ability import Ability, Machine, Refusal, check, limited, ok, refused
 from infercanary.probe.device_room import CONTEXT, DeviceRoom
-from infercanary.probe.gpu.cuda_driver import Device, Event, cuda_library, has_context
-from infercanary.probe.samplers import Unavailable
+from infercanary.probe.gpu.cuda_driver import Device, Event
 from infercanary.probe.shortage import readable
 from infercanary.probe.targets.controls.cuda import PTX
 
@@ -23,124 +20,89 @@ _PAIRS = 200
 _TRIES = 15
 _MOST_OVERHEAD = 20e-6
 """Seconds of an empty pair; 1.5 to 6 µs on the GPUs seen. Work is batched to 100 µs, of which this is a fifth."""
-_MOST_RESOLUTION = 2e-6
+_DRIFT_SECONDS = 2.0
+"""Both anchors are known within some 10 µs, so that the drift is known within 5 ppm."""
 _MOST_DRIFT = 100e-6
-"""Of the time: what the crystals of two clocks may differ by. The probe renews its anchor each second."""
+"""The most that the crystals of two clocks may differ by. The probe renews its anchor each second."""
 _GLOBAL_CAPTURE = 0  # CU_STREAM_CAPTURE_MODE_GLOBAL
 _WORDS = 256
 
 
-class _Opened(NamedTuple):
-    device: Device
-    took: int | None
-    """Bytes of device memory that the context took; None where NVML does not say it."""
-
-
 @cache
-def _opened(ordinal: int) -> _Opened:
-    room = DeviceRoom()
-    place = f"cuda:{ordinal}"
-    has_room = has_context(ordinal) or (left := room.left(place)) is None or left.size >= CONTEXT
-    if not has_room:
-        raise NoRoom(f"a context takes up to {readable(CONTEXT)}, and GPU {ordinal} has less free")
-    before = room.used(place)
-    device = Device(ordinal)
-    after = room.used(place)
-    return _Opened(device, None if before is None or after is None else after - before)
-
-
-class NoRoom(Exception):
-    """A context would take memory that a server there may need: it is not made."""
-
-
-def context(machine: Machine) -> Device:
-    """The GPU on which things are tried, with a context of this process.
-
-    Args:
-        machine: Which GPU.
-
-    Returns:
-        The same at each call; it is closed when the process ends.
+def device(ordinal: int) -> Device:
+    """The GPU with a context of this process, which ends with the process; the same at each call.
 
     Raises:
-        NoRoom: There is too little device memory for a context.
+        Refusal: A context would take memory that a server there may need.
         Unavailable: There is no driver, or no such GPU.
         CudaError: Anything else failed.
     """
-    return _opened(machine.device).device
+    left = DeviceRoom().left(f"cuda:{ordinal}")
+    if left is not None and left.size < CONTEXT:
+        raise Refusal(
+            f"not tried: a context takes up to {readable(CONTEXT)}, and GPU {ordinal} has less free",
+            "run it again when the server is not there, or free some memory",
+        )
+    return Device(ordinal)
 
 
 @check("CUDA", "context", seconds=60.0)
 def _context(machine: Machine) -> Ability:
-    try:
-        device, took = _opened(machine.device)
-    except NoRoom as error:
-        return refused(
-            f"not tried: {error}", "run it again when the server is not there, or free some memory"
-        )
-    size = "" if took is None else f"; its context took {readable(took)} of device memory"
-    return ok(f"GPU {machine.device}: {device.name}, {device.multiprocessors} multiprocessors{size}")
-
-
-def _pairs(device: Device) -> list[float]:
-    """Seconds between two events with nothing between them."""
-    start, stop = device.event(), device.event()
-    found = []
-    for _ in range(_PAIRS):
-        start.record(device.stream)
-        stop.record(device.stream)
-        stop.synchronize()
-        found.append(start.elapsed_time(stop) / 1e3)
-    return found
+    room, place = DeviceRoom(), f"cuda:{machine.device}"
+    before = room.used(place)
+    gpu = device(machine.device)
+    after = room.used(place)
+    found = f"GPU {machine.device}: {gpu.name}"
+    if before is None or after is None:
+        return ok(found)
+    return ok(f"{found}; its context took {readable(after - before)} of device memory")
 
 
 @check("CUDA", "events", needs="context")
 def _events(machine: Machine) -> Ability:
-    device = context(machine)
-    with device.current():
-        pairs = _pairs(device)
-        anchors = [_anchor(device, device.event()) for _ in range(_TRIES)]
-    steps = sorted({round(value, 10) for value in pairs})
-    differences = [b - a for a, b in pairwise(steps)]
-    resolution = min(differences, default=0.0)
-    overhead, reading = median(pairs), min(width for _, width in anchors) / 1e9
-    found = (
-        f"an empty pair takes {overhead * 1e6:.2f} µs, resolution {resolution * 1e6:.3f} µs, and the host knows of an "
-        f"event {reading * 1e6:.1f} µs after it was asked for"
-    )
-    if any(value < 0 for value in pairs):
-        return refused("time between two events is negative", "another driver", found)
-    if overhead > _MOST_OVERHEAD or resolution > _MOST_RESOLUTION:
+    gpu = device(machine.device)
+    seconds = []
+    with gpu.current():
+        start, stop = gpu.event(), gpu.event()
+        for _ in range(_PAIRS):
+            start.record(gpu.stream)
+            stop.record(gpu.stream)
+            stop.synchronize()
+            seconds.append(start.elapsed_time(stop) / 1e3)
+    overhead = median(seconds)
+    found = f"an empty pair takes {overhead * 1e6:.2f} µs"
+    if overhead > _MOST_OVERHEAD:
         return limited(found, "phases of less than 100 µs are blurred by it; the probe batches short work")
     return ok(found)
 
 
-def _anchor(device: Device, event: Event) -> tuple[int, int]:
-    """Record an event on the idle stream; the host's time in the middle of it, and how wide that is (ns)."""
-    before = perf_counter_ns()
-    event.record(device.stream)
-    event.synchronize()
-    width = perf_counter_ns() - before
-    return before + width // 2, width
+def _anchor(gpu: Device) -> tuple[int, int, Event]:
+    """Record events on the idle stream, and keep the one whose time the host knows best.
+
+    Returns:
+        Nanoseconds in which it happened, the host's time in their middle, and the event.
+    """
+    anchors = []
+    with gpu.current():
+        for _ in range(_TRIES):
+            event = gpu.event()
+            before = perf_counter_ns()
+            event.record(gpu.stream)
+            event.synchronize()
+            width = perf_counter_ns() - before
+            anchors.append((width, before + width // 2, event))
+    return min(anchors)
 
 
-def _tightest(device: Device) -> tuple[Event, int, int]:
-    tries = [(event := device.event(), *_anchor(device, event)) for _ in range(_TRIES)]
-    return min(tries, key=lambda each: each[2])
-
-
-@check("CUDA", "events against the wall clock", seconds=75.0, needs="context")
+@check("CUDA", "events against the wall clock", seconds=20.0, needs="context")
 def _drift(machine: Machine) -> Ability:
-    if not machine.drift_seconds:
-        return limited("", "not measured: --drift-seconds 0")
-    device = context(machine)
-    with device.current():
-        first, first_ns, first_width = _tightest(device)
-    time.sleep(machine.drift_seconds)
-    with device.current():
-        last, last_ns, last_width = _tightest(device)
-        on_device = first.elapsed_time(last) / 1e3
-    on_host = (last_ns - first_ns) / 1e9
+    gpu = device(machine.device)
+    first_width, first, start = _anchor(gpu)
+    time.sleep(_DRIFT_SECONDS)
+    last_width, last, stop = _anchor(gpu)
+    with gpu.current():
+        on_device = start.elapsed_time(stop) / 1e3
+    on_host = (last - first) / 1e9
     drift = on_device / on_host - 1
     unsure = (first_width + last_width) / 2e9 / on_host
     found = f"over {on_host:.1f} s the device's clock is {drift * 1e6:+.2f} ± {unsure * 1e6:.2f} ppm off the host's"
@@ -153,51 +115,48 @@ def _drift(machine: Machine) -> Ability:
 
 @check("CUDA", "stream priority", needs="context")
 def _priority(machine: Machine) -> Ability:
-    device = context(machine)
+    gpu = device(machine.device)
     least, greatest = c_int(), c_int()
-    with device.current():
-        device.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
+    with gpu.current():
+        gpu.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
     if least.value == greatest.value:
         return limited("one", "the probe's work has the same priority as the server's")
     return ok(f"{least.value} (the probe's, the lowest) to {greatest.value}")
 
 
+def kernel(gpu: Device) -> tuple[Callable[[], None], c_uint64]:
+    """A kernel that writes its thread's number; call inside ``with gpu.current()``.
+
+    Returns:
+        Its launch, and the device memory into which it writes ``_WORDS`` numbers of 4 bytes.
+    """
+    function = gpu.kernels(PTX)("fill")
+    memory = gpu.allocate(4 * _WORDS)
+    parameters = (c_void_p * 1)(ctypes.addressof(memory))
+    shape = (1, 1, 1, _WORDS, 1, 1, 0)
+
+    def launch() -> None:
+        gpu.driver.call("cuLaunchKernel", function, *shape, gpu.stream, parameters, None)
+
+    return launch, memory
+
+
 @check("CUDA", "graph capture", needs="context")
 def _graph(machine: Machine) -> Ability:
     """A kernel is captured, the graph is launched, and what it wrote is read."""
-    device = context(machine)
-    with device.current():
-        kernel = device.kernels(PTX)("fill")
-        memory = device.allocate(4 * _WORDS)
-        parameters = (c_void_p * 1)(ctypes.addressof(memory))
-        graph, executable = c_void_p(), c_void_p()
-        _call(device, "cuStreamBeginCapture_v2", device.stream, c_int(_GLOBAL_CAPTURE))
-        try:
-            shape = (1, 1, 1, _WORDS, 1, 1, 0)
-            device.driver.call("cuLaunchKernel", kernel, *shape, device.stream, parameters, None)
-        finally:
-            _call(device, "cuStreamEndCapture", device.stream, ctypes.byref(graph))
-        _call(device, "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, c_ulonglong(0))
-        seconds = []
-        for _ in range(_TRIES):
-            begin = perf_counter_ns()
-            _call(device, "cuGraphLaunch", executable, device.stream)
-            seconds.append((perf_counter_ns() - begin) / 1e9)
-        written = device.read(memory.value, 4 * _WORDS)
-        _call(device, "cuGraphExecDestroy", executable)
-        _call(device, "cuGraphDestroy", graph)
-    if written != b"".join(word.to_bytes(4, "little") for word in range(_WORDS)):
+    gpu = device(machine.device)
+    call = gpu.driver.call
+    graph, executable = c_void_p(), c_void_p()
+    with gpu.current():
+        launch, memory = kernel(gpu)
+        call("cuStreamBeginCapture_v2", gpu.stream, c_int(_GLOBAL_CAPTURE))
+        launch()
+        call("cuStreamEndCapture", gpu.stream, ctypes.byref(graph))
+        call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, c_ulonglong(0))
+        call("cuGraphLaunch", executable, gpu.stream)
+        written = gpu.read(memory.value, 4 * _WORDS)
+    if [*memoryview(written).cast("I")] != [*range(_WORDS)]:
         return refused(
             "a captured kernel did not write what it should", "another driver; canaries with mode: eager"
         )
-    return ok(
-        f"a captured kernel computes right; a launch of its graph takes the host {median(seconds) * 1e6:.1f} µs"
-    )
-
-
-def _call(device: Device, function: str, *arguments: object) -> None:
-    library = cuda_library()
-    if not hasattr(library, function):
-        raise Unavailable(f"this driver has no {function}: it is too old for CUDA graphs, use mode: eager")
-    called: Callable[..., int] = getattr(library, function)
-    device.driver.check(function, called(*arguments))
+    return ok("a captured kernel computes right")

@@ -3,96 +3,71 @@
 from __future__ import annotations
 
 import os
-import platform
-from pathlib import Path
 from statistics import median
-from time import clock_getres, perf_counter_ns
+from time import perf_counter_ns
+from timeit import repeat
 
-import infercanary
 from infercanary.contract.cpus import numbers, parse_cpus
-from infercanary.doctor.ability import Ability, Machine, check, first_line, limited, ok
+from infercanary.doctor.ability import Ability, Machine, check, limited, ok
+from infercanary.probe.samplers.cgroup.files import text
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 
 _SLOW_CLOCK_NS = 500.0
 """A reading of tsc takes 20 to 50 ns by the vDSO; one that needs a system call, or asks hpet, a microsecond."""
-_READINGS, _BLOCKS = 1000, 21
-_OF_THREADS = ("schedstat", "sched", "status")
-
-
-@check("host", "system")
-def _system(machine: Machine) -> Ability:
-    return ok(
-        f"infercanary {infercanary.__version__}, Python {platform.python_version()}, Linux {platform.release()}, "
-        f"{platform.machine()}"
-    )
+_READINGS = 1000
 
 
 def _reading_ns() -> float:
-    blocks = []
-    for _ in range(_BLOCKS):
-        begin = perf_counter_ns()
-        for _ in range(_READINGS):
-            perf_counter_ns()
-        blocks.append((perf_counter_ns() - begin) / _READINGS)
-    return median(blocks)
+    return median(repeat(perf_counter_ns, number=_READINGS, repeat=21)) / _READINGS * 1e9
 
 
 @check("host", "clock source")
 def _clock_source(machine: Machine) -> Ability:
     folder = machine.sysfs / "devices/system/clocksource/clocksource0"
-    source, cost = first_line(folder / "current_clocksource"), _reading_ns()
-    found = (
-        f"{source or 'of unknown name'}: a reading takes {cost:.0f} ns with Python's call, resolution "
-        f"{clock_getres(0) * 1e9:.0f} ns"
-    )
+    source, cost = text(folder / "current_clocksource"), _reading_ns()
+    found = f"{source or 'of unknown name'}: a reading takes {cost:.0f} ns"
     if cost <= _SLOW_CLOCK_NS:
         return ok(found)
-    better = first_line(folder / "available_clocksource") or "unknown"
     return limited(
         found,
         "each reading of the clock is slow, and is part of what is timed",
-        f"on the host: choose another clock source in {folder}/current_clocksource (available: {better}); "
-        "tsc=reliable on the kernel's command line where tsc was rejected",
+        f"on the host: choose another clock source in {folder}/current_clocksource (available: "
+        f"{text(folder / 'available_clocksource')}); tsc=reliable on the kernel's command line where tsc was rejected",
     )
 
 
 @check("host", "cores")
 def _cores(machine: Machine) -> Ability:
     allowed = os.sched_getaffinity(0)
-    cpus = machine.sysfs / "devices/system/cpu"
-    of_cores, unknown = set(), 0
-    for cpu in allowed:
-        siblings = first_line(cpus / f"cpu{cpu}/topology/thread_siblings_list")
-        of_cores.add(numbers(parse_cpus(siblings)) if siblings else frozenset({cpu}))
-        unknown += not siblings
-    found = f"CPUs {listed(allowed)} are allowed, on {len(of_cores)} cores"
-    if unknown:
+    folder = machine.sysfs / "devices/system/cpu"
+    siblings = {text(folder / f"cpu{cpu}/topology/thread_siblings_list") for cpu in allowed}
+    if "" in siblings:
         return limited(
-            found, "the kernel does not say which of them share a core", "mount /sys in the container"
+            f"{len(allowed)} CPUs are allowed",
+            "the kernel does not say which of them share a core",
+            "mount /sys in the container",
         )
-    if outside := frozenset().union(*of_cores) - allowed:
+    found = f"{len(allowed)} CPUs are allowed, on {len(siblings)} cores"
+    outside = {cpu for core in siblings for cpu in numbers(parse_cpus(core))} - allowed
+    if outside:
         return limited(
             found,
-            f"their SMT siblings {listed(outside)} are not: others' work on those slows the same cores",
+            f"their SMT siblings {', '.join(map(str, sorted(outside)))} are not: others' work on those slows the same "
+            "cores",
             "give the container whole cores (--cpuset-cpus with both siblings)",
         )
-    shared = any(len(core) > 1 for core in of_cores)
-    return ok(f"{found}{', with all of their SMT siblings' if shared else ', without SMT siblings'}")
+    return ok(found)
 
 
 @check("host", "NUMA nodes")
 def _numa(machine: Machine) -> Ability:
     folder = machine.sysfs / "devices/system/node"
-    nodes = {
-        path.name.removeprefix("node"): numbers(parse_cpus(first_line(path / "cpulist")))
-        for path in folder.glob("node[0-9]*")
-    }
+    nodes = {path.name: numbers(parse_cpus(text(path / "cpulist"))) for path in folder.glob("node[0-9]*")}
     if not nodes:
         return limited("", f"{folder} cannot be read, so a thread's node is not known", "mount /sys")
     allowed = os.sched_getaffinity(0)
     own = sorted(node for node, cpus in nodes.items() if cpus & allowed)
-    memory = _memory_nodes(machine.proc / "self/status")
-    found = f"{len(nodes)} on this host; this process may run on {', '.join(own)}, with memory of {memory or 'all'}"
+    found = f"{len(nodes)} on this host; this process may run on {', '.join(own)}"
     if len(own) > 1:
         return limited(
             found,
@@ -102,44 +77,34 @@ def _numa(machine: Machine) -> Ability:
     return ok(found)
 
 
-def _memory_nodes(status: Path) -> str:
-    try:
-        lines = status.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.split()[1] for line in lines if line.startswith("Mems_allowed_list:")), "")
-
-
 @check("host", "NUMA balancing")
 def _balancing(machine: Machine) -> Ability:
-    value = first_line(machine.proc / "sys/kernel/numa_balancing")
-    if value not in ("", "0"):
-        return limited(
-            f"kernel.numa_balancing is {value}",
-            "the kernel moves pages between nodes while a model runs, which shows as latency now and then",
-            "on the host: sysctl kernel.numa_balancing=0, for servers that are bound to one node",
-        )
-    return ok("off")
+    if text(machine.proc / "sys/kernel/numa_balancing") in ("", "0"):
+        return ok("off")
+    return limited(
+        "on",
+        "the kernel moves pages between nodes while a model runs, which shows as latency now and then",
+        "on the host: sysctl kernel.numa_balancing=0, for servers that are bound to one node",
+    )
 
 
 @check("host", "threads")
 def _threads(machine: Machine) -> Ability:
     folder = machine.proc / "self"
-    missing = [name for name in _OF_THREADS if not first_line(folder / name)]
-    found = f"{folder}: {', '.join(name for name in _OF_THREADS if name not in missing) or 'nothing'}"
+    missing = [name for name in ("schedstat", "sched", "status") if not text(folder / name)]
     if missing:
         return limited(
-            found,
+            "",
             f"{', '.join(missing)} cannot be read, so time spent waiting for a CPU and migrations are not known",
             "a kernel with CONFIG_SCHED_INFO and CONFIG_SCHED_DEBUG; mount /proc",
         )
-    if first_line(folder / "schedstat").split()[-1:] == ["0"]:
+    if text(folder / "schedstat").endswith(" 0"):
         return limited(
-            found,
+            "",
             "the kernel does not count how long threads wait for a CPU",
             "on the host: sysctl kernel.task_delayacct=1, or delayacct on the kernel's command line",
         )
-    return ok(found)
+    return ok("CPU wait and migrations are counted")
 
 
 @check("host", "launches of controls")
@@ -153,18 +118,3 @@ def _launches(machine: Machine) -> Ability:
             "allow memory that is executable, where a policy refuses it (SELinux: execmem)",
         )
     return ok("by machine code, so that Python's time is not in them")
-
-
-def listed(cpus: frozenset[int] | set[int]) -> str:
-    """The CPUs as the kernel writes lists: ``0-3,8``.
-
-    Args:
-        cpus: Their numbers.
-    """
-    parts: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if parts and parts[-1][1] == cpu - 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

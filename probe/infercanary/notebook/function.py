@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from infercanary.command.extras import advice
-from infercanary.command.settings import UsageError
+from infercanary.command.extras import needed_by
 from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
+
+_COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libraries
 
 
 class FunctionTarget:
@@ -20,15 +20,10 @@ class FunctionTarget:
         function: What is timed.
         arguments: Its arguments.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Raises:
-        UsageError: The device is none of these.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], device: str) -> None:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
-        self._function, self._arguments = function, tuple(arguments)
+        self._function, self._arguments = function, arguments
         self.device = device
         self.clock: HostClock | CudaClock = HostClock()
 
@@ -36,17 +31,12 @@ class FunctionTarget:
         """Make the clock of the device.
 
         Raises:
-            UsageError: CUDA is asked for, and there is no torch with it.
+            UsageError: CUDA is asked for, and there is no torch.
         """
-        if self.device == "cpu":
-            return
-        try:
-            import torch
-        except ModuleNotFoundError:
-            raise UsageError(f"device: `{self.device}` needs torch; {advice('torch')}") from None
-        if not torch.cuda.is_available():
-            raise UsageError(f"device: `{self.device}`, but torch {torch.__version__} sees no CUDA device")
-        self.clock = CudaClock(torch.cuda, torch.device(self.device))
+        if self.device != "cpu":
+            with needed_by(f"device `{self.device}`", "torch"):
+                import torch
+            self.clock = CudaClock(torch.cuda, torch.device(self.device))
 
     def run(self, phase: Phase) -> Any:
         """Call it once."""
@@ -59,9 +49,8 @@ class FunctionTarget:
 
     def environment(self) -> Mapping[str, str]:
         """The versions of what was imported, as far as they change latency."""
-        modules = ("torch", "numpy", "onnxruntime", "tensorflow", "jax")
-        found = {name: getattr(sys.modules.get(name), "__version__", None) for name in modules}
-        return {name: str(version) for name, version in found.items() if version is not None}
+        versions = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPONENTS}
+        return {name: str(version) for name, version in versions.items() if version}
 
     def close(self) -> None:
         """Nothing was taken."""

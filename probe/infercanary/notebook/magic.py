@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import shlex
+import re
 from typing import Any
 
 from infercanary.command.settings import UsageError
@@ -11,19 +10,7 @@ from infercanary.notebook.result import TimingResult
 from infercanary.notebook.timed import RUNS, time
 
 _USAGE = "%canary [--device cuda] [--name NAME] [--runs N] STATEMENT, or %%canary in the first line of a cell"
-
-
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"%canary: {message}; write {_USAGE}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Arguments(prog="%canary", add_help=False, allow_abbrev=False)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--name", default="cell")
-    parser.add_argument("--runs", type=int, default=RUNS)
-    return parser
+_OPTION = re.compile(r"\s*--(device|name|runs)[ =]\s*(\S+)")
 
 
 def load(shell: Any) -> None:
@@ -50,36 +37,24 @@ def load(shell: Any) -> None:
 
 
 def _timed(shell: Any, line: str, cell: str | None) -> TimingResult:
-    options, statement = _split(line)
-    arguments = _parser().parse_args(options)
-    if cell is not None and statement:
-        raise UsageError(f"%%canary: `{statement}` is no option; write {_USAGE}")
-    source = statement if cell is None else cell
+    options = {"device": "cpu", "name": "cell", "runs": str(RUNS)}
+    while option := _OPTION.match(line):
+        options[option[1]] = option[2]
+        line = line[option.end() :]
+    if not options["runs"].isdecimal():
+        raise UsageError(f"%canary: --runs {options['runs']} is no number; write {_USAGE}")
+    source = line if cell is None else f"{line}\n{cell}"
     if not source.strip():
         raise UsageError(f"%canary: there is nothing to time; write {_USAGE}")
     try:
         code = compile(shell.transform_cell(source), "<canary>", "exec")
     except SyntaxError as error:
-        hint = f"; write {_USAGE}" if source.startswith("-") else ""
-        raise UsageError(f"%canary: {error.msg} in `{(error.text or source).strip()}`{hint}") from None
+        raise UsageError(
+            f"%canary: {error.msg} in `{(error.text or source).strip()}`; write {_USAGE}"
+        ) from None
     names = shell.user_ns
 
     def once() -> None:
         exec(code, names)  # noqa: S102 - the user's own cell
 
-    return time(once, device=arguments.device, name=arguments.name, runs=arguments.runs)
-
-
-def _split(line: str) -> tuple[list[str], str]:
-    """The options at the beginning of a line, each with its value, and the rest as it is."""
-    options: list[str] = []
-    rest = line.lstrip()
-    while rest.startswith("--"):
-        word, _, rest = rest.partition(" ")
-        if "=" not in word:
-            value, _, rest = rest.lstrip().partition(" ")
-            options += [word, *shlex.split(value)]
-        else:
-            options.append(word)
-        rest = rest.lstrip()
-    return options, rest
+    return time(once, device=options["device"], name=options["name"], runs=int(options["runs"]))

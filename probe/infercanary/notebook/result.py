@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from infercanary.command.extras import advice
+from infercanary.command.extras import needed_by
 from infercanary.command.settings import UsageError
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
@@ -23,9 +23,6 @@ from infercanary.render.units import count, quantities, value
 
 if TYPE_CHECKING:
     from infercanary.compare.notebook import ComparedResults
-
-CONFIDENCE = 0.95
-"""Of the interval that is shown, at least: it lies between two of the runs' medians."""
 
 _SHOWN = ("torch", "onnxruntime", "numpy", "cuda", "driver", "gpu", "cpu", "python")
 
@@ -62,15 +59,13 @@ class TimingResult:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """An interval of the median, of 95 % confidence at least, without any assumption about its distribution; None
-        of fewer than 6 runs. Runs that follow one another are more alike than it knows: see `compare` for a verdict.
+        """Two runs' medians between which the true median lies with 95 % confidence at least, whatever its
+        distribution; None of fewer than 8 runs. It takes runs as independent: see `compare` for a verdict.
         """
-        ordered, count = sorted(self.medians), len(self.medians)
-        below, rank = 0.5**count, 0
-        while 2 * below <= 1 - CONFIDENCE:
-            rank += 1
-            below += math.comb(count, rank) * 0.5**count
-        return (ordered[rank - 1], ordered[-rank]) if rank else None
+        ordered = sorted(self.medians)
+        # Ranks by the binomial distribution; two standard deviations cover 95 % for every number of runs.
+        rank = math.floor(len(ordered) / 2 - math.sqrt(len(ordered)))
+        return (ordered[rank - 1], ordered[-rank]) if rank >= 1 else None
 
     @property
     def phases(self) -> dict[str, float]:
@@ -97,18 +92,14 @@ class TimingResult:
             UsageError: It is there, or cannot be written.
         """
         environment = environment_id(self.environment)
-        entries = [
-            JournalEntry(
-                self.boot_id, environment, components=dict(self.environment), outputs=dict(self.outputs)
-            ),
-            *(JournalEntry(self.boot_id, environment, run=run) for run in self.runs),
-        ]
+        first = JournalEntry(
+            self.boot_id, environment, components=dict(self.environment), outputs=dict(self.outputs)
+        )
         path = Path(path)
         try:
             with path.open("xb") as file:
-                file.writelines(map(encode, entries))
-        except FileExistsError:
-            raise UsageError(f"{path}: it is there already; give another name") from None
+                file.write(encode(first))
+                file.writelines(encode(JournalEntry(self.boot_id, environment, run=run)) for run in self.runs)
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror}); give another path") from None
         return path
@@ -125,16 +116,10 @@ class TimingResult:
             The verdict with its sentence; in a notebook also pictures.
 
         Raises:
-            UsageError: It is no result, the extra `exporter` is missing, or the two have no canary in common.
+            UsageError: The extra `exporter` is missing, or the two have no canary in common.
         """
-        if not isinstance(candidate, TimingResult):
-            raise UsageError(
-                f"compare: {type(candidate).__name__} is no result; give one of infercanary.time or infercanary.read"
-            )
-        try:
+        with needed_by("compare", "exporter"):
             from infercanary.compare.notebook import answer
-        except ModuleNotFoundError as error:
-            raise UsageError(f"compare: it needs the module `{error.name}`; {advice('exporter')}") from None
         if restart_sd is None and self.process and self.process == candidate.process:
             restart_sd = 0.0
         # What was measured here is no image's, as a file of a probe's may be.
@@ -152,10 +137,8 @@ class TimingResult:
         Raises:
             UsageError: There is no pandas.
         """
-        try:
+        with needed_by("to_pandas", "notebook"):
             import pandas
-        except ModuleNotFoundError:
-            raise UsageError(f"to_pandas: it needs pandas; {advice('notebook')}") from None
         rows = [
             {
                 "started_at": pandas.to_datetime(run.started_at, unit="s", utc=True),

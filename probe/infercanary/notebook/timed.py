@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from infercanary.command.settings import UsageError
@@ -18,8 +18,6 @@ RUNS = 12
 """As many as the first looks of the judge take; with fewer than 8, a start does not count for it."""
 
 _MOST_RUNS = 512  # in one report
-_INTERVAL_SECONDS, _DUTY_CAP = 1.0, 1.0
-"""They decide how many repeats a run has: as many as fit into the second, from 5 to 50."""
 
 _PROBE_LOG = logging.getLogger("infercanary.probe")
 
@@ -47,29 +45,22 @@ def time(
     Raises:
         UsageError: An argument cannot be meant, or the model fails; one line says which and why.
     """
-    if not isinstance(runs, int) or isinstance(runs, bool) or not 1 <= runs <= _MOST_RUNS:
+    if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"runs: `{runs}` is not a whole number from 1 to {_MOST_RUNS}")
     target = _target(model, inputs, device)
-    probe = Probe({name: target}, interval_seconds=_INTERVAL_SECONDS, duty_cap=_DUTY_CAP, burst=False)
+    # A run has as many repeats as fit into the second, from 5 to 50.
+    probe = Probe({name: target}, interval_seconds=1.0, duty_cap=1.0, burst=False)
     _PROBE_LOG.addFilter(_is_no_failure)
     try:
         probe.open()
         report = probe.once(runs)
-    except KeyboardInterrupt:
-        probe.stop(0)
-        raise
     finally:
         _PROBE_LOG.removeFilter(_is_no_failure)
         probe.close()
-    if report is None:  # stopped from another thread
-        raise UsageError(f"{name}: it was stopped")
+    assert report is not None  # only a stop in the meantime ends it without one
     failed = [run for run in report.runs if run.outcome != "ok"]
     if failed:
-        last = failed[-1]
-        outcome = "" if last.outcome == "raised" else f"{last.outcome.replace('_', ' ')}: "
-        lacks = not inputs and "required positional argument" in last.detail
-        given = "; give its arguments: `time(model, [{'shape': [1, 3, 224, 224]}])`" if lacks else ""
-        raise UsageError(f"{name}: {outcome}{last.detail}{given}")
+        raise UsageError(f"{name}: {failed[-1].detail}")
     return TimingResult(
         canary=name,
         boot_id=report.boot_id,
@@ -86,29 +77,23 @@ def _is_no_failure(line: logging.LogRecord) -> bool:
 
 
 def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
-    if not isinstance(model, type) and all(
-        callable(getattr(model, method, None)) for method in ("open", "run", "values", "close")
-    ):
-        target: Target = model
-        return target
-    if isinstance(model, str) or _is_module(model):
-        return TorchTarget(model, inputs, device=device or _device_of(model))
-    if not callable(model) or inspect.isclass(model):
+    if isinstance(model, str):
+        return TorchTarget(model, inputs, device=device or "cpu")
+    torch = sys.modules.get("torch")  # a model of torch's is there only where torch is
+    if torch is not None and isinstance(model, torch.nn.Module):
+        parameter = next(model.parameters(), None)
+        own = "cpu" if parameter is None else str(parameter.device)
+        return TorchTarget(model, inputs, device=device or own)
+    is_target = hasattr(model, "open") and hasattr(model, "values")
+    if inspect.isclass(model) or not (is_target or callable(model)):
         raise UsageError(
             f"model: {type(model).__name__} can be neither called nor opened; give a model or a function"
         )
+    if is_target:
+        target: Target = model
+        return target
     if hasattr(inputs, "dtype"):  # an array has a length too: it is one argument, as of a torch model
         inputs = [inputs]
-    if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
+    if not isinstance(inputs, list | tuple):
         raise UsageError("inputs: a list is needed, one entry for each argument, such as [x]")
     return FunctionTarget(model, inputs, device or "cpu")
-
-
-def _is_module(model: object) -> bool:
-    torch = sys.modules.get("torch")  # a model of torch's is there only where torch is
-    return torch is not None and isinstance(model, torch.nn.Module)
-
-
-def _device_of(model: Any) -> str:
-    parameter = next(iter(model.parameters()), None) if _is_module(model) else None
-    return "cpu" if parameter is None else str(parameter.device)

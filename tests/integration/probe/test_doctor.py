@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from infercanary.doctor.asking import ask
 pytestmark = [needs_cc, pytest.mark.takes(8)]
 
 FAKE_NVML = Path(__file__).parents[2] / "fake_nvml"
-QUICK = Machine(drift_seconds=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +45,16 @@ def gpu(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return script
 
 
-def asked(*sections: str, seconds: float | None = None, machine: Machine = QUICK) -> dict[str, Ability]:
+def asked(*sections: str, seconds: float | None = None) -> dict[str, Ability]:
     """Name → answer; with a shorter deadline, where one is given."""
     table = [each for each in checks() if each.section in sections]
     if seconds is not None:
         table = [each._replace(seconds=seconds) for each in table]
-    return {each.name: each for each in ask(table, machine)}
+    return {each.name: each for each in ask(table, Machine())}
 
 
 def run(*options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "infercanary", "doctor", "--drift-seconds", "0.05", *options]
+    command = [sys.executable, "-m", "infercanary", "doctor", *options]
     return subprocess.run(
         command,
         env={**os.environ, **(environment or {})},
@@ -80,7 +78,7 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line() -> None:
     assert all([one["state"] for one in lines] == ["absent"] for lines in by_section.values()), by_section
     host = {one["name"]: one for one in found if one["section"] in ("host", "container")}
     assert host["clock source"]["state"] in ("OK", "limited") and "ns" in host["clock source"]["found"]
-    assert host["cores"]["found"].startswith("CPUs ")
+    assert "CPUs are allowed" in host["cores"]["found"]
     assert not [one for one in found if "could not be checked" in one["why"]]
 
 
@@ -109,13 +107,10 @@ def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
     found = asked(*GPU_SECTIONS)
     wrong = {name: each for name, each in found.items() if each.state != "OK"}
     # The stand-ins have no device files and no kernel module; no MIG devices, no tenants.
-    missing = {"device files", "counters of kernels", "nvmlDeviceGetFieldValues", "NUMA node"}
-    roots = {"locking clocks"} if os.geteuid() else set()
-    assert wrong.keys() <= missing | roots, wrong
+    assert wrong.keys() <= {"device files"}, wrong
     assert "all of 5 kernels" in found["times of kernels"].found
     assert "an empty pair takes" in found["events"].found
     assert found["graph capture"].found.startswith("a captured kernel computes right")
-    assert "345 to 1980 MHz in 110 steps at a memory clock of 2619 MHz" in found["locking clocks"].found
     assert found["stream priority"].found == "3 (the probe's, the lowest) to -5"
 
 
@@ -135,11 +130,10 @@ def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -
     assert states["nvmlDeviceGetTotalEnergyConsumption"] == "refused"
     assert "lost its device files" in found["nvmlDeviceGetTotalEnergyConsumption"].why
     assert found["persistence mode"].found == "off on GPU 1"
-    assert found["MIG"].found == "GPU 1: 1:0, 1:2"
-    assert "GPU 0: compute mode exclusive, without MPS" in found["MPS and compute mode"].found
-    assert "restricted to root" in found["locking clocks"].found
+    assert found["MIG"].found == "devices 1:0, 1:2"
+    assert found["MPS and compute mode"].found == "compute mode exclusive, without MPS"
     tenants = found["tenants now"].found
-    assert tenants.count("compute PID") == 3 and "GPU 1: MPS PID 5000" in tenants
+    assert tenants.startswith("3: GPU 0: PID ") and tenants.count("GPU 1: PID ") == 1
     assert (states["graph capture"], states["times of kernels"]) == ("refused", "refused")
     assert "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)" in found["times of kernels"].why
     assert "SYS_ADMIN" in found["times of kernels"].fix
@@ -151,7 +145,7 @@ def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -
         ("nvmlInit * 999", "refused", "lost its device files"),
         ("nvmlInit * 18", "refused", "upgraded under the container"),
         ("nvmlInit * 9", "absent", "no NVIDIA driver"),
-        ("gpus * 0", "limited", "shows no GPU"),
+        ("gpus * 0", "refused", "shows no GPU"),
     ],
 )
 def test_nvml_that_does_not_start_says_why_and_leaves_the_rest_out(
@@ -159,20 +153,18 @@ def test_nvml_that_does_not_start_says_why_and_leaves_the_rest_out(
 ) -> None:
     gpu.write_text(line)
     found = asked("NVML", "GPU")
-    assert found["nvmlInit"].state == state and words in found["nvmlInit"].why
-    if state != "limited":
-        assert found.keys() == {"nvmlInit", "GPUs"}
-    assert found["GPUs"].state == "absent"
+    assert found.keys() == {"nvmlInit", "GPUs"}
+    assert all(each.state == state and words in each.why for each in found.values())
 
 
 def test_a_hanging_driver_does_not_hang_it(gpu: Path) -> None:
     with gpu.open("a") as script:
-        script.write("nvmlDeviceGetName * -1 1\nnvmlDeviceGetClockInfo * -1\n")
+        script.write("nvmlDeviceGetName * -1\nnvmlDeviceGetClockInfo * -1\n")
     found = [*asked("NVML", seconds=0.5).values()]
     hanging = [each for each in found if "no answer within 0.5 s" in each.why]
     assert len(hanging) == 2 and all(each.state == "refused" and each.seconds is None for each in hanging)
     after = found[found.index(hanging[1]) + 1 :]
-    assert after and all(each.why.startswith("not asked: ") for each in after)
+    assert after and all(each.why.startswith("not asked: 2 checks") for each in after)
     assert [each.state for each in found[: found.index(hanging[0])]] == ["OK"] * found.index(hanging[0])
 
 
@@ -191,17 +183,20 @@ def test_a_full_gpu_is_left_alone(gpu: Path) -> None:
 
 
 def test_a_check_that_crashes_its_process_is_a_line() -> None:
-    def gone(_: Machine) -> Ability:
-        raise AssertionError("it is made in the other process")
-
-    # The other process does not know this check, and ends by an exception: a crash is the same to the doctor.
-    table = [Check("host", "no such check", gone, 5.0, ""), *(c for c in checks() if c.name == "system")]
-    crashed, after = ask(table, QUICK)
-    assert crashed.state == "refused" and "the check ended its process (exit status 1)" in crashed.why
+    crash = Check("host", "crash", sys.exit, 5.0, "")  # type: ignore[arg-type]
+    table = [crash, *(each for each in checks() if each.name == "clock source")]
+    crashed, after = ask(table, Machine())
+    assert crashed.state == "refused" and "its process ended (exit status 1)" in crashed.why
     assert after.state == "OK"
 
 
-def test_a_signal_is_named() -> None:
-    from infercanary.doctor.asking import _lost
-
-    assert "SIGSEGV" in _lost(-signal.SIGSEGV, 1.0).why
+@own
+def test_a_crash_of_a_library_is_named_by_its_signal(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (gpu.parent / "sitecustomize.py").write_text(
+        "import os, pynvml, signal\n"
+        "pynvml.nvmlDeviceGetName = lambda handle: os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(gpu.parent))
+    found = asked("NVML")
+    assert "its process ended (SIGSEGV)" in found["nvmlDeviceGetName"].why
+    assert found["nvmlDeviceGetUUID"].state == "OK", "it is asked in another process"

@@ -15,10 +15,10 @@ from jsonschema import validate
 
 from infercanary.command.cli import cli
 from infercanary.doctor import host
-from infercanary.doctor.ability import Ability, Check, Machine, answered, checks, limited, ok, refused
+from infercanary.doctor.ability import Ability, Check, Machine, Refusal, answered, checks
 from infercanary.doctor.asking import NotAsked
+from infercanary.doctor.command import schema
 from infercanary.doctor.nvml_calls import CALLS
-from infercanary.doctor.rendering import schema, summary
 from infercanary.probe.gpu.cuda_driver import CudaError
 from infercanary.probe.samplers import Unavailable
 
@@ -36,7 +36,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 def answer(section: str, name: str, root: Path, files: dict[str, str] | None = None) -> Ability:
     """What a check says of a machine that has these files and no others."""
     write(root, files or {})
-    machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev", temporary=root / "tmp")
+    machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev")
     [each] = [each for each in checks() if (each.section, each.name) == (section, name)]
     return answered(each, machine)
 
@@ -67,10 +67,27 @@ V2 = {
             "limited",
             "does not count.*task_delayacct=1",
         ),
-        ("container", "cgroup", {}, "absent", "proc/self/cgroup cannot be read"),
-        ("container", "cgroup", {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"}, "refused", "nothing is mounted"),
-        ("container", "cgroup", V2, "OK", "version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4"),
-        ("container", "cgroup files", V2, "limited", "4 of 7 files; without cpu.stat, memory.stat, memory.events"),
+        ("container", "cgroup", {}, "refused", "proc/self/cgroup cannot be read"),
+        ("container", "cgroup", {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"}, "refused", "no cgroup is mounted.*mount"),
+        (
+            "container",
+            "cgroup",
+            V2,
+            "limited",
+            "version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; its files lack .*throttled.*oom_kills",
+        ),
+        (
+            "container",
+            "cgroup",
+            V2
+            | {
+                "sys/fs/cgroup/cpu.stat": "nr_periods 1\nnr_throttled 1\nthrottled_usec 1\n",
+                "sys/fs/cgroup/memory.events": "max 0\noom_kill 0\n",
+                "sys/fs/cgroup/memory.stat": "inactive_file 0\npgmajfault 0\n",
+            },
+            "OK",
+            "cpuset_cpus 4; ; $",
+        ),
         ("container", "pressure (PSI)", V2, "refused", "psi=1"),
         (
             "container",
@@ -86,20 +103,15 @@ V2 = {
             "OK",
             "own cgroup: cpu",
         ),
-        ("container", "capabilities", {"proc/self/status": "CapEff:\t0000000000200000\n"}, "OK", "with CAP_SYS_ADMIN;"),
-        ("container", "capabilities", {"proc/self/status": "CapEff:\t00000000a80425fb\n"}, "OK", "none that matter"),
         ("container", "memory peak", {}, "limited", "clear_refs may not be written"),
         ("container", "who ends first", {}, "limited", "the kernel may end the server first"),
-        ("container", "/sys", {}, "refused", "not mounted.*read-only is enough"),
-        ("container", "/sys", {f"{CPU}/online": "0"}, "OK", "writable|read-only"),
-        ("container", "PID namespace", {}, "limited", "mount /proc"),
-        ("driver", "device files", {}, "limited", "no GPU's; without nvidiactl, nvidia-uvm, nvidia0"),
+        ("driver", "device files", {}, "limited", "without nvidia0, nvidiactl, nvidia-uvm in"),
         (
             "driver",
             "device files",
             {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")},
             "OK",
-            "nvidia0, nvidia1, with",
+            "nvidia0, nvidia1, nvidiactl",
         ),
         (
             "driver",
@@ -107,14 +119,6 @@ V2 = {
             {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},  # a folder cannot be opened so
             "refused",
             "nvidia0 may not be opened.*recreate the container",
-        ),
-        ("driver", "counters of kernels", {}, "limited", "is not known"),
-        (
-            "driver",
-            "counters of kernels",
-            {"proc/driver/nvidia/params": "Mobile: 1\nRmProfilingAdminOnly: 0\n"},
-            "OK",
-            "RmProfilingAdminOnly is 0",
         ),
     ],
 )  # fmt: skip
@@ -125,7 +129,6 @@ def test_what_a_check_says(
     text = f"{found.found}; {found.why}; {found.fix}"
     assert found.state == state, text
     assert re.search(words, text), text
-    assert (found.section, found.name) == (section, name)
 
 
 def test_a_sibling_that_others_may_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,26 +137,20 @@ def test_a_sibling_that_others_may_use_is_named(tmp_path: Path, monkeypatch: pyt
     files = {f"{CPU}/cpu{cpu}/topology/thread_siblings_list": each for cpu, each in pairs.items()}
     found = answer("host", "cores", tmp_path, files)
     assert found.state == "limited"
-    assert found.found == "CPUs 0-2 are allowed, on 3 cores" and "their SMT siblings 4-5 are not" in found.why
+    assert found.found == "3 CPUs are allowed, on 3 cores" and "their SMT siblings 4, 5 are not" in found.why
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4})
     found = answer("host", "cores", tmp_path)
-    assert (found.state, found.found) == (
-        "OK",
-        "CPUs 0,4 are allowed, on 1 cores, with all of their SMT siblings",
-    )
+    assert (found.state, found.found) == ("OK", "2 CPUs are allowed, on 1 cores")
 
 
 def test_threads_of_two_nodes_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "sys/devices/system/node/node0/cpulist": "0-3\n",
         "sys/devices/system/node/node1/cpulist": "4-7\n",
-        "proc/self/status": "Mems_allowed_list:\t0-1\n",
     }
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5})
     found = answer("host", "NUMA nodes", tmp_path, files)
-    assert (found.state, found.found) == (
-        "OK", "2 on this host; this process may run on 1, with memory of 0-1"
-    )  # fmt: skip
+    assert (found.state, found.found) == ("OK", "2 on this host; this process may run on node1")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 4})
     assert answer("host", "NUMA nodes", tmp_path).state == "limited"
 
@@ -167,20 +164,18 @@ def test_a_slow_clock_names_the_others(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("error", "perf", "state", "words"),
+    ("error", "state", "words"),
     [
-        (1, 1, "refused", "EPERM.*a seccomp profile"),
-        (13, 13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
-        (0, 2, "limited", "hardware counters do not"),
-        (0, 0, "OK", "own time and instructions"),
+        (1, "refused", "EPERM.*a seccomp profile"),
+        (13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
+        (2, "limited", "hardware counters do not"),
+        (0, "OK", "its own instructions"),
     ],
 )
 def test_who_refuses_a_counter(
-    error: int, perf: int, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: int, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors = iter((error, perf))
-    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda *_: next(errors))
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: error)
     found = answer("container", "perf events", tmp_path, {"proc/sys/kernel/perf_event_paranoid": "4\n"})
     assert found.state == state and "perf_event_paranoid is 4" in f"{found.found}; {found.why}"
     assert re.search(words, f"{found.found}; {found.why}; {found.fix}")
@@ -190,6 +185,7 @@ def test_who_refuses_a_counter(
     ("error", "state", "words"),
     [
         (Unavailable("no libcuda.so.1 here"), "absent", "no libcuda.so.1 here"),
+        (Refusal("NVML shows no GPU", "name one"), "refused", "NVML shows no GPU"),
         (CudaError("cuInit", 999, "CUDA_ERROR_UNKNOWN"), "refused", "cuInit: CUDA_ERROR_UNKNOWN (999)"),
         (pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST), "refused", "fell off the bus"),
         (ValueError("a\x1b[31m\nb"), "refused", "it could not be checked: ValueError: a [31m"),
@@ -215,9 +211,10 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried() -> None:
     walked = {
         "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "nvmlSystemGetCudaDriverVersion",
+        "nvmlSystemGetDriverVersion", "nvmlEventSetWait_v2",
     }  # fmt: skip
     assert {name for name in used if name not in tried} <= walked
-    assert len({call.name for call in CALLS}) == len(CALLS) >= 20
+    assert len(CALLS) >= 20
     assert not re.search(r"\.nvml(DeviceSet|DeviceReset|\w+Lock)", tried), "it changes nothing"
     assert tried.count("GetComputeRunningProcesses(") == 1, "it lists processes in one place"
 
@@ -228,7 +225,7 @@ def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch)
     abilities = [
         Ability(section="host", name="a", state="OK", found="x"),
         Ability(section="host", name="b", state="limited", found="f", why="w " * 40, fix="do this"),
-        Ability(section="NVML", name=name, state="refused"),
+        Ability(section="NVML", name=name, state="refused", why="x"),
         Ability(section="driver", name="NVIDIA driver", state="absent", why="none here"),
     ]
 
@@ -241,21 +238,14 @@ def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch)
     assert result.return_value == 1 and "cannot be made: no process can be started" in result.output
     lines = result.output.splitlines()
     words = [" ".join(line.split()) for line in lines]
-    assert words[:2] == ["host", "OK a: x"] and words[2].startswith("limited b: f; w w")
-    assert " ".join(words[3:5]).endswith("→ do this")
-    assert words[5:-1] == ["", "NVML", f"refused {name}", "", "driver", "absent NVIDIA driver: none here"]
+    assert words[:3] == ["", "host", "OK a: x"] and words[3].startswith("limited b: f; w w")
+    assert " ".join(words[4:6]).endswith("→ do this")
+    assert words[6:-1] == ["", "NVML", f"refused {name}: x", "", "driver", "absent NVIDIA driver: none here"]
     assert max(map(len, lines[:-1])) <= 60
-    assert summary(abilities) == (
-        "4 checks: 1 OK, 1 limited, 1 refused, 1 absent; a machine without an NVIDIA GPU"
-    )
-
-
-def test_answers_are_one_line_each() -> None:
-    assert [each.state for each in (ok("a"), limited("a", "b"), refused("c"))] == ["OK", "limited", "refused"]
 
 
 def test_json_follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Ability(section="host", name="clock source", state="OK", found="tsc", seconds=0.1)]
+    found = [Ability(section="host", name="clock source", state="OK", found="t\x1bsc", seconds=0.1)]
     monkeypatch.setattr("infercanary.doctor.command.ask", lambda table, machine: iter(found))
     result = CliRunner().invoke(cli, ["doctor", "--json"])
     assert result.exit_code == 0
@@ -264,11 +254,14 @@ def test_json_follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stored == schema()
     validate(printed, stored)
     assert printed["counts"] == {"OK": 1, "limited": 0, "refused": 0, "absent": 0}
+    assert printed["checks"][0]["found"] == "t?sc", "texts are printable"
+    shown = CliRunner().invoke(cli, ["doctor"])
+    assert shown.output.splitlines()[-1] == "1 checks: 1 OK, 0 limited, 0 refused, 0 absent"
 
 
 def test_help_names_every_section_and_says_that_nothing_is_changed() -> None:
     shown = CliRunner().invoke(cli, ["doctor", "--help"]).output
-    for words in ("--json", "--only", "--device", "--drift-seconds", "changes nothing", "CUPTI", "tenants"):
+    for words in ("--json", "--only", "--device", "changes nothing", "CUPTI", "tenants"):
         assert words in shown
 
 
