@@ -10,7 +10,7 @@ from pathlib import Path
 
 from infercanary.doctor.ability import Ability, Machine, check, first_line, limited, ok, refused
 from infercanary.probe.samplers.cgroup import limits
-from infercanary.probe.samplers.cgroup.hierarchy import V2, own_cgroup
+from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _OWN_OOM_SCORE = "oom_score_adj"
@@ -30,7 +30,7 @@ def _cgroup(machine: Machine) -> Ability:
             f"nothing is mounted at {machine.cgroups}: quota, throttling and memory of the container are not known",
             "mount it in the container, read-only; Docker does so unless something else is mounted over /sys",
         )
-    version = 2 if isinstance(own_cgroup(machine.cgroups, machine.proc / "self"), V2) else 1
+    version = own_cgroup(machine.cgroups, machine.proc / "self").version
     given = ", ".join(
         f"{name} {value}" for name, value in limits(machine.cgroups, machine.proc / "self").items()
     )
@@ -58,11 +58,10 @@ def _readable(path: Path) -> bool:
 @check("container", "cgroup files", needs="cgroup")
 def _cgroup_files(machine: Machine) -> Ability:
     cgroup = own_cgroup(machine.cgroups, machine.proc / "self")
-    if isinstance(cgroup, V2):
-        names = _CGROUP_FILES[2]
-        there = [name for name in names if any(_readable(folder / name) for folder in cgroup.lineage)]
+    names = _CGROUP_FILES[cgroup.version]
+    if cgroup.version == 2:
+        there = [name for name in names if any(_readable(folder / name) for folder in cgroup.cpu)]
     else:
-        names = _CGROUP_FILES[1]
         folders = {
             "cpu": cgroup.cpu, "cpuset": cgroup.cpusets, "memory": cgroup.memory, "cpuacct": cgroup.cpuacct,
         }  # fmt: skip

@@ -18,7 +18,7 @@ import psutil
 from infercanary.contract.report import Family
 from infercanary.contract.text import printable
 from infercanary.probe import scopes
-from infercanary.probe.samplers import register
+from infercanary.probe.samplers import Sampler, register
 from infercanary.probe.start import in_container
 
 MOST = 64
@@ -35,8 +35,8 @@ class _Read(NamedTuple):
     resident: int
 
 
-@register()
-class ProcessSampler:
+@register
+class ProcessSampler(Sampler):
     """Asks psutil.
 
     Args:
@@ -55,7 +55,6 @@ class ProcessSampler:
         )  # command → CPU seconds, those of ended processes too
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         # Not kept: a server may fork, and the probe then runs in the child.
         own: dict[tuple[str, ...], float] = {(scopes.PROCESS, ""): psutil.Process().memory_info().rss}
         if not self._is_contained():

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe import scopes
-from infercanary.probe.samplers import Unavailable, register
+from infercanary.probe.samplers import Sampler, Unavailable, register
 from infercanary.probe.samplers.cgroup import granted_cpus
 
 log = logging.getLogger("infercanary.probe")
@@ -176,8 +176,8 @@ class _Seen(NamedTuple):
     moves: int | None = None
 
 
-@register(asks_probe=True)
-class ThreadSampler:
+@register
+class ThreadSampler(Sampler):
     """Reads /proc of this process."""
 
     name = "threads"
@@ -211,7 +211,6 @@ class ThreadSampler:
         self._warned = False
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         try:
             tids = os.listdir(self._task)
         except OSError as error:

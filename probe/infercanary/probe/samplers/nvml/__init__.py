@@ -19,7 +19,7 @@ import pynvml
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import Worker
-from infercanary.probe.samplers import SampleFailed, register
+from infercanary.probe.samplers import SampleFailed, Sampler, register
 from infercanary.probe.samplers.nvml import fast, slow
 from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Nvml, text
 from infercanary.probe.samplers.nvml.faults import STATE, advice, state, state_of
@@ -45,8 +45,8 @@ _ONCE_SECONDS = 2.0
 T = TypeVar("T")
 
 
-@register(is_slow=True)  # a GPU that nothing has used yet may take seconds to wake up
-class NvmlSampler:
+@register
+class NvmlSampler(Sampler):
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
     A host without a driver is no failure: the state shows it. Where there is a driver and no GPU answers, the sample
@@ -59,6 +59,7 @@ class NvmlSampler:
     """
 
     name = "nvml"
+    is_slow = True  # a GPU that nothing has used yet may take seconds to wake up
     hanging = (state("hanging"),)
 
     def __init__(
@@ -84,7 +85,6 @@ class NvmlSampler:
         self._known_until = 0.0
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         opening = not self._open
         try:
             if opening:
