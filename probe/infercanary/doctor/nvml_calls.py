@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pynvml
 
 from infercanary.doctor.ability import Ability, Machine, absent, check, limited, ok, refused
-from infercanary.probe.samplers.nvml.calls import Nvml, text
+from infercanary.probe.samplers.nvml.calls import Gpu, Nvml, text
 from infercanary.probe.samplers.nvml.faults import advice, state_of
-from infercanary.probe.samplers.nvml.gpus import Gpu, gpus, local_cpus
+from infercanary.probe.samplers.nvml.gpus import gpus, local_cpus
 
 _NOT_OFFERED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 _SLOW_SECONDS = 0.05

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,9 +21,9 @@ from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import Worker
 from infercanary.probe.samplers import SampleFailed, Sampler, register
 from infercanary.probe.samplers.nvml import fast, slow
-from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Nvml, text
+from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Gpu, Nvml, optional, text
 from infercanary.probe.samplers.nvml.faults import STATE, advice, state, state_of
-from infercanary.probe.samplers.nvml.gpus import Gpu, gpus, local_cpus
+from infercanary.probe.samplers.nvml.gpus import gpus, local_cpus
 from infercanary.probe.samplers.nvml.totals import Totals
 from infercanary.probe.samplers.nvml.xids import Xids
 
@@ -77,11 +77,11 @@ class NvmlSampler(Sampler):
         self._totals = Totals(fast.MOST_PER_SECOND | slow.MOST_PER_SECOND)
         self._xids = Xids()
         self._open = False
-        self._seen_driver: bool | None = None
+        self._is_without_driver = False
         self._complaints: dict[str, str] = {}
         self._count = 0
         self._common = slow.Versions("", "")
-        self._known: dict[int, list[tuple[Gpu, slow.Slow]]] = {}
+        self._known: dict[int, list[tuple[Gpu, Found]]] = {}
         self._known_until = 0.0
 
     def sample(self) -> Iterable[Family]:
@@ -94,10 +94,10 @@ class NvmlSampler(Sampler):
         except pynvml.NVMLError as error:
             self.close()
             now, why = state_of(error, opening), advice(error, opening)
-            if now == "no_driver" and not self._seen_driver:
-                if self._seen_driver is None:
+            if now == "no_driver":
+                if not self._is_without_driver:
                     log.info("sampler nvml: %s", why)
-                self._seen_driver = False
+                self._is_without_driver = True
                 return [state(now)]
             raise SampleFailed(why, [state(now), *_families(self._xids.counts())]) from None
         except SampleFailed:
@@ -115,6 +115,7 @@ class NvmlSampler(Sampler):
 
     def _sample(self) -> list[Family]:
         self._refresh()
+        self._is_without_driver = False
         values: Found = {UP: {}}
         failures: dict[str, pynvml.NVMLError] = {}
         for index in range(self._count):
@@ -125,7 +126,11 @@ class NvmlSampler(Sampler):
         now = state("ok" if first is None else state_of(first))
         if first is not None and not any(values[UP].values()):
             raise SampleFailed(advice(first), [now, *_families(values)])
-        self._log({label: advice(error) for label, error in failures.items()})
+        complaints = {label: advice(error) for label, error in failures.items()}
+        for label, complaint in complaints.items():
+            if complaint != self._complaints.get(label):
+                log.warning("sampler nvml: GPU %s: %s", label, complaint)
+        self._complaints = complaints
         return [now, *_families(values)]
 
     def _refresh(self) -> None:
@@ -140,34 +145,34 @@ class NvmlSampler(Sampler):
 
     def _read(self, index: int, values: Found, failures: dict[str, pynvml.NVMLError]) -> None:
         """Read one GPU and its MIG devices; the failure of one leaves the others alone."""
-        events = fast.event_fields(self._common.driver)
-        fresh = index not in self._known
-        try:
-            known = self._look_up(index)
-        except pynvml.NVMLError as error:
-            if error.value in LIBRARY_GONE:
-                raise
-            failures[str(index)] = error
-            values[UP][(str(index),)] = 0
-            return
-        for gpu, constant in known:
+
+        @contextmanager
+        def alone(label: str) -> Iterator[None]:
             try:
-                current = self._totals.keep(fast.sample(self._nvml, gpu, events))
-                if fresh:  # not again for a minute: a remembered value confirms nothing
-                    self._totals.keep(constant.found)
-                found = constant.found | current | {UP: {(gpu.label,): 1}}
+                yield
             except pynvml.NVMLError as error:
                 if error.value in LIBRARY_GONE:
                     raise
                 self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
-                failures[gpu.label] = error
-                found = {UP: {(gpu.label,): 0}}
-            for metric, points in found.items():
-                values.setdefault(metric, {}).update(points)
+                failures[label] = error
+            values[UP][(label,)] = float(label not in failures)
 
-    def _look_up(self, index: int) -> list[tuple[Gpu, slow.Slow]]:
+        fresh = index not in self._known
+        known: list[tuple[Gpu, Found]] = []
+        with alone(str(index)):
+            known = self._look_up(index)
+        for gpu, constant in known:
+            with alone(gpu.label):
+                current = fast.sample(self._nvml, gpu, fast.event_fields(self._common.driver))
+                if fresh:  # not again for a minute: a remembered value confirms nothing
+                    self._totals.keep(constant)
+                for metric, points in (constant | self._totals.keep(current)).items():
+                    values.setdefault(metric, {}).update(points)
+
+    def _look_up(self, index: int) -> list[tuple[Gpu, Found]]:
         if index not in self._known:
             known = []
+            near = {}
             for gpu in gpus(self._nvml, index):
                 try:
                     known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs, self._proc)))
@@ -176,20 +181,12 @@ class NvmlSampler(Sampler):
                         raise
                     continue  # another container's
                 if not gpu.is_mig:
+                    with optional():
+                        near[gpu.label] = local_cpus(self._nvml, gpu.handle)
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            near = {gpu.label: constant.local_cpus for gpu, constant in known if constant.local_cpus}
             self.local_cpus = {**self.local_cpus, **near}  # never changed: another thread reads it
         return self._known[index]
-
-    def _log(self, complaints: dict[str, str]) -> None:
-        if self._seen_driver is False:
-            log.info("sampler nvml: an NVIDIA driver is here now")
-        self._seen_driver = True
-        for label in sorted(complaints.keys() | self._complaints.keys()):
-            if (now := complaints.get(label)) != self._complaints.get(label):
-                log.warning("sampler nvml: GPU %s: %s", label, now or "answers again")
-        self._complaints = complaints
 
 
 def _families(values: Found) -> Iterable[Family]:
@@ -221,21 +218,21 @@ def memory_of(bus_id: str) -> tuple[int, int] | None:
 
 def _asked(function: Callable[[], T]) -> T | None:
     """What NVML answers in a thread of its own: ``nvmlInit`` can hang."""
+
+    def ask() -> T:
+        pynvml.nvmlInit()
+        try:
+            return function()
+        finally:
+            pynvml.nvmlShutdown()
+
     worker = Worker("infercanary-nvml-once")
     try:
-        return worker.call(lambda: _initialised(function), _ONCE_SECONDS)
+        return worker.call(ask, _ONCE_SECONDS)
     except Exception:
         return None
     finally:
         worker.rest()
-
-
-def _initialised(function: Callable[[], T]) -> T:
-    pynvml.nvmlInit()
-    try:
-        return function()
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _names() -> list[str]:

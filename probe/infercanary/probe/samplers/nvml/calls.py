@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import pynvml
 
@@ -11,6 +12,17 @@ from infercanary.contract.report import Metric
 
 Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
 """What was read: metric → label values → value."""
+
+
+class Gpu(NamedTuple):
+    """One GPU or MIG device."""
+
+    label: str
+    """Its index; a MIG device's is ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""
+    handle: Any
+    is_mig: bool = False
+    is_split: bool = False
+    """Whether it is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
 
 
 LIBRARY_GONE = frozenset(
@@ -93,11 +105,17 @@ class Nvml:
         return found
 
 
-def read(readings: Iterable[Callable[[], Found]]) -> Found:
-    """Take several readings of a GPU together; those that it does not offer are left out.
+Reading: TypeAlias = "Callable[[Nvml, Gpu], Found]"
+"""Takes one or a few metrics of a GPU."""
 
-    Args:
-        readings: Each takes one or a few metrics of the GPU.
+
+def value(metric: Metric, function: Callable[[Nvml, Any], float]) -> Reading:
+    """The reading of a metric by a function of NVML and the GPU's handle."""
+    return lambda nvml, gpu: {metric: {(gpu.label,): function(nvml, gpu.handle)}}
+
+
+def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
+    """Take several readings of a GPU together; those that it does not offer are left out.
 
     Returns:
         All that was read; a metric in two readings has the points of both.
@@ -106,19 +124,33 @@ def read(readings: Iterable[Callable[[], Found]]) -> Found:
         pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
     """
     found: Found = {}
-    refusals = []
+    failure = None
     for reading in readings:
         try:
-            for metric, points in reading().items():
+            for metric, points in reading(nvml, gpu).items():
                 found.setdefault(metric, {}).update(points)
         except pynvml.NVMLError as error:
             if error.value in GPU_GONE:
                 raise
-            refusals.append(error)
-    failures = [refusal for refusal in refusals if refusal.value not in _NOT_OFFERED]
-    if failures and not found:
-        raise failures[0]
+            if error.value not in _NOT_OFFERED:
+                failure = failure or error
+    if failure and not found:
+        raise failure
     return found
+
+
+@contextmanager
+def optional() -> Iterator[None]:
+    """Leave out what the GPU does not offer.
+
+    Raises:
+        pynvml.NVMLError: The GPU is gone.
+    """
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        if error.value in GPU_GONE:
+            raise
 
 
 def text(value: str | bytes) -> str:
