@@ -41,14 +41,12 @@ class ProcessSampler(Sampler):
 
     Args:
         is_contained: Whether the processes that this one sees are those of a container.
-        most: How many other processes are read in one sample.
     """
 
     name = "processes"
 
-    def __init__(self, is_contained: Callable[[], bool] = in_container, most: int = MOST) -> None:
+    def __init__(self, is_contained: Callable[[], bool] = in_container) -> None:
         self._is_contained = is_contained
-        self._most = most
         self._last: dict[int, float] = {}  # process → its CPU seconds when it was last read
         self._seconds: dict[str, float] = defaultdict(
             float
@@ -61,7 +59,7 @@ class ProcessSampler(Sampler):
             yield scopes.RESIDENT.family(own)
             return
         alive, memory = {*psutil.pids()}, defaultdict[str, float](float)
-        for pid, command, seconds, resident in islice(_others(), self._most):
+        for pid, command, seconds, resident in islice(_others(), MOST):
             known = command in self._seconds or len(self._seconds) < COMMANDS
             command = command if known else OTHERS
             before = self._last.get(pid, 0.0)

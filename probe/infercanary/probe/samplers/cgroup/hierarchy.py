@@ -91,8 +91,8 @@ _V1 = _Names(
     memory_limit="memory.limit_in_bytes",
     kills="memory.oom_control",
     below="total_",
-    anonymous="rss",
-    mapped="mapped_file",
+    anonymous="total_rss",
+    mapped="total_mapped_file",
 )
 
 
@@ -103,7 +103,6 @@ class Cgroup(NamedTuple):
     cpu: Lineage
     cpusets: Lineage
     memory: Lineage
-    """In v1 without the ancestors that do not bind it (``memory.use_hierarchy``)."""
     cpuacct: Lineage
 
     @property
@@ -122,6 +121,8 @@ class Cgroup(NamedTuple):
         for folder in self.cpu:
             time.update(table(folder / "cpu.stat"))  # it adds
         own, *above = _controlled(self.memory, names.memory_used)
+        if self.version == 1:
+            above = []  # the own memory.stat has the limit of those that bind
         pages, events = table(own / "memory.stat"), table(own / names.kills)
         used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
         hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
@@ -163,8 +164,8 @@ class Cgroup(NamedTuple):
         """The bytes that processes of the own cgroup and those below have mapped, of files too; None in the root."""
         own = self.memory[0]
         pages = {} if self._is_root(own) else table(own / "memory.stat")
-        anonymous = pages.get(self.names.below + self.names.anonymous)
-        mapped = pages.get(self.names.below + self.names.mapped, 0)
+        anonymous = pages.get(self.names.anonymous)
+        mapped = pages.get(self.names.mapped, 0)
         return None if anonymous is None else anonymous + mapped
 
     def memory_limits(self) -> list[MemoryLimit]:
@@ -173,18 +174,18 @@ class Cgroup(NamedTuple):
         Returns:
             The own one first; without the cgroups that have none.
         """
+        own, *above = self.memory
+        if self.version == 1:
+            above = [folder for folder in above if number(folder / "memory.use_hierarchy") == 1]
         found = []
-        for folder in self.memory:
+        for folder in (own, *above):
             pages, used = table(folder / "memory.stat"), number(folder / self.names.memory_used)
             limit = self._limit(folder, pages)
             if limit is not None and used is not None:
-                above = (
-                    ""
-                    if folder == self.memory[0]
-                    else f"/{'/'.join(folder.relative_to(self.memory[-1]).parts)}"
-                )
+                below_mount = folder.relative_to(self.memory[-1]).parts
+                path = "" if folder == own else f"/{'/'.join(below_mount)}"
                 cached = (pages.get(f"{self.names.below}{kind}_file", 0) for kind in ("inactive", "active"))
-                found.append(MemoryLimit(above, limit, used, *cached))
+                found.append(MemoryLimit(path, limit, used, *cached))
         return found
 
     def cpuset(self) -> tuple[str, int]:
@@ -241,10 +242,7 @@ def own_cgroup(root: Path, proc: Path) -> Cgroup:
     mounts = {name: _v1_mount(root, name) for name in _V1_CONTROLLERS}
     if not any(os.path.isdir(mount) for mount in mounts.values()):
         raise Unavailable(f"no cgroup is mounted at {root}")
-    cpu, cpusets, memory, cpuacct = (_lineage(mount, paths.get(name, "/")) for name, mount in mounts.items())
-    ends = memory[0], memory[-1]
-    memory = [f for f in memory if f in ends or number(f / "memory.use_hierarchy") == 1]
-    return Cgroup(_V1, cpu, cpusets, memory, cpuacct)
+    return Cgroup(_V1, *(_lineage(mount, paths.get(name, "/")) for name, mount in mounts.items()))
 
 
 def _v1_mount(root: Path, controller: str) -> Path:
@@ -279,6 +277,8 @@ def _lineage(mount: Path, path: str) -> Lineage:
 
 def _controlled(lineage: Lineage, file: str) -> Lineage:
     """From where the controller of ``file`` counts: a cgroup for which it is not enabled is counted in its parent."""
+    if len(lineage) == 1:  # nothing to choose, and one look less
+        return lineage
     return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)
 
 
