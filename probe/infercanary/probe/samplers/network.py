@@ -36,10 +36,9 @@ class NetworkSampler(Sampler):
 
     def sample(self) -> Iterable[Family]:
         # Only the host's namespace has interfaces that belong to a device; a container's is one end of a pair.
-        names = list(self._interfaces.iterdir()) if self._interfaces.is_dir() else []
+        names = list(self._interfaces.glob("*"))
         if not names or any((name / "device").exists() for name in names):
             raise Unavailable("the container has no network of its own, so its requests are not known")
         lines = [line.split() for line in self._snmp.read_text().splitlines() if line.startswith("Tcp:")]
-        if len(lines) == 2:
-            counters = dict(zip(*lines, strict=True))
-            yield RECEIVED.family(int(counters["InSegs"]))
+        counters = dict(zip(*lines, strict=True))
+        yield RECEIVED.family(int(counters["InSegs"]))

@@ -116,8 +116,5 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
 
 
 def _bytes(number: float) -> str:
-    """As people give it to ``--memory``: in the largest unit of which it is at least one, such as ``1.5 GiB``."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if number >= size:
-            return f"{number / size:.6g} {unit}"
-    return f"{number:.0f} B"
+    """As people give it to ``--memory``, such as ``1.5 GiB``."""
+    return f"{number / 2**30:.6g} GiB" if number >= 1 << 30 else f"{number / 2**20:.6g} MiB"

@@ -79,19 +79,22 @@ class NvmlSampler(Sampler):
         self._open = False
         self._is_without_driver = False
         self._complaints: dict[str, str] = {}
+        self._values: Found = {}
+        self._failures: dict[str, pynvml.NVMLError] = {}
         self._count = 0
         self._common = slow.Versions("", "")
+        self._events: dict[int, str] = {}
         self._known: dict[int, list[tuple[Gpu, Found]]] = {}
         self._known_until = 0.0
 
     def sample(self) -> Iterable[Family]:
-        opening = not self._open
         try:
-            if opening:
+            if not self._open:
                 self._nvml.nvmlInit()
-                self._open, opening = True, False
+                self._open = True
             return self._sample()
         except pynvml.NVMLError as error:
+            opening = not self._open
             self.close()
             now, why = state_of(error, opening), advice(error, opening)
             if now == "no_driver":
@@ -107,7 +110,7 @@ class NvmlSampler(Sampler):
     def close(self) -> None:
         """Let go of NVML; a later sample initialises it again."""
         self._xids.close(self._nvml)
-        self._known = {}
+        self._known_until = 0.0
         if self._open:
             self._open = False
             with suppress(pynvml.NVMLError):  # of a lost GPU's driver, that fails too
@@ -116,17 +119,16 @@ class NvmlSampler(Sampler):
     def _sample(self) -> list[Family]:
         self._refresh()
         self._is_without_driver = False
-        values: Found = {UP: {}}
-        failures: dict[str, pynvml.NVMLError] = {}
+        self._values, self._failures = {UP: {}}, {}
         for index in range(self._count):
-            self._read(index, values, failures)
+            self._read(index)
         self._xids.take(self._nvml)
-        values |= self._xids.counts()
-        first = next(iter(failures.values()), None)
+        values = self._values | self._xids.counts()
+        first = next(iter(self._failures.values()), None)
         now = state("ok" if first is None else state_of(first))
         if first is not None and not any(values[UP].values()):
             raise SampleFailed(advice(first), [now, *_families(values)])
-        complaints = {label: advice(error) for label, error in failures.items()}
+        complaints = {label: advice(error) for label, error in self._failures.items()}
         for label, complaint in complaints.items():
             if complaint != self._complaints.get(label):
                 log.warning("sampler nvml: GPU %s: %s", label, complaint)
@@ -137,37 +139,36 @@ class NvmlSampler(Sampler):
         """Forget once a minute what hardly changes, and the handles, since MIG devices come and go."""
         count = self._nvml.nvmlDeviceGetCount()
         if count != self._count or self._monotonic() >= self._known_until:
-            self._known = {}
-        if not self._known:
-            self._count = count
+            self._known, self._count = {}, count
             self._known_until = self._monotonic() + _SLOW_SECONDS
             self._common = slow.versions(self._nvml)
+            self._events = fast.event_fields(self._common.driver)
 
-    def _read(self, index: int, values: Found, failures: dict[str, pynvml.NVMLError]) -> None:
-        """Read one GPU and its MIG devices; the failure of one leaves the others alone."""
-
-        @contextmanager
-        def alone(label: str) -> Iterator[None]:
-            try:
-                yield
-            except pynvml.NVMLError as error:
-                if error.value in LIBRARY_GONE:
-                    raise
-                self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
-                failures[label] = error
-            values[UP][(label,)] = float(label not in failures)
-
+    def _read(self, index: int) -> None:
+        """Read one GPU and its MIG devices."""
         fresh = index not in self._known
         known: list[tuple[Gpu, Found]] = []
-        with alone(str(index)):
+        with self._alone(index, str(index)):
             known = self._look_up(index)
         for gpu, constant in known:
-            with alone(gpu.label):
-                current = fast.sample(self._nvml, gpu, fast.event_fields(self._common.driver))
+            with self._alone(index, gpu.label):
+                current = fast.sample(self._nvml, gpu, self._events)
                 if fresh:  # not again for a minute: a remembered value confirms nothing
                     self._totals.keep(constant)
                 for metric, points in (constant | self._totals.keep(current)).items():
-                    values.setdefault(metric, {}).update(points)
+                    self._values.setdefault(metric, {}).update(points)
+
+    @contextmanager
+    def _alone(self, index: int, label: str) -> Iterator[None]:
+        """Whether this GPU is up; that it fails leaves the others alone."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            if error.value in LIBRARY_GONE:
+                raise
+            self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
+            self._failures[label] = error
+        self._values[UP][(label,)] = float(label not in self._failures)
 
     def _look_up(self, index: int) -> list[tuple[Gpu, Found]]:
         if index not in self._known:
@@ -182,7 +183,8 @@ class NvmlSampler(Sampler):
                     continue  # another container's
                 if not gpu.is_mig:
                     with optional():
-                        near[gpu.label] = local_cpus(self._nvml, gpu.handle)
+                        if cpus := local_cpus(self._nvml, gpu.handle):
+                            near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
             self.local_cpus = {**self.local_cpus, **near}  # never changed: another thread reads it

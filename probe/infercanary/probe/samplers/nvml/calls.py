@@ -63,8 +63,6 @@ class Nvml:
     """Every function of pynvml by its own name; one that this pynvml lacks, or that has no answer, is not supported."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
         function = getattr(pynvml, name, None)
 
         def call(*arguments: Any) -> Any:

@@ -118,11 +118,9 @@ def event_fields(driver: str) -> dict[int, str]:
         Field id → the reason that it counts.
     """
     version = tuple(int(part) for part in driver.split(".") if part.isdecimal())
-    if (575,) <= version < (580, 82):
-        return _EVENT_FIELDS | _SLOWDOWN_FIELDS_575
     if version < (575,):
         return _EVENT_FIELDS | {_THERMAL_POLICY: "sw_thermal"} | _SLOWDOWN_FIELDS
-    return _EVENT_FIELDS | _SLOWDOWN_FIELDS
+    return _EVENT_FIELDS | (_SLOWDOWN_FIELDS_575 if version < (580, 82) else _SLOWDOWN_FIELDS)
 
 
 def _fields(nvml: Nvml, gpu: Gpu, *, events: dict[int, str]) -> Found:
