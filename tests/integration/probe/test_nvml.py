@@ -192,6 +192,8 @@ def test_what_is_all_ones_is_not_available(ask: Ask) -> None:
     assert found["infercanary_gpu_energy_joules_total"] == {"1": 1.5}
     assert EVENT_SECONDS not in found
     assert found["infercanary_gpu_temperature_celsius"].keys() == {"0/gpu", "1/gpu"}
+    virtual = ask("link_lanes_max 1 0")
+    assert virtual["families"]["infercanary_gpu_pcie_link_ratio"].keys() == {"0"}
 
 
 def test_a_field_fails_for_itself_and_a_lost_gpu_in_a_field_is_lost(ask: Ask) -> None:
@@ -315,6 +317,7 @@ def test_the_cpus_near_the_gpus(ask: Ask) -> None:
     assert ask("cpus 0 3", "cpus 1 12")["local_cpus"] == near
     near["1"] = [63]
     assert ask("cpus 0 3", "cpus 1 9223372036854775808", minutes=1)["local_cpus"] == near
+    assert ask("cpus * 0", minutes=1)["local_cpus"] == near, "none is not known"
     gone = ask(f"nvmlInit * {DRIVER_NOT_LOADED}", f"nvmlDeviceGetCount * {UNINITIALIZED}")
     assert gone["local_cpus"] == near, "as last known"
 
