@@ -488,8 +488,9 @@ def test_a_driver_that_was_reloaded(ask: Ask, function: str) -> None:
     reloaded = ask(f"{function} * {UNINITIALIZED}", minutes=1)
     assert (reloaded["success"], now(reloaded)) == (0, "failing")
     assert "reloaded" in reloaded["said"][0]
-    back = ask()
+    back = ask("power_limit 0 350000")
     assert (back["success"], back["families"]["infercanary_gpu_up"]) == (1, {"0": 1, "1": 1})
+    assert back["families"]["infercanary_gpu_power_limit_watts"]["0"] == 350, "each GPU is looked up again"
     assert back["held"] == 1001, "one event set, initialised once: nothing is left over"
 
 

@@ -21,7 +21,7 @@ from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import Worker
 from infercanary.probe.samplers import SampleFailed, Sampler, register
 from infercanary.probe.samplers.nvml import fast, slow
-from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Gpu, Nvml, optional, text
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, text
 from infercanary.probe.samplers.nvml.faults import STATE, advice, state, state_of
 from infercanary.probe.samplers.nvml.gpus import gpus, local_cpus
 from infercanary.probe.samplers.nvml.totals import Totals
@@ -164,8 +164,6 @@ class NvmlSampler(Sampler):
         try:
             yield
         except pynvml.NVMLError as error:
-            if error.value in LIBRARY_GONE:
-                raise
             self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
             self._failures[label] = error
         self._values[UP][(label,)] = float(label not in self._failures)
@@ -177,12 +175,12 @@ class NvmlSampler(Sampler):
             for gpu in gpus(self._nvml, index):
                 try:
                     known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs, self._proc)))
-                except pynvml.NVMLError as error:
-                    if not gpu.is_mig or error.value in GPU_GONE:
+                except pynvml.NVMLError:
+                    if not gpu.is_mig:
                         raise
                     continue  # another container's
                 if not gpu.is_mig:
-                    with optional():
+                    with suppress(pynvml.NVMLError):
                         if cpus := local_cpus(self._nvml, gpu.handle):
                             near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import pynvml
@@ -25,16 +24,15 @@ class Gpu(NamedTuple):
     """Whether it is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
 
 
-LIBRARY_GONE = frozenset(
+GPU_GONE = frozenset(
     {
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""Codes that stand for all GPUs: NVML has to be initialised again."""
-
-GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}) | LIBRARY_GONE
 """Codes after which no other answer about that GPU can be trusted."""
 
 _NOT_OFFERED = frozenset(
@@ -135,20 +133,6 @@ def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
     if failure and not found:
         raise failure
     return found
-
-
-@contextmanager
-def optional() -> Iterator[None]:
-    """Leave out what the GPU does not offer.
-
-    Raises:
-        pynvml.NVMLError: The GPU is gone.
-    """
-    try:
-        yield
-    except pynvml.NVMLError as error:
-        if error.value in GPU_GONE:
-            raise
 
 
 def text(value: str | bytes) -> str:

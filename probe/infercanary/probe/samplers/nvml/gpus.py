@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from infercanary.probe.samplers.nvml.calls import Gpu, Nvml, optional
+from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 
 
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
@@ -27,13 +28,13 @@ def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     places = range(0)
-    with optional():
+    with suppress(pynvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     yield Gpu(str(index), handle, is_split=bool(places))
     for place in places:
         part = None
-        with optional():  # there may be none in this place, or it is another container's
+        with suppress(pynvml.NVMLError):  # there may be none in this place, or it is another container's
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
         if part is not None:
             yield Gpu(f"{index}:{place}", part, is_mig=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import pynvml
 
 from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml import users
-from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, optional, read, text, value
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, read, text, value
 from infercanary.probe.samplers.nvml.gpus import numa_node
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
 
@@ -143,7 +144,7 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> F
     vbios = _text(nvml.nvmlDeviceGetVbiosVersion, gpu)
     found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
     if not gpu.is_split:  # what runs on a GPU in MIG mode runs on its MIG devices
-        with optional():
+        with suppress(pynvml.NVMLError):
             found |= users.sample(nvml, gpu, proc)
     if not gpu.is_mig and (node := numa_node(bus_id, sysfs)) is not None:
         found[NUMA_NODE] = {(gpu.label,): node}
@@ -152,7 +153,7 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> F
 
 def _text(function: Callable[[Any], str | bytes], gpu: Gpu) -> str:
     found: str | bytes = ""
-    with optional():
+    with suppress(pynvml.NVMLError):
         found = function(gpu.handle)
     return text(found)
 

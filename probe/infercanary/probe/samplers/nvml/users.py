@@ -8,10 +8,13 @@ is asked once a minute.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
+import pynvml
+
 from infercanary.contract.report import Metric
-from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, optional
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml
 
 PROCESSES = Metric(
     "infercanary_gpu_processes",
@@ -44,7 +47,7 @@ def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
     """
     listed = len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
     found: Found = {PROCESSES: {(gpu.label,): listed}}
-    with optional():
+    with suppress(pynvml.NVMLError):
         device = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu.handle) if gpu.is_mig else gpu.handle
         minor = nvml.nvmlDeviceGetMinorNumber(device)
         if (own := own_processes(f"/dev/nvidia{minor}", proc)) is not None:
