@@ -485,7 +485,7 @@ def test_a_driver_that_refuses_is_a_state_and_a_warning_with_advice(
 )
 def test_a_driver_that_was_reloaded(ask: Ask, function: str) -> None:
     ask()
-    reloaded = ask(f"{function} * {UNINITIALIZED}", minutes=1)
+    reloaded = ask(f"{function} * {UNINITIALIZED}", minutes=int("Ecc" in function))
     assert (reloaded["success"], now(reloaded)) == (0, "failing")
     assert "reloaded" in reloaded["said"][0]
     back = ask("power_limit 0 350000")
