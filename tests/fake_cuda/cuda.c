@@ -318,7 +318,8 @@ int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     ASK_IN_CONTEXT();
     *least = 3;
-    *greatest = -5;
+    if (greatest) // each of the two may be NULL
+        *greatest = -5;
     return OK;
 }
 

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onlooker import Watch, memory
@@ -32,7 +33,7 @@ def test_changed_reports_cost_no_honest_probe(
             for kind, found in urls.items()
             for n, url in enumerate(found)
         ]
-        config = {
+        config: dict[str, Any] = {
             "discovery": "none",
             "store": "judge.sqlite",
             "probes": probes,

@@ -12,7 +12,7 @@ from infercanary.doctor.ability import Ability, Machine, check, limited, ok, ref
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import limits
 from infercanary.probe.samplers.cgroup.files import text
-from infercanary.probe.samplers.cgroup.hierarchy import V2, own_cgroup
+from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, WAITING
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # numbers of the system call
@@ -32,7 +32,7 @@ def _cgroup(machine: Machine) -> Ability:
             "mount it in the container, read-only; Docker does so unless something else is mounted over /sys",
         )
     given = ", ".join(f"{name} {value}" for name, value in limits(*place).items())
-    found = f"version {2 if isinstance(cgroup, V2) else 1}: {given}"
+    found = f"version {cgroup.version}: {given}"
     facts = cgroup.facts()
     missing = [metric.name for metric in facts if facts[metric] is None and metric is not MEMORY_LIMIT]
     if missing:

@@ -11,9 +11,9 @@ import pynvml
 from infercanary.contract.cpus import MAX_CPUS
 from infercanary.doctor.ability import Ability, Machine, Refusal, check, limited, ok, refused
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.nvml.calls import Nvml
+from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 from infercanary.probe.samplers.nvml.faults import advice, state_of
-from infercanary.probe.samplers.nvml.gpus import Gpu, gpus
+from infercanary.probe.samplers.nvml.gpus import gpus
 
 _NOT_OFFERED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from infercanary.contract.report import Family, Metric, joined
 from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.samplers import Closable, HasHangingFamilies, SampleFailed, Sampler, Unavailable
+from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable
 from infercanary.probe.tags import Points, Values, values
 
 log = logging.getLogger("infercanary.probe")
@@ -94,8 +94,7 @@ class Guard:
         except DeadlineExceeded:
             if not self._hangs and perf_counter() - self._begun >= self._deadline:
                 self._hangs = True
-                shown = self._sampler.hanging if isinstance(self._sampler, HasHangingFamilies) else ()
-                self._settle(shown, f"hangs: no answer within {self._deadline:g} s")
+                self._settle(self._sampler.hanging, f"hangs: no answer within {self._deadline:g} s")
             return False
         except Unavailable as error:
             complaint, level = str(error), logging.INFO
@@ -134,8 +133,7 @@ class Guard:
         Args:
             seconds: How long to wait for a sample under way.
         """
-        closing = self._sampler.close if isinstance(self._sampler, Closable) else None
-        return self._worker.stop(seconds, closing)
+        return self._worker.stop(seconds, self._sampler.close)
 
 
 class Sampling:

@@ -21,6 +21,7 @@ from watching import MODULES, Seen, fetch, until
 from infercanary.contract.report import Family, Run, decode
 from infercanary.notebook.function import FunctionTarget
 from infercanary.probe import HostClock, Phase
+from infercanary.probe.samplers import Sampler
 
 CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}
 
@@ -177,7 +178,7 @@ def test_a_pool_that_is_busy_is_busy_not_broken(started: Any, caplog: pytest.Log
         probe.stop()
 
 
-class Slow:
+class Slow(Sampler):
     """A sampler that takes its time, which is less than the probe has between two rounds."""
 
     def __init__(self, name: str) -> None:
@@ -276,13 +277,13 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) 
     from infercanary.probe.samplers.cgroup.metrics import CPUSET
     from infercanary.probe.samplers.threads import GRANTED
 
-    class Quick:
+    class Quick(Sampler):
         name = "threads"
 
         def sample(self) -> Iterable[Family]:
             return [GRANTED.family(1)]
 
-    class Late:
+    class Late(Sampler):
         name = "cgroup"
         cpus = 0
 

@@ -192,6 +192,8 @@ def test_what_is_all_ones_is_not_available(ask: Ask) -> None:
     assert found["infercanary_gpu_energy_joules_total"] == {"1": 1.5}
     assert EVENT_SECONDS not in found
     assert found["infercanary_gpu_temperature_celsius"].keys() == {"0/gpu", "1/gpu"}
+    virtual = ask("link_lanes_max 1 0")
+    assert virtual["families"]["infercanary_gpu_pcie_link_ratio"].keys() == {"0"}
 
 
 def test_a_field_fails_for_itself_and_a_lost_gpu_in_a_field_is_lost(ask: Ask) -> None:
@@ -315,6 +317,7 @@ def test_the_cpus_near_the_gpus(ask: Ask) -> None:
     assert ask("cpus 0 3", "cpus 1 12")["local_cpus"] == near
     near["1"] = [63]
     assert ask("cpus 0 3", "cpus 1 9223372036854775808", minutes=1)["local_cpus"] == near
+    assert ask("cpus * 0", minutes=1)["local_cpus"] == near, "none is not known"
     gone = ask(f"nvmlInit * {DRIVER_NOT_LOADED}", f"nvmlDeviceGetCount * {UNINITIALIZED}")
     assert gone["local_cpus"] == near, "as last known"
 
@@ -324,7 +327,8 @@ def test_the_cpus_near_the_gpus(ask: Ask) -> None:
 
 def test_mig_devices_come_and_go(ask: Ask) -> None:
     up = "infercanary_gpu_up"
-    split = ("mig 1 1", "mig_devices 1 5", f"nvmlDeviceGetMemoryInfo 1 {NO_PERMISSION}")
+    split = ("mig 1 1", "mig_devices 1 5", f"nvmlDeviceGetMemoryInfo 1 {NO_PERMISSION}",
+        f"nvmlDeviceGetUtilizationRates 1 {NOT_SUPPORTED}")  # fmt: skip
     found = ask(*split)
     assert (found["success"], found["said"]) == (1, [])
     families = found["families"]
@@ -397,7 +401,6 @@ def test_a_lost_gpu_is_a_metric_and_the_other_goes_on(ask: Ask) -> None:
     other = ask(f"nvmlDeviceGetMemoryInfo 1 {RESET_REQUIRED}")
     assert "GPU requires restart" in other["said"][0]
     back = ask()
-    assert back["said"] == ["WARNING sampler nvml: GPU 1: answers again"]
     assert back["families"]["infercanary_gpu_up"] == {"0": 1, "1": 1}
 
 
@@ -444,10 +447,8 @@ def test_no_driver_is_a_state_and_no_failure(ask: Ask, function: str) -> None:
     assert ask(fault)["said"] == []
     loaded = ask()
     assert (loaded["success"], now(loaded)) == (1, "ok")
-    assert loaded["said"] == ["INFO sampler nvml: an NVIDIA driver is here now"]
     gone = ask(f"nvmlDeviceGetCount * {DRIVER_NOT_LOADED}")
-    assert (gone["success"], now(gone)) == (0, "no_driver"), "where there was one, its absence is a failure"
-    assert gone["said"][0].startswith("WARNING sampler nvml: no NVIDIA driver here")
+    assert (gone["success"], now(gone), len(gone["said"])) == (1, "no_driver", 1)
 
 
 @pytest.mark.parametrize(
@@ -484,11 +485,12 @@ def test_a_driver_that_refuses_is_a_state_and_a_warning_with_advice(
 )
 def test_a_driver_that_was_reloaded(ask: Ask, function: str) -> None:
     ask()
-    reloaded = ask(f"{function} * {UNINITIALIZED}", minutes=1)
+    reloaded = ask(f"{function} * {UNINITIALIZED}", minutes=int("Ecc" in function))
     assert (reloaded["success"], now(reloaded)) == (0, "failing")
     assert "reloaded" in reloaded["said"][0]
-    back = ask()
+    back = ask("power_limit 0 350000")
     assert (back["success"], back["families"]["infercanary_gpu_up"]) == (1, {"0": 1, "1": 1})
+    assert back["families"]["infercanary_gpu_power_limit_watts"]["0"] == 350, "each GPU is looked up again"
     assert back["held"] == 1001, "one event set, initialised once: nothing is left over"
 
 

@@ -74,7 +74,7 @@ EXPECTED = {
     "memory_reserve": ": memory_reserve: expected a whole number >= 0",
     "device_memory_reserve": ": device_memory_reserve: expected a whole number, got text",
     "journal_folder": ": journal: `/tmp` is a folder; name a file in it",
-    "sampler_unknown": f": samplers: no sampler `gpu`; there are {', '.join(sorted(registered()))}; or package.module:attribute",
+    "sampler_unknown": f": samplers: no sampler `gpu`; there are {', '.join(sorted(registered()))}",
     "sampler_text": ": samplers.nvml: expected true or false, got text",
     "controls_text": ": controls: expected true or false, got text",
     "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); "

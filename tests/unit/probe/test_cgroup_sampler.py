@@ -81,7 +81,6 @@ FOUND_V2 = SAME_ON_BOTH | {
         ("0::/system.slice/docker-abc.scope\n", "system.slice/docker-abc.scope/"),  # the host's namespace
         ("0::/system.slice/docker-abc.scope\n", ""),  # the host's path, and only the own cgroup mounted
         ("0::/../../elsewhere\n", ""),  # moved out of its namespace
-        ("garbage\n0::/\n::\n", ""),
     ],
 )
 def test_v2(tmp_path: Path, own: str, folder: str) -> None:
@@ -223,7 +222,6 @@ V1 = {
     "cpu/x/cpu.cfs_quota_us": "150000\n",
     "cpu/x/cpu.cfs_period_us": "100000\n",
     "cpu/x/cpu.stat": "nr_periods 40\nnr_throttled 7\nthrottled_time 2500000000\n",
-    "cpuset/x/cpuset.effective_cpus": "\n",
     "cpuset/x/cpuset.cpus": "0-3,8\n",
     "memory/x/memory.usage_in_bytes": "1048576\n",
     "memory/x/memory.limit_in_bytes": "2097152\n",
@@ -245,35 +243,16 @@ def test_v1(tmp_path: Path, inside: str) -> None:
     assert granted_cpus(tmp_path, tmp_path / "proc") == 1.5
 
 
-@pytest.mark.parametrize(
-    ("folder", "point"),
-    [
-        ("cpu,cpuacct", "{root}/cpu,cpuacct"),
-        ("cpuacct and cpu", "{root}/cpuacct\\040and\\040cpu"),
-        ("cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct"),  # the host's, seen from elsewhere
-    ],
-)
-def test_v1_a_hierarchy_of_two_controllers_without_links_is_found_where_it_is_mounted(
-    tmp_path: Path, folder: str, point: str
-) -> None:
-    moved = {re.sub("^cpu(acct)?/", f"{folder}/", name): text for name, text in V1.items()}
-    table = (
-        "garbage - cgroup\n"
-        "32 31 0:28 / {root}/memory rw - cgroup cgroup rw,memory\n"
-        f"33 31 0:29 / {point} rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
-        "34 31 0:30 / {root}/unified rw - cgroup2 cgroup rw,cpu\n"
-    )
-    tree(tmp_path, moved | {"proc/cgroup": OWN_V1, "proc/mountinfo": table.replace("{root}", str(tmp_path))})
+def test_v1_a_hierarchy_of_two_controllers_without_links(tmp_path: Path) -> None:
+    moved = {re.sub("^cpu(acct)?/", "cpu,cpuacct/", name): text for name, text in V1.items()}
+    tree(tmp_path, moved | {"proc/cgroup": OWN_V1})
     proc = tmp_path / "proc"
     assert found(tmp_path, proc) == FOUND_V1
     assert limits(tmp_path, proc)["cpu_quota"] == "1.5"
     assert ContainerCpu(tmp_path, proc).seconds() == 0.0009
 
 
-@pytest.mark.parametrize(("hierarchy", "hits"), [("1\n", 3 + 5), ("0\n", 3)])
-def test_v1_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(
-    tmp_path: Path, hierarchy: str, hits: int
-) -> None:
+def test_v1_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> None:
     nested = {name.replace("/x/", "/pod/x/"): text for name, text in V1.items()}
     tree(
         tmp_path,
@@ -287,11 +266,6 @@ def test_v1_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(
             "cpu/pod/cpu.stat": "nr_periods 9\nnr_throttled 9\nthrottled_time 500000000\n",
             "cpu/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
             "memory/pod/memory.limit_in_bytes": "7\n",  # counts only where the kernel says that it does
-            "memory/pod/memory.failcnt": "5\n",
-            "memory/pod/memory.use_hierarchy": hierarchy,
-            "memory/pod/x/memory.use_hierarchy": "1\n",
-            "memory/memory.failcnt": "100\n",
-            "memory/memory.use_hierarchy": "0\n",
             "memory/pod/x/memory.stat": V1["memory/x/memory.stat"].replace("9223372036854771712", "1500000"),
         },
     )
@@ -300,7 +274,6 @@ def test_v1_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(
         "cpu_throttled_periods": 7 + 9,
         "cpu_throttled_seconds": 2.5 + 0.5,
         "memory_limit_bytes": 1500000,
-        "memory_limit_hits": hits,
     }
     assert found(tmp_path, tmp_path / "proc") == FOUND_V1 | limits
 
@@ -410,9 +383,6 @@ def test_limits_that_could_not_be_seen_are_unknown(tmp_path: Path, own: str) -> 
     tree(tmp_path, {"proc/cgroup": own})
     root = tmp_path / "sys"
     assert limits(root, tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
-    tree(root, below("memory/", {"memory.limit_in_bytes": "9223372036854771712\n"}))
-    if own == OWN_V1:
-        assert limits(root, tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "none"}
     assert ContainerCpu(tmp_path / "none", tmp_path / "proc").seconds() is None
 
 

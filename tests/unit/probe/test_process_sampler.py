@@ -23,7 +23,7 @@ WORK = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=Tru
 
 def sampler() -> ProcessSampler:
     """As in a container, of whatever runs here."""
-    return ProcessSampler(lambda: True, most=100_000)
+    return ProcessSampler(lambda: True)
 
 
 def sampled(of: ProcessSampler) -> dict[str, dict[str, float]]:
@@ -44,6 +44,12 @@ def worker(folder: Path, name: str) -> Iterator[psutil.Process]:
         child.stdout.readline()
         yield psutil.Process(child.pid)
         child.stdin.close()
+
+
+@pytest.fixture(autouse=True)
+def every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many run here, each is read."""
+    monkeypatch.setattr(processes, "MOST", 100_000)
 
 
 @pytest.fixture
@@ -91,9 +97,9 @@ def test_only_the_first_commands_have_a_name(tmp_path: Path, monkeypatch: pytest
         assert found[MEMORY]["others"] > 1 << 20
 
 
-def test_a_sample_reads_a_bounded_number_of_them() -> None:
-    of = ProcessSampler(lambda: True, most=1)
-    assert len(sampled(of)[MEMORY]) == 2, "this process, and one other"
+def test_a_sample_reads_a_bounded_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MOST", 1)
+    assert len(sampled(sampler())[MEMORY]) == 2, "this process, and one other"
 
 
 def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from infercanary.contract.report import Family, Metric
 from infercanary.probe import Probe, TorchTarget, samplers
 from infercanary.probe.config import read
 from infercanary.probe.histogram import Tally
-from infercanary.probe.samplers import SampleFailed, Unavailable, make_samplers, registered
+from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable, make_samplers, registered
+from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.samplers.threads import ThreadSampler
 from infercanary.probe.sampling import Guard
 
@@ -25,7 +26,7 @@ SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 VALUE = Metric("infercanary_value", "gauge", "V.")
 
 
-class Scripted:
+class Scripted(Sampler):
     name = "scripted"
 
     def __init__(self) -> None:
@@ -208,20 +209,18 @@ def test_an_unknown_one_is_a_line_with_those_that_exist() -> None:
         make_samplers({"nvmll": False})
     there = ", ".join(sorted(registered()))
     assert "nvml, " in there
-    assert str(caught.value) == (
-        f"samplers: no sampler `nvmll`; there are {there}; or package.module:attribute"
-    )
+    assert str(caught.value) == (f"samplers: no sampler `nvmll`; there are {there}")
 
 
 NEW = """
 from infercanary.contract.report import Metric
-from infercanary.probe.samplers import register
+from infercanary.probe.samplers import Sampler, register
 
 LOAD = Metric("infercanary_load_average", "gauge", "L.")
 
 
-@register()
-class LoadSampler:
+@register
+class LoadSampler(Sampler):
     name = "load"
 
     def sample(self):
@@ -249,56 +248,15 @@ def test_a_new_file_is_a_new_sampler(add: Callable[[str], None]) -> None:
     assert "load" not in names({"load": False})
 
 
-def test_a_name_is_taken_once(add: Callable[[str], None]) -> None:
-    add(NEW.replace('"load"', '"stalls"'))
-    with pytest.raises(ValueError, match="two samplers are named `stalls`"):
-        make_samplers()
-
-
 def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on() -> None:
     both = {sampler.name: sampler for sampler in make_samplers()}
     nvml, threads = both["nvml"], both["threads"]
-    assert isinstance(nvml, samplers.KnowsLocalCpus) and isinstance(threads, ThreadSampler)
+    assert isinstance(nvml, NvmlSampler) and isinstance(threads, ThreadSampler)
     nvml.local_cpus = {"0": frozenset({1})}
     assert threads._local_cpus() == {"0": frozenset({1})}
     alone = make_samplers({"nvml": False})[-1]
     assert isinstance(alone, ThreadSampler)
     assert alone._local_cpus() == {}
-
-
-class Nameless:
-    def sample(self) -> Iterable[Family]:
-        return ()
-
-
-def broken() -> None:
-    raise ValueError("no such device")
-
-
-def test_ones_own_is_named_as_a_target_is() -> None:
-    assert names({f"{__name__}:Scripted": True, "nvml": False})[-1] == "scripted"
-    assert "scripted" not in names({f"{__name__}:Scripted": False})
-
-
-@pytest.mark.parametrize(
-    ("reference", "text"),
-    [
-        ("no_such_module:X", "no module `no_such_module`; install it"),
-        (f"{__name__}:VALUE", "is not callable; name a class or a function that makes a sampler"),
-        (f"{__name__}:broken", "cannot be made: ValueError: no such device"),
-        (f"{__name__}:Nameless", "gave a Nameless, which is no sampler: it needs `name` and `sample()`"),
-        (f"{__name__}:Twin", "two are named `stalls`; give yours another name"),
-    ],
-)
-def test_what_is_no_sampler(reference: str, text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        make_samplers({reference: True})
-    assert str(caught.value).startswith("samplers: ")
-    assert text in str(caught.value)
-
-
-class Twin(Scripted):
-    name = "stalls"
 
 
 def test_a_probe_takes_switches_and_samplers(tmp_path: Path) -> None:

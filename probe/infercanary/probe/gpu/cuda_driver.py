@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -21,38 +21,38 @@ from infercanary.probe.timing import CudaClock
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which the host may use, is not waited for
-_NAME_BYTES = 256
-_BUS_ID_BYTES = 32  # NVML's NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE; CUDA writes 13
-_HANDLE, _OUT = c_void_p, POINTER(c_void_p)
+_TEXT_BYTES = 256  # longest name of a GPU, and more than its PCI address has
+_HANDLE = c_void_p
+_OUT = c_void_p  # address of a result, by `byref`
 
 # CUdeviceptr is an integer of 64 bits; a name with _v2 is what cuda.h gives to a name without.
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
-    "cuDriverGetVersion": (POINTER(c_int),),
-    "cuGetErrorName": (c_int, POINTER(c_char_p)),
-    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDriverGetVersion": (_OUT,),
+    "cuGetErrorName": (c_int, _OUT),
+    "cuDeviceGet": (_OUT, c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
-    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceGetAttribute": (_OUT, c_int, c_int),
     "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
-    "cuDevicePrimaryCtxGetState": (c_int, POINTER(c_uint), POINTER(c_int)),
+    "cuDevicePrimaryCtxGetState": (c_int, _OUT, _OUT),
     "cuDevicePrimaryCtxRetain": (_OUT, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxPushCurrent_v2": (_HANDLE,),
     "cuCtxPopCurrent_v2": (_OUT,),
-    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
+    "cuCtxGetStreamPriorityRange": (_OUT, _OUT),
     "cuStreamCreateWithPriority": (_OUT, c_uint, c_int),
     "cuStreamSynchronize": (_HANDLE,),
     "cuStreamDestroy_v2": (_HANDLE,),
     "cuEventCreate": (_OUT, c_uint),
     "cuEventRecord": (_HANDLE, _HANDLE),
     "cuEventSynchronize": (_HANDLE,),
-    "cuEventElapsedTime": (POINTER(c_float), _HANDLE, _HANDLE),
+    "cuEventElapsedTime": (_OUT, _HANDLE, _HANDLE),
     "cuEventDestroy_v2": (_HANDLE,),
     "cuModuleLoadData": (_OUT, c_char_p),
     "cuModuleGetFunction": (_OUT, _HANDLE, c_char_p),
     "cuModuleUnload": (_HANDLE,),
-    "cuLaunchKernel": (_HANDLE, *[c_uint] * 7, _HANDLE, POINTER(c_void_p), _OUT),
-    "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuLaunchKernel": (_HANDLE, *[c_uint] * 7, _HANDLE, _OUT, _OUT),
+    "cuMemAlloc_v2": (_OUT, c_size_t),
     "cuMemFree_v2": (c_uint64,),
     "cuMemHostAlloc": (_OUT, c_size_t, c_uint),
     "cuMemFreeHost": (c_void_p,),
@@ -86,16 +86,13 @@ class Driver:
 
     A failure in a kernel makes every later call fail as well, until the process ends.
 
-    Args:
-        library: From :func:`cuda_library`.
-
     Raises:
         Unavailable: The library lacks a function.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._failed: CudaError | None = None
+        self._failed: tuple[str, int, str] | None = None
         for name, types in _PROTOTYPES.items():
             try:
                 getattr(library, name).argtypes = types
@@ -113,24 +110,15 @@ class Driver:
             CudaError: It failed, or one did before.
         """
         if self._failed is not None:
-            raise CudaError(self._failed.function, self._failed.code, self._failed.name)
+            raise CudaError(*self._failed)
         self.check(function, getattr(self._library, function)(*arguments))
 
     def end(self, function: str, *arguments: Any) -> bool:
-        """Call a function that releases something, also after a failure; return whether it succeeded.
-
-        Args:
-            function: Its name.
-            arguments: As :mod:`ctypes` takes them.
-        """
+        """Call a function that releases something, also after a failure; return whether it succeeded."""
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
-        """Check what a function returned.
-
-        Args:
-            function: The one that returned it.
-            code: A ``CUresult``; 0 is success.
+        """Check the ``CUresult`` that a function returned.
 
         Raises:
             CudaError: The code is not CUDA_SUCCESS.
@@ -138,15 +126,23 @@ class Driver:
         if code:
             name = c_char_p()
             self._library.cuGetErrorName(code, ctypes.byref(name))
-            self._failed = CudaError(function, code, (name.value or b"unknown error").decode())
-            raise CudaError(self._failed.function, self._failed.code, self._failed.name)
+            self._failed = (function, code, (name.value or b"unknown error").decode())
+            raise CudaError(*self._failed)
+
+    def number(self, function: str, *arguments: Any) -> int:
+        """Call a function whose first argument is the address of the integer that it returns."""
+        found = c_int()
+        self.call(function, ctypes.byref(found), *arguments)
+        return found.value
+
+    def text(self, function: str, device: int) -> str:
+        """Call a function that writes a text about a GPU."""
+        found = ctypes.create_string_buffer(_TEXT_BYTES)
+        self.call(function, found, len(found), device)
+        return found.value.decode(errors="replace")
 
     def address(self, function: str) -> int:
-        """Return the address of a function, for machine code that calls it.
-
-        Args:
-            function: Its name.
-        """
+        """Return the address of a function, for machine code that calls it."""
         return ctypes.cast(getattr(self._library, function), c_void_p).value or 0
 
 
@@ -167,35 +163,29 @@ class Device:
             NoSuchGpu: There are GPUs, and none has this number.
             CudaError: Anything else failed.
         """
-        if (library := cuda_library()) is None:
-            raise Unavailable(f"no {_LIBRARY} here")
-        self.driver = Driver(library)
-        self._held = ExitStack()  # what is to be released inside the context
-        self._closed = False
-        self._in_use = threading.Lock()
-        device, multiprocessors, version = c_int(), c_int(), c_int()
-        name = ctypes.create_string_buffer(_NAME_BYTES)
         try:
-            self.driver.call("cuInit", 0)
-            self.driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
+            self.driver, self._device = _found(ordinal)
         except CudaError as error:
             if error.code in _NO_DEVICE:
                 raise Unavailable(f"no GPU {ordinal} here ({error})") from None
             if error.code == _INVALID_DEVICE:
                 raise NoSuchGpu(f"no GPU {ordinal} here ({error})") from None
             raise
-        self.driver.call("cuDeviceGetName", name, len(name), device)
-        self.driver.call("cuDeviceGetAttribute", ctypes.byref(multiprocessors), _MULTIPROCESSORS, device)
-        self.driver.call("cuDriverGetVersion", ctypes.byref(version))
-        self.name = name.value.decode(errors="replace")
-        self.multiprocessors = multiprocessors.value
-        self.cuda_version = f"{version.value // 1000}.{version.value % 1000 // 10}"
-        self._device = device
+        self._held = ExitStack()  # what is to be released inside the context
+        self._closed = False
+        self._in_use = threading.Lock()
+        self.name = self.driver.text("cuDeviceGetName", self._device)
+        self.multiprocessors = self.driver.number("cuDeviceGetAttribute", _MULTIPROCESSORS, self._device)
+        version = self.driver.number("cuDriverGetVersion")
+        self.cuda_version = f"{version // 1000}.{version % 1000 // 10}"
         self._context, self.stream = c_void_p(), c_void_p()
-        self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         try:
             with self.current():
-                self.stream = self._lowest_stream()
+                lowest = self.driver.number("cuCtxGetStreamPriorityRange", None)
+                self.stream = self._made(
+                    "cuStreamCreateWithPriority", "cuStreamDestroy_v2", _NON_BLOCKING, lowest
+                )
         except CudaError:
             self.close()
             raise
@@ -238,14 +228,7 @@ class Device:
         self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
-        """Compile and load a module; return a function that looks up its kernels by name.
-
-        Args:
-            ptx: The module's source.
-
-        Returns:
-            Name of a kernel → its ``CUfunction``; valid until :meth:`close`.
-        """
+        """Compile and load a module; return a function that looks up its kernels by name, until :meth:`close`."""
         module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
 
         def kernel(name: str) -> c_void_p:
@@ -256,79 +239,39 @@ class Device:
         return kernel
 
     def allocate(self, size: int) -> c_uint64:
-        """Allocate device memory, until :meth:`close`.
-
-        Args:
-            size: Bytes.
-
-        Returns:
-            A ``CUdeviceptr``.
-        """
+        """Allocate device memory, in bytes, until :meth:`close`; return a ``CUdeviceptr``."""
         memory = c_uint64()
         self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
         self._held.callback(self.driver.end, "cuMemFree_v2", memory)
         return memory
 
     def pinned(self, size: int) -> c_void_p:
-        """Allocate host memory that the device reads and writes by itself, until :meth:`close`.
-
-        Args:
-            size: Bytes.
-
-        Returns:
-            The host's address.
-        """
+        """Allocate host memory, in bytes, that the device reads and writes by itself, until :meth:`close`."""
         return self._made("cuMemHostAlloc", "cuMemFreeHost", size, 0)
 
     def read(self, memory: int, size: int) -> bytes:
-        """Read device memory, after the work that is on the stream.
-
-        Args:
-            memory: A ``CUdeviceptr``.
-            size: Bytes.
-
-        Returns:
-            A copy of them.
-        """
+        """Copy bytes from device memory, after the work that is on the stream."""
         found = ctypes.create_string_buffer(size)
         self.driver.call("cuMemcpyDtoHAsync_v2", ctypes.addressof(found), memory, size, self.stream)
         self.driver.call("cuStreamSynchronize", self.stream)
         return found.raw
 
     def before_close(self, function: Callable[[], object]) -> None:
-        """Have :meth:`close` call a function inside the context, before it releases what was made until now.
-
-        Args:
-            function: Called without arguments; what was given last is called first.
-        """
+        """Have :meth:`close` call a function inside the context, before it releases what was made until now."""
         self._held.callback(function)
 
     def event(self) -> Event:
-        """Make an event that keeps the time, until :meth:`close`.
-
-        Returns:
-            It; to be used inside ``with current()``.
-        """
+        """Make an event that keeps the time, until :meth:`close`."""
         return Event(self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0))
 
     def clock(self) -> CudaClock:
-        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's.
-
-        Returns:
-            A clock whose phases are in seconds; to be used inside ``with current()``.
-        """
+        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's."""
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
             Event=lambda enable_timing: self.event(),
             stream=nullcontext,
         )
         return CudaClock(cuda, self)
-
-    def _lowest_stream(self) -> c_void_p:
-        """Make the stream; a higher number is a lower priority."""
-        lowest, highest = c_int(), c_int()
-        self.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
-        return self._made("cuStreamCreateWithPriority", "cuStreamDestroy_v2", _NON_BLOCKING, lowest)
 
     def _made(self, function: str, end: str, *arguments: Any) -> c_void_p:
         """Call a function that makes something, and have :meth:`close` call the one that releases it."""
@@ -339,23 +282,14 @@ class Device:
 
 
 class Event:
-    """An event, with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls.
-
-    Args:
-        driver: Of the device.
-        event: A ``CUevent``.
-    """
+    """An event, with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls."""
 
     def __init__(self, driver: Driver, event: c_void_p) -> None:
         self._driver = driver
         self._event = event
 
     def record(self, stream: c_void_p) -> None:
-        """Enqueue the event: it happens when the stream has come this far.
-
-        Args:
-            stream: A ``CUstream`` of the same context.
-        """
+        """Enqueue the event: it happens when the stream has come this far."""
         self._driver.call("cuEventRecord", self._event, stream)
 
     def synchronize(self) -> None:
@@ -363,11 +297,7 @@ class Event:
         self._driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, later: Event) -> float:
-        """Return the milliseconds to a later event.
-
-        Args:
-            later: An event that happened after this one.
-        """
+        """Return the milliseconds to a later event."""
         found = c_float()
         self._driver.call("cuEventElapsedTime", ctypes.byref(found), self._event, later._event)
         return found.value
@@ -388,9 +318,7 @@ def pci_bus_id(ordinal: int) -> str:
         CudaError: There is no such GPU, for example.
     """
     driver, device = _found(ordinal)
-    text = ctypes.create_string_buffer(_BUS_ID_BYTES)
-    driver.call("cuDeviceGetPCIBusId", text, len(text), device)
-    return text.value.decode(errors="replace")
+    return driver.text("cuDeviceGetPCIBusId", device)
 
 
 def has_context(ordinal: int) -> bool:
@@ -409,14 +337,13 @@ def has_context(ordinal: int) -> bool:
     return bool(is_active.value)
 
 
-def _found(ordinal: int) -> tuple[Driver, c_int]:
+def _found(ordinal: int) -> tuple[Driver, int]:
     """The driver, and a GPU in it; no context is made."""
     if (library := cuda_library()) is None:
         raise Unavailable(f"no {_LIBRARY} here")
-    driver, device = Driver(library), c_int()
+    driver = Driver(library)
     driver.call("cuInit", 0)
-    driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
-    return driver, device
+    return driver, driver.number("cuDeviceGet", ordinal)
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from time import perf_counter
 
 from infercanary.contract.report import Family, Metric
-from infercanary.probe.samplers import register
+from infercanary.probe.samplers import Sampler, register
 
 PAUSE = Metric(
     "infercanary_gc_pause_seconds_total",
@@ -35,14 +35,13 @@ class _Pauses:
 _pauses = _Pauses()
 
 
-@register()
-class GarbageSampler:
+@register
+class GarbageSampler(Sampler):
     """Reads what the collector did since the first sample. It neither switches it off nor calls it."""
 
     name = "garbage"
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         if _pauses not in gc.callbacks:
             gc.callbacks.append(_pauses)
         yield PAUSE.family(_pauses.seconds)

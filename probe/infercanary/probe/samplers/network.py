@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from infercanary.contract.report import Family, Metric
-from infercanary.probe.samplers import Unavailable, register
+from infercanary.probe.samplers import Sampler, Unavailable, register
 
 RECEIVED = Metric(
     "infercanary_tcp_received_segments_total",
@@ -17,8 +17,8 @@ RECEIVED = Metric(
 )
 
 
-@register()
-class NetworkSampler:
+@register
+class NetworkSampler(Sampler):
     """Reads the counters of this process's network namespace.
 
     Args:
@@ -35,12 +35,10 @@ class NetworkSampler:
         self._interfaces = interfaces
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         # Only the host's namespace has interfaces that belong to a device; a container's is one end of a pair.
-        names = list(self._interfaces.iterdir()) if self._interfaces.is_dir() else []
+        names = list(self._interfaces.glob("*"))
         if not names or any((name / "device").exists() for name in names):
             raise Unavailable("the container has no network of its own, so its requests are not known")
         lines = [line.split() for line in self._snmp.read_text().splitlines() if line.startswith("Tcp:")]
-        if len(lines) == 2:
-            counters = dict(zip(*lines, strict=True))
-            yield RECEIVED.family(int(counters["InSegs"]))
+        counters = dict(zip(*lines, strict=True))
+        yield RECEIVED.family(int(counters["InSegs"]))

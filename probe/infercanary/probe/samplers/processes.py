@@ -18,7 +18,7 @@ import psutil
 from infercanary.contract.report import Family
 from infercanary.contract.text import printable
 from infercanary.probe import scopes
-from infercanary.probe.samplers import register
+from infercanary.probe.samplers import Sampler, register
 from infercanary.probe.start import in_container
 
 MOST = 64
@@ -35,34 +35,31 @@ class _Read(NamedTuple):
     resident: int
 
 
-@register()
-class ProcessSampler:
+@register
+class ProcessSampler(Sampler):
     """Asks psutil.
 
     Args:
         is_contained: Whether the processes that this one sees are those of a container.
-        most: How many other processes are read in one sample.
     """
 
     name = "processes"
 
-    def __init__(self, is_contained: Callable[[], bool] = in_container, most: int = MOST) -> None:
+    def __init__(self, is_contained: Callable[[], bool] = in_container) -> None:
         self._is_contained = is_contained
-        self._most = most
         self._last: dict[int, float] = {}  # process → its CPU seconds when it was last read
         self._seconds: dict[str, float] = defaultdict(
             float
         )  # command → CPU seconds, those of ended processes too
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         # Not kept: a server may fork, and the probe then runs in the child.
         own: dict[tuple[str, ...], float] = {(scopes.PROCESS, ""): psutil.Process().memory_info().rss}
         if not self._is_contained():
             yield scopes.RESIDENT.family(own)
             return
         alive, memory = {*psutil.pids()}, defaultdict[str, float](float)
-        for pid, command, seconds, resident in islice(_others(), self._most):
+        for pid, command, seconds, resident in islice(_others(), MOST):
             known = command in self._seconds or len(self._seconds) < COMMANDS
             command = command if known else OTHERS
             before = self._last.get(pid, 0.0)

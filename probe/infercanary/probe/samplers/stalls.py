@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 
 from infercanary.contract.report import Family, Metric
-from infercanary.probe.samplers import register
+from infercanary.probe.samplers import Sampler, register
 
 STALLED = Metric(
     "infercanary_stalled_seconds_total",
@@ -25,8 +25,8 @@ _TICK_SECONDS = 0.25
 _STALL_SECONDS = 0.5  # far above what a CPU quota (100 ms periods) or a full run queue adds to a sleep
 
 
-@register()
-class StallSampler:
+@register
+class StallSampler(Sampler):
     """Has a thread that wakes up four times a second, from the first sample on until :meth:`close`."""
 
     name = "stalls"
@@ -37,7 +37,6 @@ class StallSampler:
         self._thread: threading.Thread | None = None
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._tick, name="infercanary-stalls", daemon=True)
             self._thread.start()

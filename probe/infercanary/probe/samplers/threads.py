@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe import scopes
-from infercanary.probe.samplers import Unavailable, register
+from infercanary.probe.samplers import Sampler, Unavailable, register
 from infercanary.probe.samplers.cgroup import granted_cpus
 
 log = logging.getLogger("infercanary.probe")
@@ -54,6 +54,10 @@ DETAILED = 128
 
 _MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # not on the first line, which has the thread's name
 _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the one after the name
+# Nanoseconds that it computed and was queued, and its time slices (Documentation/scheduler/sched-stats.rst). The file
+# is absent without CONFIG_SCHED_INFO, and all zeros where the kernel was built to count, but counting is off
+# (delayacct): a thread that ever ran has a time slice.
+_SCHEDSTAT = re.compile(rb"(\d+) (\d+) [1-9]\d*\s*")
 
 
 class ThreadUsage(NamedTuple):
@@ -105,13 +109,13 @@ def thread_usage(proc: str = "/proc/thread-self", *, before: bool = False) -> Th
     if before:
         computed, of_process = time.thread_time(), time.process_time()
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    moves, queued = _moves(_read(f"{proc}/sched")), _queued_ns(_read(f"{proc}/schedstat"))
+    moves, queued = _moves(f"{proc}/sched"), _queued(f"{proc}/schedstat")
     # Those of rusage are as old as the last tick of the scheduler, up to 4 ms.
     if not before:
         of_process, computed = time.process_time(), time.thread_time()
     return ThreadUsage(
         computed,
-        None if queued is None else queued / 1e9,
+        queued,
         usage.ru_nvcsw,
         usage.ru_nivcsw,
         moves,
@@ -141,8 +145,8 @@ def threads_beside() -> dict[str, OnCpu]:
         return {}
     # The newest: an engine's threads come with the thread that calls it.
     tids.sort(key=int)
-    read = ((tid, _schedstat(_read(f"/proc/self/task/{tid}/schedstat"))) for tid in tids[-DETAILED:])
-    return {tid: OnCpu(on[0] / 1e9, on[1] / 1e9) for tid, on in read if on is not None}
+    found = {tid: _SCHEDSTAT.fullmatch(_read(f"/proc/self/task/{tid}/schedstat")) for tid in tids[-DETAILED:]}
+    return {tid: OnCpu(int(on[1]) / 1e9, int(on[2]) / 1e9) for tid, on in found.items() if on}
 
 
 class Place(NamedTuple):
@@ -164,7 +168,7 @@ def thread_place(tid: int, proc: str = "/proc/self") -> Place:
     Returns:
         The place; its fields are None where the thread has ended.
     """
-    return Place(_affinity(tid), _last_cpu(_read(f"{proc}/task/{tid}/stat")))
+    return Place(_affinity(tid), _last_cpu(f"{proc}/task/{tid}/stat"))
 
 
 class _Seen(NamedTuple):
@@ -172,12 +176,12 @@ class _Seen(NamedTuple):
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
-    queued_ns: int | None = None
+    queued: float | None = None
     moves: int | None = None
 
 
-@register(asks_probe=True)
-class ThreadSampler:
+@register
+class ThreadSampler(Sampler):
     """Reads /proc of this process."""
 
     name = "threads"
@@ -206,23 +210,22 @@ class ThreadSampler:
         self._places = places
         self._cgroup_cpus = cgroup_cpus
         self._seen: dict[str, _Seen] = {}  # the one read longest ago comes first
-        self._queued_ns = 0
-        self._moves = 0
+        self._queued = 0.0
+        self._moves = 0.0
         self._warned = False
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         try:
             tids = os.listdir(self._task)
         except OSError as error:
             raise Unavailable(f"{self._task} cannot be read ({error.strerror})") from None
         by_gpu = self._local_cpus()
-        local = frozenset[int]().union(*by_gpu.values())
+        local = _union(by_gpu.values())
         self._look(tids, with_last_cpu=bool(local))
         seen = self._seen.values()
         masks = Counter(thread.cpus for thread in seen if thread.cpus is not None)
         # Not the mask of the main thread, nor of this one: OpenMP may have pinned either.
-        allowed = frozenset[int]().union(*masks)
+        allowed = _union(masks)
         # Of the whole process, ended threads included; /proc/self/status has the main thread's switches only.
         usage = resource.getrusage(resource.RUSAGE_SELF)
         off_node: dict[tuple[str, ...], float] = {}
@@ -236,7 +239,7 @@ class ThreadSampler:
             if at.cpus is not None:
                 allowed_cpus[scopes.CANARY, name] = len(at.cpus)
             if at.last_cpu is not None and near:
-                off_node[scopes.CANARY, name] = at.last_cpu not in frozenset[int]().union(*near)
+                off_node[scopes.CANARY, name] = at.last_cpu not in _union(near)
         yield scopes.ALLOWED.family(allowed_cpus)
         yield PINNED.family(sum(threads for mask, threads in masks.items() if mask < allowed))
         if off_node:
@@ -245,8 +248,8 @@ class ThreadSampler:
         switches = {"voluntary": usage.ru_nvcsw, "involuntary": usage.ru_nivcsw}
         yield scopes.SWITCHES.family({(*scopes.OF_PROCESS, kind): count for kind, count in switches.items()})
         yield scopes.CPU.family({(*scopes.OF_PROCESS, ""): usage.ru_utime + usage.ru_stime})
-        if any(thread.queued_ns is not None for thread in seen):
-            yield scopes.RUN_QUEUE.family({scopes.OF_PROCESS: self._queued_ns / 1e9})
+        if any(thread.queued is not None for thread in seen):
+            yield scopes.RUN_QUEUE.family({scopes.OF_PROCESS: self._queued})
         if any(thread.moves is not None for thread in seen):
             yield scopes.MIGRATIONS.family({scopes.OF_PROCESS: self._moves})
 
@@ -272,7 +275,7 @@ class ThreadSampler:
         for tid in [*(alive - known.keys()), *known][:DETAILED]:
             before = known.pop(tid, _Seen())
             now = _one(f"{self._task}/{tid}", tid, before, with_last_cpu=with_last_cpu)
-            self._queued_ns += _increase(before.queued_ns, now.queued_ns)
+            self._queued += _increase(before.queued, now.queued)
             self._moves += _increase(before.moves, now.moves)
             # Most threads have the same mask: one object for all of them, as there may be many of both.
             known[tid] = now._replace(cpus=masks.setdefault(now.cpus, now.cpus))
@@ -281,20 +284,27 @@ class ThreadSampler:
 
 def _one(folder: str, tid: str, before: _Seen, *, with_last_cpu: bool) -> _Seen:
     """Read the thread. What cannot be read stays as it was: it ended, or the process is out of descriptors."""
-    cpus, last_cpu = _affinity(int(tid)), _last_cpu(_read(f"{folder}/stat")) if with_last_cpu else None
-    queued_ns, moves = _queued_ns(_read(f"{folder}/schedstat")), _moves(_read(f"{folder}/sched"))
-    return _Seen(
-        before.cpus if cpus is None else cpus,
-        before.last_cpu if last_cpu is None else last_cpu,
-        before.queued_ns if queued_ns is None else queued_ns,
-        before.moves if moves is None else moves,
+    now = _Seen(
+        _affinity(int(tid)),
+        _last_cpu(f"{folder}/stat") if with_last_cpu else None,
+        _queued(f"{folder}/schedstat"),
+        _moves(f"{folder}/sched"),
     )
+    return _Seen(*map(_newer, before, now))
 
 
-def _increase(before: int | None, now: int | None) -> int:
+def _newer(before: Any, now: Any) -> Any:
+    return before if now is None else now
+
+
+def _increase(before: float | None, now: float | None) -> float:
     if now is None:
         return 0
     return now if before is None or now < before else now - before  # a thread's id may be used again
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*sets)
 
 
 def _affinity(tid: int) -> frozenset[int] | None:
@@ -304,30 +314,18 @@ def _affinity(tid: int) -> frozenset[int] | None:
         return None
 
 
-def _last_cpu(stat: bytes) -> int | None:
-    fields = stat.rpartition(b")")[2].split()  # the name in parentheses may hold anything
-    return int(fields[_LAST_CPU]) if len(fields) > _LAST_CPU and fields[_LAST_CPU].isdigit() else None
+def _queued(schedstat: str) -> float | None:
+    found = _SCHEDSTAT.fullmatch(_read(schedstat))
+    return int(found[2]) / 1e9 if found else None
 
 
-def _queued_ns(schedstat: bytes) -> int | None:
-    found = _schedstat(schedstat)
-    return None if found is None else found[1]
+def _last_cpu(stat: str) -> int | None:
+    fields = _read(stat).rpartition(b")")[2].split()  # the name in parentheses may hold anything
+    return int(fields[_LAST_CPU]) if len(fields) > _LAST_CPU else None
 
 
-def _schedstat(content: bytes) -> tuple[int, int] | None:
-    """The nanoseconds that a thread computed and was queued (Documentation/scheduler/sched-stats.rst).
-
-    The file is absent without CONFIG_SCHED_INFO, and all zeros where the kernel was built to count, but counting is off
-    (delayacct): a thread that ever ran has a time slice.
-    """
-    fields = content.split()
-    if len(fields) != 3 or not all(map(bytes.isdigit, fields)) or not int(fields[2]):
-        return None
-    return int(fields[0]), int(fields[1])
-
-
-def _moves(sched: bytes) -> int | None:
-    found = _MOVES.search(sched)
+def _moves(sched: str) -> int | None:
+    found = _MOVES.search(_read(sched))
     return int(found[1]) if found else None
 
 

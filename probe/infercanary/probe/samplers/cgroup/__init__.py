@@ -11,13 +11,11 @@ A file that is not there, is switched off or holds what it should not leaves its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family
-from infercanary.probe.samplers import Unavailable, register
-from infercanary.probe.samplers.cgroup.hierarchy import V1, V2, own_cgroup
+from infercanary.probe.samplers import Sampler, Unavailable, register
+from infercanary.probe.samplers.cgroup.hierarchy import Cgroup, own_cgroup
 from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMORY_LIMIT
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -25,8 +23,8 @@ _PROC = Path("/proc/self")
 _MAX_LABEL = 256  # longest label that the exporter takes: it would refuse a longer list, and count that
 
 
-@register()
-class CgroupSampler:
+@register
+class CgroupSampler(Sampler):
     """Reads this process's cgroup; found anew at each sample, since a container may be moved.
 
     Args:
@@ -41,10 +39,9 @@ class CgroupSampler:
         self._proc = proc
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
         cgroup = own_cgroup(self._root, self._proc)
         yield from (metric.family(value) for metric, value in cgroup.facts().items() if value is not None)
-        text, cpus = _cpuset(cgroup.cpuset())
+        text, cpus = cgroup.cpuset()
         if cpus:
             yield CPUSET.family(cpus)
             if len(text) <= _MAX_LABEL:
@@ -64,7 +61,7 @@ class ContainerCpu:
 
     def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
         try:
-            self._cgroup: V1 | V2 | None = own_cgroup(root, proc)
+            self._cgroup: Cgroup | None = own_cgroup(root, proc)
         except Unavailable:
             self._cgroup = None
 
@@ -91,7 +88,7 @@ def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
         cgroup = own_cgroup(root, proc)
     except Unavailable:
         return None
-    _, cpus = _cpuset(cgroup.cpuset())
+    _, cpus = cgroup.cpuset()
     return min(filter(None, (cgroup.quota(), cpus)), default=None)
 
 
@@ -110,26 +107,14 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
     except Unavailable:
         return {"cpu_quota": "unknown", "memory_limit": "unknown"}
     quota, memory = cgroup.quota(), cgroup.facts()[MEMORY_LIMIT]
-    no_quota, no_memory = ("none" if known else "unknown" for known in cgroup.knows_limits())
-    _, cpus = _cpuset(cgroup.cpuset())
+    _, cpus = cgroup.cpuset()
     found = {
-        "cpu_quota": no_quota if quota is None else f"{quota:g}",
-        "memory_limit": no_memory if memory is None else _bytes(memory),
+        "cpu_quota": "none" if quota is None else f"{quota:g}",
+        "memory_limit": "none" if memory is None else _bytes(memory),
     }
     return found | ({"cpuset_cpus": str(cpus)} if cpus else {})
 
 
 def _bytes(number: float) -> str:
-    """As people give it to ``--memory``: in the largest unit of which it is at least one, such as ``1.5 GiB``."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if number >= size:
-            return f"{number / size:.6g} {unit}"
-    return f"{number:.0f} B"
-
-
-def _cpuset(texts: Iterable[str]) -> tuple[str, int]:
-    """The first list that is given, and how many CPUs it names; 0 where it is no list."""
-    text = next(filter(None, texts), "")
-    with suppress(ValueError):
-        return text, parse_cpus(text).bit_count()
-    return "", 0
+    """As people give it to ``--memory``, such as ``1.5 GiB``."""
+    return f"{number / 2**30:.6g} GiB" if number >= 1 << 30 else f"{number / 2**20:.6g} MiB"

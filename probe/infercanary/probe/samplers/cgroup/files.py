@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)  # 2^64 has 20 digits
@@ -58,18 +56,3 @@ def table(file: Path) -> dict[str, int]:
     lines = (line.split() for line in text(file).splitlines())
     pairs = ((line[0], integer(line[1])) for line in lines if len(line) == 2)
     return {key: value for key, value in pairs if value is not None}
-
-
-def summed(files: Iterable[Path]) -> Mapping[str, int]:
-    """The sum for each key; one that no file has is missing.
-
-    Args:
-        files: As for :func:`table`.
-
-    Returns:
-        Key → sum.
-    """
-    total: Counter[str] = Counter()
-    for file in files:
-        total.update(table(file))  # it adds
-    return total

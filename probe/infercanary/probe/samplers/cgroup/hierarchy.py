@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Metric
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.cgroup.files import integer, number, summed, table, text
+from infercanary.probe.samplers.cgroup.files import integer, number, table, text
 from infercanary.probe.samplers.cgroup.metrics import (
     LIMIT_HITS,
     MAJOR_FAULTS,
@@ -25,10 +28,11 @@ from infercanary.probe.samplers.cgroup.metrics import (
     WORKING_SET,
 )
 
+N = TypeVar("N", int, float)
+
 _V1_UNLIMITED = 1 << 60  # v1 says "no limit" with a page-rounded 2^63
 _V1_CONTROLLERS = ("cpu", "cpuset", "memory", "cpuacct")
 
-Facts = Mapping[Metric, "float | None"]
 Lineage = list[Path]
 """A cgroup and its ancestors, as far as they are visible."""
 
@@ -46,137 +50,95 @@ class MemoryLimit(NamedTuple):
     """Page cache that was, and is given back where that does not suffice."""
 
 
-class V2(NamedTuple):
-    """The one hierarchy of v2."""
+class _Names(NamedTuple):
+    """Files of a cgroup, and keys in them, that differ between the versions."""
 
-    lineage: Lineage
-
-    def knows_limits(self) -> tuple[bool, bool]:
-        """Whether limits on CPU time, and on memory, would be seen.
-
-        Returns:
-            Both of them: there is one hierarchy, and it is mounted.
-        """
-        return True, True
-
-    def facts(self) -> Facts:
-        """What the container is granted and has used. Times are in seconds, memory is in bytes.
-
-        Returns:
-            Metric → value; None where the kernel does not say it, or there is no limit.
-        """
-        memory = self._controlled("memory.current")
-        time = summed(folder / "cpu.stat" for folder in self.lineage)
-        events, pages = table(memory / "memory.events"), table(memory / "memory.stat")
-        used = number(memory / "memory.current")
-        # The own file counts what is below too; an ancestor's would count us again, and all beside us. Since Linux 5.2.
-        above = (folder / "memory.events.local" for folder in self.lineage[self.lineage.index(memory) + 1 :])
-        return {
-            PERIODS: time.get("nr_periods"),
-            THROTTLED: time.get("nr_throttled"),
-            THROTTLED_SECONDS: _over(time.get("throttled_usec"), 1e6),
-            WORKING_SET: _less(used, pages.get("inactive_file")),
-            MEMORY_LIMIT: _least(number(folder / "memory.max") for folder in self.lineage),
-            LIMIT_HITS: _plus(events.get("max"), (table(file).get("max") for file in above)),
-            OOM_KILLS: events.get("oom_kill"),
-            MAJOR_FAULTS: pages.get("pgmajfault"),
-        }
-
-    def quota(self) -> float | None:
-        """The CPU quota that binds: the least of the cgroup's and its ancestors'.
-
-        Returns:
-            Cores; None where none has a quota.
-        """
-        limits = ((text(folder / "cpu.max") + " ").split(" ") for folder in self.lineage)
-        return _least(_cores(integer(quota), integer(period)) for quota, period, *_ in limits)
-
-    def cpu_seconds(self) -> float | None:
-        """The CPU seconds of the own cgroup and those below; None in the root, whose time is the whole host's."""
-        own = self.lineage[0]
-        if not os.path.exists(own / "cgroup.events"):  # every cgroup has it, the root excepted
-            return None
-        return _over(table(own / "cpu.stat").get("usage_usec"), 1e6)
-
-    def resident(self) -> int | None:
-        """The bytes that processes of the own cgroup and those below have mapped, of files too; None in the root."""
-        own = self.lineage[0]
-        if not os.path.exists(own / "memory.current"):  # the root, or counted with others in a cgroup above
-            return None
-        pages = table(own / "memory.stat")
-        return _plus(pages.get("anon"), [pages.get("file_mapped")])
-
-    def memory_limits(self) -> list[MemoryLimit]:
-        """The limits on memory of the own cgroup and of those above it, each with what is used there.
-
-        Returns:
-            The own one first; without the cgroups that have none.
-        """
-        files = "memory.max", "memory.current", "inactive_file", "active_file"
-        return [found for folder in self.lineage if (found := _memory_limit(self.lineage, folder, *files))]
-
-    def cpuset(self) -> Iterable[str]:
-        """The lists of CPUs that the container may use, the best source first.
-
-        Returns:
-            Texts such as ``0-3,8``; empty ones where a file is missing.
-        """
-        return [text(self._controlled("cpuset.cpus.effective") / "cpuset.cpus.effective")]
-
-    def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
-        """How long tasks waited for each resource (PSI).
-
-        Returns:
-            Metric → labels → seconds since the cgroup was made; empty where the kernel has no PSI.
-        """
-        files = {resource: text(self.lineage[0] / f"{resource}.pressure") for resource in RESOURCES}
-        return {WAITING: _waited(files, "some"), STALLED: _waited(files, "full")}
-
-    def _controlled(self, file: str) -> Path:
-        """Where the controller of ``file`` counts: a cgroup for which it is not enabled is counted in its parent."""
-        return next((folder for folder in self.lineage if os.path.exists(folder / file)), self.lineage[0])
+    version: int
+    quota: tuple[str, ...]
+    """Quota and period, in one file or two."""
+    throttled: str
+    throttled_unit: float
+    cpuset: str
+    memory_used: str
+    memory_limit: str
+    kills: str
+    below: str
+    """The prefix of keys in memory.stat that count the cgroups below, too."""
+    anonymous: str
+    mapped: str
 
 
-class V1(NamedTuple):
-    """The hierarchies of v1, one for each controller; it keeps no pressure of a cgroup."""
+_V2 = _Names(
+    2,
+    quota=("cpu.max",),
+    throttled="throttled_usec",
+    throttled_unit=1e6,
+    cpuset="cpuset.cpus.effective",
+    memory_used="memory.current",
+    memory_limit="memory.max",
+    kills="memory.events",
+    below="",
+    anonymous="anon",
+    mapped="file_mapped",
+)
+_V1 = _Names(
+    1,
+    quota=("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    throttled="throttled_time",
+    throttled_unit=1e9,
+    cpuset="cpuset.cpus",
+    memory_used="memory.usage_in_bytes",
+    memory_limit="memory.limit_in_bytes",
+    kills="memory.oom_control",
+    below="total_",
+    anonymous="total_rss",
+    mapped="total_mapped_file",
+)
 
+
+class Cgroup(NamedTuple):
+    """The own cgroup in the hierarchy of each controller, which is one and the same in v2."""
+
+    names: _Names
     cpu: Lineage
     cpusets: Lineage
     memory: Lineage
     cpuacct: Lineage
 
-    def knows_limits(self) -> tuple[bool, bool]:
-        """Whether limits on CPU time, and on memory, would be seen.
+    @property
+    def version(self) -> int:
+        """1 or 2."""
+        return self.names.version
 
-        Returns:
-            Whether the hierarchy of each is mounted.
-        """
-        return os.path.isdir(self.cpu[-1]), os.path.isdir(self.memory[-1])
-
-    def facts(self) -> Facts:
+    def facts(self) -> Mapping[Metric, float | None]:
         """What the container is granted and has used. Times are in seconds, memory is in bytes.
 
         Returns:
             Metric → value; None where the kernel does not say it, or there is no limit.
         """
-        memory = self.memory[0]
-        time = summed(folder / "cpu.stat" for folder in self.cpu)
-        pages = table(memory / "memory.stat")
-        used = number(memory / "memory.usage_in_bytes")
-        # The latter knows whether its ancestors bind it, which on v1 is a setting (memory.use_hierarchy).
-        limits = (number(memory / "memory.limit_in_bytes"), pages.get("hierarchical_memory_limit"))
-        binding = (above for above in self.memory[1:] if number(above / "memory.use_hierarchy") == 1)
+        names = self.names
+        time: Counter[str] = Counter()
+        for folder in self.cpu:
+            time.update(table(folder / "cpu.stat"))  # it adds
+        own, *above = _controlled(self.memory, names.memory_used)
+        if self.version == 1:
+            above = []  # the own memory.stat has the limit of those that bind
+        pages, events = table(own / "memory.stat"), table(own / names.kills)
+        used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
+        hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
+        if hits is not None:
+            # The own file counts what is below too; an ancestor's would count us again, and all beside us.
+            hits += sum(table(folder / "memory.events.local").get("max", 0) for folder in above)
         return {
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
-            THROTTLED_SECONDS: _over(time.get("throttled_time"), 1e9),
-            WORKING_SET: _less(used, pages.get("total_inactive_file")),
-            MEMORY_LIMIT: _least(limit for limit in limits if limit is not None and limit < _V1_UNLIMITED),
-            LIMIT_HITS: _plus(
-                number(memory / "memory.failcnt"), (number(above / "memory.failcnt") for above in binding)
-            ),
-            OOM_KILLS: table(memory / "memory.oom_control").get("oom_kill"),
-            MAJOR_FAULTS: pages.get("total_pgmajfault"),
+            THROTTLED_SECONDS: _over(time.get(names.throttled), names.throttled_unit),
+            # The two are read one after the other.
+            WORKING_SET: None if used is None or inactive is None else max(0, used - inactive),
+            MEMORY_LIMIT: _least([self._limit(own, pages), *(self._limit(folder, {}) for folder in above)]),
+            LIMIT_HITS: hits,
+            OOM_KILLS: events.get("oom_kill"),
+            MAJOR_FAULTS: pages.get(f"{names.below}pgmajfault"),
         }
 
     def quota(self) -> float | None:
@@ -186,62 +148,81 @@ class V1(NamedTuple):
             Cores; None where none has a quota.
         """
         return _least(
-            _cores(number(folder / "cpu.cfs_quota_us"), number(folder / "cpu.cfs_period_us"))
-            for folder in self.cpu
+            _cores(" ".join(text(folder / name) for name in self.names.quota)) for folder in self.cpu
         )
 
     def cpu_seconds(self) -> float | None:
-        """The same as :meth:`V2.cpu_seconds`; None in the root of the hierarchy."""
+        """The CPU seconds of the own cgroup and those below; None in the root, whose time is the whole host's."""
         own = self.cpuacct[0]
-        if os.path.exists(own / "release_agent"):  # only the root of a hierarchy has it
+        if self._is_root(own):
             return None
+        if self.version == 2:
+            return _over(table(own / "cpu.stat").get("usage_usec"), 1e6)
         return _over(number(own / "cpuacct.usage"), 1e9)
 
     def resident(self) -> int | None:
-        """The same as :meth:`V2.resident`; None in the root of the hierarchy."""
+        """The bytes that processes of the own cgroup and those below have mapped, of files too; None in the root."""
         own = self.memory[0]
-        if os.path.exists(own / "release_agent"):
-            return None
-        pages = table(own / "memory.stat")
-        return _plus(pages.get("total_rss"), [pages.get("total_mapped_file")])
+        pages = {} if self._is_root(own) else table(own / "memory.stat")
+        anonymous = pages.get(self.names.anonymous)
+        mapped = pages.get(self.names.mapped, 0)
+        return None if anonymous is None else anonymous + mapped
 
     def memory_limits(self) -> list[MemoryLimit]:
-        """The same as :meth:`V2.memory_limits`, where each of them may leave out those above it (``use_hierarchy``).
+        """The limits on memory of the own cgroup and of those above it, each with what is used there.
 
         Returns:
-            The own one first.
+            The own one first; without the cgroups that have none.
         """
         own, *above = self.memory
-        binding = [own, *(folder for folder in above if number(folder / "memory.use_hierarchy") == 1)]
-        files = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"
-        found = [each for folder in binding if (each := _memory_limit(self.memory, folder, *files))]
-        hidden = table(own / "memory.stat").get("hierarchical_memory_limit", _V1_UNLIMITED)
-        used = number(own / "memory.usage_in_bytes")
-        # Of a cgroup above that is not visible here only the limit is known: what others in it use is not.
-        if used is not None and hidden < min([_V1_UNLIMITED, *(each.limit for each in found)]):
-            pages = table(own / "memory.stat")
-            cached = pages.get("total_inactive_file", 0), pages.get("total_active_file", 0)
-            found.append(MemoryLimit("", hidden, used, *cached))
+        if self.version == 1:
+            above = [folder for folder in above if number(folder / "memory.use_hierarchy") == 1]
+        found = []
+        for folder in (own, *above):
+            pages, used = table(folder / "memory.stat"), number(folder / self.names.memory_used)
+            limit = self._limit(folder, pages)
+            if limit is not None and used is not None:
+                below_mount = folder.relative_to(self.memory[-1]).parts
+                path = "" if folder == own else f"/{'/'.join(below_mount)}"
+                cached = (pages.get(f"{self.names.below}{kind}_file", 0) for kind in ("inactive", "active"))
+                found.append(MemoryLimit(path, limit, used, *cached))
         return found
 
-    def cpuset(self) -> Iterable[str]:
-        """The lists of CPUs that the container may use, the best source first.
-
-        Returns:
-            Texts such as ``0-3,8``; empty ones where a file is missing.
-        """
-        return (text(self.cpusets[0] / name) for name in ("cpuset.effective_cpus", "cpuset.cpus"))
+    def cpuset(self) -> tuple[str, int]:
+        """The CPUs that the container may use, as the kernel lists them, and how many; 0 where that is not known."""
+        cpus = text(_controlled(self.cpusets, self.names.cpuset)[0] / self.names.cpuset)
+        with suppress(ValueError):
+            return cpus, parse_cpus(cpus).bit_count()
+        return "", 0
 
     def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
-        """Nothing: v1 keeps no pressure of a cgroup.
+        """How long tasks waited for each resource (PSI), from lines such as ``some avg10=0.00 … total=123`` (µs).
 
         Returns:
-            An empty mapping.
+            Metric → labels → seconds since the cgroup was made; empty where the kernel has no PSI, and in v1.
         """
-        return {}
+        found: dict[Metric, dict[tuple[str, ...], float]] = {WAITING: {}, STALLED: {}}
+        for resource in RESOURCES if self.version == 2 else ():
+            content = text(self.cpu[0] / f"{resource}.pressure")
+            for metric, kind in ((WAITING, "some"), (STALLED, "full")):
+                line = rf"^{kind} .*\btotal=(\d{{1,20}})$"
+                if total := re.search(line, content, re.ASCII | re.MULTILINE):
+                    found[metric][(resource,)] = int(total[1]) / 1e6
+        return found
+
+    def _limit(self, folder: Path, pages: Mapping[str, int]) -> int | None:
+        """The limit on memory; in v1, memory.stat has that of an ancestor that binds and may not be visible."""
+        limits = (number(folder / self.names.memory_limit), pages.get("hierarchical_memory_limit"))
+        limit = _least(limits)
+        return None if limit is None or limit >= _V1_UNLIMITED else limit
+
+    def _is_root(self, folder: Path) -> bool:
+        if self.version == 2:
+            return not os.path.exists(folder / "cgroup.events")  # every other cgroup has it
+        return os.path.exists(folder / "release_agent")  # no other cgroup has it
 
 
-def own_cgroup(root: Path, proc: Path) -> V1 | V2:
+def own_cgroup(root: Path, proc: Path) -> Cgroup:
     """Find the cgroup of this process.
 
     Args:
@@ -256,28 +237,20 @@ def own_cgroup(root: Path, proc: Path) -> V1 | V2:
     """
     paths = _own_paths(proc / "cgroup")
     if os.path.exists(root / "cgroup.controllers"):
-        return V2(_lineage(root, paths.get("", "/")))
-    # The process's list names what the kernel counts by, which need not be mounted here.
-    mounts = _v1_mounts(root, proc)
-    if any(name in paths and os.path.isdir(mounts[name]) for name in _V1_CONTROLLERS):
-        return V1(*(_lineage(mounts[name], paths.get(name, "/")) for name in _V1_CONTROLLERS))
-    raise Unavailable(f"no cgroup is mounted at {root}")
+        lineage = _lineage(root, paths.get("", "/"))
+        return Cgroup(_V2, lineage, lineage, lineage, lineage)
+    mounts = {name: _v1_mount(root, name) for name in _V1_CONTROLLERS}
+    if not any(os.path.isdir(mount) for mount in mounts.values()):
+        raise Unavailable(f"no cgroup is mounted at {root}")
+    return Cgroup(_V1, *(_lineage(mount, paths.get(name, "/")) for name, mount in mounts.items()))
 
 
-def _v1_mounts(root: Path, proc: Path) -> dict[str, Path]:
-    """Controller → its hierarchy: the folder or link of its name, else where the mount table has it (proc(5))."""
-    mounts = {name: root / name for name in _V1_CONTROLLERS}
-    missing = {name for name, folder in mounts.items() if not os.path.isdir(folder)}
-    for line in text(proc / "mountinfo").splitlines() if missing else ():
-        mount, _, source = line.partition(" - ")
-        fields = mount.split(" ")
-        if not source.startswith("cgroup ") or len(fields) < 5:
-            continue
-        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
-        folder = point if point.is_relative_to(root) else root / point.name
-        if os.path.isdir(folder):
-            mounts |= dict.fromkeys(missing.intersection(source.split(" ")[-1].split(",")), folder)
-    return mounts
+def _v1_mount(root: Path, controller: str) -> Path:
+    """The folder or link of its name, else a folder of several controllers, such as ``cpu,cpuacct``."""
+    named = root / controller
+    if os.path.isdir(named):
+        return named
+    return next((folder for folder in root.glob("*,*") if controller in folder.name.split(",")), named)
 
 
 def _own_paths(file: Path) -> dict[str, str]:
@@ -288,10 +261,8 @@ def _own_paths(file: Path) -> dict[str, str]:
         raise Unavailable(f"{file} cannot be read ({error.strerror})") from None
     paths = {}
     for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if colon:
-            paths.update(dict.fromkeys(controllers.split(","), path))
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
     return paths
 
 
@@ -304,41 +275,21 @@ def _lineage(mount: Path, path: str) -> Lineage:
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
-def _memory_limit(lineage: Lineage, folder: Path, limit: str, usage: str, *caches: str) -> MemoryLimit | None:
-    """Of one cgroup, by the names of its files; None where it has no limit, or the kernel does not say it."""
-    most, used = number(folder / limit), number(folder / usage)
-    if most is None or used is None or most >= _V1_UNLIMITED:
-        return None
-    above = "" if folder == lineage[0] else f"/{'/'.join(folder.relative_to(lineage[-1]).parts)}"
-    pages = table(folder / "memory.stat")
-    return MemoryLimit(above, most, used, *(pages.get(cache, 0) for cache in caches))
+def _controlled(lineage: Lineage, file: str) -> Lineage:
+    """From where the controller of ``file`` counts: a cgroup for which it is not enabled is counted in its parent."""
+    if len(lineage) == 1:  # nothing to choose, and one look less
+        return lineage
+    return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)
 
 
-def _waited(files: Mapping[str, str], kind: str) -> dict[tuple[str, ...], float]:
-    """Resource → seconds from the line ``some avg10=0.00 … total=123`` (µs); empty where the kernel keeps no PSI."""
-    found: dict[tuple[str, ...], float] = {}
-    for resource, content in files.items():
-        if total := re.search(rf"^{kind} .*\btotal=(\d{{1,20}})$", content, re.ASCII | re.MULTILINE):
-            found[(resource,)] = int(total[1]) / 1e6
-    return found
-
-
-def _cores(quota: int | None, period: int | None) -> float | None:
-    return quota / period if quota is not None and period and quota > 0 and period > 0 else None
+def _cores(quota_and_period: str) -> float | None:
+    quota, period = (integer(part) or 0 for part in quota_and_period.partition(" ")[::2])
+    return quota / period if quota > 0 and period > 0 else None
 
 
 def _over(value: int | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _less(value: int | None, part: int | None) -> int | None:
-    # The two are read one after the other.
-    return None if value is None or part is None else max(0, value - part)
-
-
-def _plus(own: int | None, others: Iterable[int | None]) -> int | None:
-    return None if own is None else own + sum(filter(None, others))
-
-
-def _least(values: Iterable[float | None]) -> float | None:
+def _least(values: Iterable[N | None]) -> N | None:
     return min((value for value in values if value is not None), default=None)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +19,11 @@ import pynvml
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import Worker
-from infercanary.probe.samplers import SampleFailed, register
+from infercanary.probe.samplers import SampleFailed, Sampler, register
 from infercanary.probe.samplers.nvml import fast, slow
-from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Nvml, text
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, text
 from infercanary.probe.samplers.nvml.faults import STATE, advice, state, state_of
-from infercanary.probe.samplers.nvml.gpus import Gpu, gpus, local_cpus
+from infercanary.probe.samplers.nvml.gpus import gpus, local_cpus
 from infercanary.probe.samplers.nvml.totals import Totals
 from infercanary.probe.samplers.nvml.xids import Xids
 
@@ -45,8 +45,8 @@ _ONCE_SECONDS = 2.0
 T = TypeVar("T")
 
 
-@register(is_slow=True)  # a GPU that nothing has used yet may take seconds to wake up
-class NvmlSampler:
+@register
+class NvmlSampler(Sampler):
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
     A host without a driver is no failure: the state shows it. Where there is a driver and no GPU answers, the sample
@@ -59,6 +59,7 @@ class NvmlSampler:
     """
 
     name = "nvml"
+    is_slow = True  # a GPU that nothing has used yet may take seconds to wake up
     hanging = (state("hanging"),)
 
     def __init__(
@@ -76,28 +77,30 @@ class NvmlSampler:
         self._totals = Totals(fast.MOST_PER_SECOND | slow.MOST_PER_SECOND)
         self._xids = Xids()
         self._open = False
-        self._seen_driver: bool | None = None
+        self._is_without_driver = False
         self._complaints: dict[str, str] = {}
+        self._values: Found = {}
+        self._failures: dict[str, pynvml.NVMLError] = {}
         self._count = 0
         self._common = slow.Versions("", "")
-        self._known: dict[int, list[tuple[Gpu, slow.Slow]]] = {}
+        self._events: dict[int, str] = {}
+        self._known: dict[int, list[tuple[Gpu, Found]]] = {}
         self._known_until = 0.0
 
     def sample(self) -> Iterable[Family]:
-        """See :class:`~infercanary.probe.samplers.Sampler`."""
-        opening = not self._open
         try:
-            if opening:
+            if not self._open:
                 self._nvml.nvmlInit()
-                self._open, opening = True, False
+                self._open = True
             return self._sample()
         except pynvml.NVMLError as error:
+            opening = not self._open
             self.close()
             now, why = state_of(error, opening), advice(error, opening)
-            if now == "no_driver" and not self._seen_driver:
-                if self._seen_driver is None:
+            if now == "no_driver":
+                if not self._is_without_driver:
                     log.info("sampler nvml: %s", why)
-                self._seen_driver = False
+                self._is_without_driver = True
                 return [state(now)]
             raise SampleFailed(why, [state(now), *_families(self._xids.counts())]) from None
         except SampleFailed:
@@ -107,7 +110,7 @@ class NvmlSampler:
     def close(self) -> None:
         """Let go of NVML; a later sample initialises it again."""
         self._xids.close(self._nvml)
-        self._known = {}
+        self._known_until = 0.0
         if self._open:
             self._open = False
             with suppress(pynvml.NVMLError):  # of a lost GPU's driver, that fails too
@@ -115,81 +118,75 @@ class NvmlSampler:
 
     def _sample(self) -> list[Family]:
         self._refresh()
-        values: Found = {UP: {}}
-        failures: dict[str, pynvml.NVMLError] = {}
+        self._is_without_driver = False
+        self._values, self._failures = {UP: {}}, {}
         for index in range(self._count):
-            self._read(index, values, failures)
+            self._read(index)
         self._xids.take(self._nvml)
-        values |= self._xids.counts()
-        first = next(iter(failures.values()), None)
+        values = self._values | self._xids.counts()
+        first = next(iter(self._failures.values()), None)
         now = state("ok" if first is None else state_of(first))
         if first is not None and not any(values[UP].values()):
             raise SampleFailed(advice(first), [now, *_families(values)])
-        self._log({label: advice(error) for label, error in failures.items()})
+        complaints = {label: advice(error) for label, error in self._failures.items()}
+        for label, complaint in complaints.items():
+            if complaint != self._complaints.get(label):
+                log.warning("sampler nvml: GPU %s: %s", label, complaint)
+        self._complaints = complaints
         return [now, *_families(values)]
 
     def _refresh(self) -> None:
         """Forget once a minute what hardly changes, and the handles, since MIG devices come and go."""
         count = self._nvml.nvmlDeviceGetCount()
         if count != self._count or self._monotonic() >= self._known_until:
-            self._known = {}
-        if not self._known:
-            self._count = count
+            self._known, self._count = {}, count
             self._known_until = self._monotonic() + _SLOW_SECONDS
             self._common = slow.versions(self._nvml)
+            self._events = fast.event_fields(self._common.driver)
 
-    def _read(self, index: int, values: Found, failures: dict[str, pynvml.NVMLError]) -> None:
-        """Read one GPU and its MIG devices; the failure of one leaves the others alone."""
-        events = fast.event_fields(self._common.driver)
+    def _read(self, index: int) -> None:
+        """Read one GPU and its MIG devices."""
         fresh = index not in self._known
-        try:
+        known: list[tuple[Gpu, Found]] = []
+        with self._alone(index, str(index)):
             known = self._look_up(index)
-        except pynvml.NVMLError as error:
-            if error.value in LIBRARY_GONE:
-                raise
-            failures[str(index)] = error
-            values[UP][(str(index),)] = 0
-            return
         for gpu, constant in known:
-            try:
-                current = self._totals.keep(fast.sample(self._nvml, gpu, events))
+            with self._alone(index, gpu.label):
+                current = fast.sample(self._nvml, gpu, self._events)
                 if fresh:  # not again for a minute: a remembered value confirms nothing
-                    self._totals.keep(constant.found)
-                found = constant.found | current | {UP: {(gpu.label,): 1}}
-            except pynvml.NVMLError as error:
-                if error.value in LIBRARY_GONE:
-                    raise
-                self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
-                failures[gpu.label] = error
-                found = {UP: {(gpu.label,): 0}}
-            for metric, points in found.items():
-                values.setdefault(metric, {}).update(points)
+                    self._totals.keep(constant)
+                for metric, points in (constant | self._totals.keep(current)).items():
+                    self._values.setdefault(metric, {}).update(points)
 
-    def _look_up(self, index: int) -> list[tuple[Gpu, slow.Slow]]:
+    @contextmanager
+    def _alone(self, index: int, label: str) -> Iterator[None]:
+        """Whether this GPU is up; that it fails leaves the others alone."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
+            self._failures[label] = error
+        self._values[UP][(label,)] = float(label not in self._failures)
+
+    def _look_up(self, index: int) -> list[tuple[Gpu, Found]]:
         if index not in self._known:
             known = []
+            near = {}
             for gpu in gpus(self._nvml, index):
                 try:
                     known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs, self._proc)))
-                except pynvml.NVMLError as error:
-                    if not gpu.is_mig or error.value in GPU_GONE:
+                except pynvml.NVMLError:
+                    if not gpu.is_mig:
                         raise
                     continue  # another container's
                 if not gpu.is_mig:
+                    with suppress(pynvml.NVMLError):
+                        if cpus := local_cpus(self._nvml, gpu.handle):
+                            near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            near = {gpu.label: constant.local_cpus for gpu, constant in known if constant.local_cpus}
             self.local_cpus = {**self.local_cpus, **near}  # never changed: another thread reads it
         return self._known[index]
-
-    def _log(self, complaints: dict[str, str]) -> None:
-        if self._seen_driver is False:
-            log.info("sampler nvml: an NVIDIA driver is here now")
-        self._seen_driver = True
-        for label in sorted(complaints.keys() | self._complaints.keys()):
-            if (now := complaints.get(label)) != self._complaints.get(label):
-                log.warning("sampler nvml: GPU %s: %s", label, now or "answers again")
-        self._complaints = complaints
 
 
 def _families(values: Found) -> Iterable[Family]:
@@ -221,21 +218,21 @@ def memory_of(bus_id: str) -> tuple[int, int] | None:
 
 def _asked(function: Callable[[], T]) -> T | None:
     """What NVML answers in a thread of its own: ``nvmlInit`` can hang."""
+
+    def ask() -> T:
+        pynvml.nvmlInit()
+        try:
+            return function()
+        finally:
+            pynvml.nvmlShutdown()
+
     worker = Worker("infercanary-nvml-once")
     try:
-        return worker.call(lambda: _initialised(function), _ONCE_SECONDS)
+        return worker.call(ask, _ONCE_SECONDS)
     except Exception:
         return None
     finally:
         worker.rest()
-
-
-def _initialised(function: Callable[[], T]) -> T:
-    pynvml.nvmlInit()
-    try:
-        return function()
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _names() -> list[str]:

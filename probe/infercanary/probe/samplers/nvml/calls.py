@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pynvml
 
@@ -13,16 +13,26 @@ Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
 """What was read: metric → label values → value."""
 
 
-LIBRARY_GONE = frozenset(
+class Gpu(NamedTuple):
+    """One GPU or MIG device."""
+
+    label: str
+    """Its index; a MIG device's is ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""
+    handle: Any
+    is_mig: bool = False
+    is_split: bool = False
+    """Whether it is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
+
+
+GPU_GONE = frozenset(
     {
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""Codes that stand for all GPUs: NVML has to be initialised again."""
-
-GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}) | LIBRARY_GONE
 """Codes after which no other answer about that GPU can be trusted."""
 
 _NOT_OFFERED = frozenset(
@@ -51,8 +61,6 @@ class Nvml:
     """Every function of pynvml by its own name; one that this pynvml lacks, or that has no answer, is not supported."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
         function = getattr(pynvml, name, None)
 
         def call(*arguments: Any) -> Any:
@@ -93,11 +101,17 @@ class Nvml:
         return found
 
 
-def read(readings: Iterable[Callable[[], Found]]) -> Found:
-    """Take several readings of a GPU together; those that it does not offer are left out.
+Reading: TypeAlias = "Callable[[Nvml, Gpu], Found]"
+"""Takes one or a few metrics of a GPU."""
 
-    Args:
-        readings: Each takes one or a few metrics of the GPU.
+
+def value(metric: Metric, function: Callable[[Nvml, Any], float]) -> Reading:
+    """The reading of a metric by a function of NVML and the GPU's handle."""
+    return lambda nvml, gpu: {metric: {(gpu.label,): function(nvml, gpu.handle)}}
+
+
+def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
+    """Take several readings of a GPU together; those that it does not offer are left out.
 
     Returns:
         All that was read; a metric in two readings has the points of both.
@@ -106,18 +120,18 @@ def read(readings: Iterable[Callable[[], Found]]) -> Found:
         pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
     """
     found: Found = {}
-    refusals = []
+    failure = None
     for reading in readings:
         try:
-            for metric, points in reading().items():
+            for metric, points in reading(nvml, gpu).items():
                 found.setdefault(metric, {}).update(points)
         except pynvml.NVMLError as error:
             if error.value in GPU_GONE:
                 raise
-            refusals.append(error)
-    failures = [refusal for refusal in refusals if refusal.value not in _NOT_OFFERED]
-    if failures and not found:
-        raise failures[0]
+            if error.value not in _NOT_OFFERED:
+                failure = failure or error
+    if failure and not found:
+        raise failure
     return found
 
 

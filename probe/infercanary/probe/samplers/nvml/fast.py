@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pynvml
 
 from infercanary.contract.report import Metric
-from infercanary.probe.samplers.nvml.calls import Found, Nvml, read
-from infercanary.probe.samplers.nvml.gpus import Gpu
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, read, value
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
 
 _GPU = ("gpu",)
@@ -121,49 +118,12 @@ def event_fields(driver: str) -> dict[int, str]:
         Field id → the reason that it counts.
     """
     version = tuple(int(part) for part in driver.split(".") if part.isdecimal())
-    if (575,) <= version < (580, 82):
-        return _EVENT_FIELDS | _SLOWDOWN_FIELDS_575
     if version < (575,):
         return _EVENT_FIELDS | {_THERMAL_POLICY: "sw_thermal"} | _SLOWDOWN_FIELDS
-    return _EVENT_FIELDS | _SLOWDOWN_FIELDS
+    return _EVENT_FIELDS | (_SLOWDOWN_FIELDS_575 if version < (580, 82) else _SLOWDOWN_FIELDS)
 
 
-def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
-    """One GPU's values.
-
-    Args:
-        nvml: An initialised NVML.
-        gpu: The GPU or MIG device.
-        events: Its driver's :func:`event_fields`.
-
-    Returns:
-        Values in the base units of their metrics.
-
-    Raises:
-        pynvml.NVMLError: The GPU is gone.
-    """
-    return read(_readings(nvml, gpu, events))
-
-
-def _readings(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Iterator[Callable[[], Found]]:
-    label, handle = gpu.label, gpu.handle
-    # The driver offers no more of a MIG device than this; the rest is its GPU's.
-    yield lambda: {MEMORY_USED: {(label,): nvml.nvmlDeviceGetMemoryInfo(handle).used}}
-    if gpu.is_mig:
-        return
-    yield partial(_fields, nvml, gpu, events)
-    yield lambda: {TEMPERATURE: {(label, "gpu"): _temperature(nvml, handle)}}
-    yield partial(_link, nvml, gpu)
-    for metric, value in _SIMPLE.items():
-        if metric is not UTILIZATION or not gpu.is_split:
-            yield partial(_one, nvml, gpu, metric, value)
-
-
-def _one(nvml: Nvml, gpu: Gpu, metric: Metric, value: Callable[[Nvml, Any], float]) -> Found:
-    return {metric: {(gpu.label,): value(nvml, gpu.handle)}}
-
-
-def _fields(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
+def _fields(nvml: Nvml, gpu: Gpu, *, events: dict[int, str]) -> Found:
     """One call for all fields: cumulative counters, so that nothing is lost between samples."""
     values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
     found: Found = {
@@ -177,33 +137,48 @@ def _fields(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
 
 
 def _link(nvml: Nvml, gpu: Gpu) -> Found:
-    generation, lanes = (
-        nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu.handle),
-        nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu.handle),
-    )
-    most_generation, most_lanes = (
-        nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu.handle),
-        nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu.handle),
-    )
-    if not most_lanes:
+    lanes = nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu.handle)
+    most_lanes = nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu.handle)
+    generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu.handle)
+    highest = nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu.handle)
+    if not most_lanes:  # a virtual GPU
         return {}
     # Each generation doubles the rate of a lane.
-    return {LINK: {(gpu.label,): lanes / most_lanes * 2.0 ** (generation - most_generation)}}
+    return {LINK: {(gpu.label,): lanes / most_lanes * 2.0 ** (generation - highest)}}
 
 
-def _temperature(nvml: Nvml, handle: Any) -> float:
+def _temperature(nvml: Nvml, gpu: Gpu) -> Found:
     """The old function is deprecated, and the new one is not in every driver (nor in every pynvml)."""
     try:
-        celsius: float = nvml.nvmlDeviceGetTemperatureV(handle, pynvml.NVML_TEMPERATURE_GPU)
+        celsius = nvml.nvmlDeviceGetTemperatureV(gpu.handle, pynvml.NVML_TEMPERATURE_GPU)
     except pynvml.NVMLError_FunctionNotFound:
-        celsius = nvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
-    return celsius
+        celsius = nvml.nvmlDeviceGetTemperature(gpu.handle, pynvml.NVML_TEMPERATURE_GPU)
+    return {TEMPERATURE: {(gpu.label, "gpu"): celsius}}
 
 
-_SIMPLE: dict[Metric, Callable[[Nvml, Any], float]] = {
-    SM_CLOCK: lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM) * 1e6,
-    MEMORY_CLOCK: lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM) * 1e6,
-    ENERGY: lambda nvml, h: nvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,
-    UTILIZATION: lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100,
-    REPLAYS: lambda nvml, h: nvml.nvmlDeviceGetPcieReplayCounter(h),
-}
+_MEMORY = value(MEMORY_USED, lambda nvml, h: nvml.nvmlDeviceGetMemoryInfo(h).used)
+_READINGS = (
+    _temperature,
+    _link,
+    value(SM_CLOCK, lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM) * 1e6),
+    value(MEMORY_CLOCK, lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM) * 1e6),
+    value(ENERGY, lambda nvml, h: nvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3),
+    value(UTILIZATION, lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100),
+    value(REPLAYS, lambda nvml, h: nvml.nvmlDeviceGetPcieReplayCounter(h)),
+)
+
+
+def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
+    """One GPU's values, in the base units of their metrics.
+
+    Args:
+        nvml: An initialised NVML.
+        gpu: The GPU or MIG device.
+        events: Its driver's :func:`event_fields`.
+
+    Raises:
+        pynvml.NVMLError: The GPU is gone.
+    """
+    # The driver offers no more of a MIG device than its memory; the rest is its GPU's.
+    whole = () if gpu.is_mig else (partial(_fields, events=events), *_READINGS)
+    return read(nvml, gpu, (_MEMORY, *whole))

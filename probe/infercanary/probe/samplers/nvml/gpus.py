@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pynvml
 
-from infercanary.probe.samplers.nvml.calls import GPU_GONE, Nvml
-
-
-class Gpu(NamedTuple):
-    """One GPU or MIG device."""
-
-    label: str
-    """Its index; a MIG device's is ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""
-    handle: Any
-    is_mig: bool = False
-    is_split: bool = False
-    """Whether it is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
+from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 
 
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
@@ -38,21 +28,16 @@ def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     places = range(0)
-    try:
+    with suppress(pynvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    except pynvml.NVMLError as error:
-        if error.value in GPU_GONE:
-            raise
     yield Gpu(str(index), handle, is_split=bool(places))
     for place in places:
-        try:
-            yield Gpu(
-                f"{index}:{place}", nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place), is_mig=True
-            )
-        except pynvml.NVMLError as error:  # there is none in this place, or it is another container's
-            if error.value in GPU_GONE:
-                raise
+        part = None
+        with suppress(pynvml.NVMLError):  # there may be none in this place, or it is another container's
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+        if part is not None:
+            yield Gpu(f"{index}:{place}", part, is_mig=True)
 
 
 def local_cpus(nvml: Nvml, handle: Any) -> frozenset[int]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pynvml
 
 from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml import users
-from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml, read, text
-from infercanary.probe.samplers.nvml.gpus import Gpu, local_cpus, numa_node
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, read, text, value
+from infercanary.probe.samplers.nvml.gpus import numa_node
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
-
-T = TypeVar("T")
 
 _GPU = ("gpu",)
 INFO = Metric(
@@ -106,14 +104,6 @@ class Versions(NamedTuple):
     """The highest that the driver can do."""
 
 
-class Slow(NamedTuple):
-    """What was read of one GPU."""
-
-    found: Found
-    local_cpus: frozenset[int]
-    """Empty where that is not known."""
-
-
 def versions(nvml: Nvml) -> Versions:
     """The versions of the driver.
 
@@ -134,8 +124,8 @@ def versions(nvml: Nvml) -> Versions:
     return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")
 
 
-def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> Slow:
-    """One GPU's values.
+def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> Found:
+    """One GPU's values, in the base units of their metrics.
 
     Args:
         nvml: An initialised NVML.
@@ -144,56 +134,28 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> S
         sysfs: Usually ``/sys``.
         proc: Usually ``/proc``.
 
-    Returns:
-        Values in the base units of their metrics, and the CPUs on its node; of a MIG device none.
-
     Raises:
         pynvml.NVMLError: The GPU is gone.
     """
-    found = read(_readings(nvml, gpu))
-    name, uuid, bus_id, vbios = (
-        text(_offered(string, gpu.handle, ""))
-        for string in (
-            nvml.nvmlDeviceGetName,
-            nvml.nvmlDeviceGetUUID,
-            lambda handle: nvml.nvmlDeviceGetPciInfo(handle).busId,
-            nvml.nvmlDeviceGetVbiosVersion,
-        )
-    )
+    found = read(nvml, gpu, [_MEMORY] if gpu.is_mig else _READINGS)
+    name = _text(nvml.nvmlDeviceGetName, gpu)
+    uuid = _text(nvml.nvmlDeviceGetUUID, gpu)
+    bus_id = _text(lambda handle: nvml.nvmlDeviceGetPciInfo(handle).busId, gpu)
+    vbios = _text(nvml.nvmlDeviceGetVbiosVersion, gpu)
     found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
     if not gpu.is_split:  # what runs on a GPU in MIG mode runs on its MIG devices
-        nothing: Found = {}
-        found |= _offered(lambda _: users.sample(nvml, gpu, proc), gpu.handle, nothing)
-    if gpu.is_mig:
-        return Slow(found, frozenset())
-    if (node := numa_node(bus_id, sysfs)) is not None:
+        with suppress(pynvml.NVMLError):
+            found |= users.sample(nvml, gpu, proc)
+    if not gpu.is_mig and (node := numa_node(bus_id, sysfs)) is not None:
         found[NUMA_NODE] = {(gpu.label,): node}
-    return Slow(found, _offered(partial(local_cpus, nvml), gpu.handle, frozenset[int]()))
+    return found
 
 
-def _offered(value: Callable[[Any], T], handle: Any, otherwise: T) -> T:
-    try:
-        return value(handle)
-    except pynvml.NVMLError as error:
-        if error.value in GPU_GONE:
-            raise
-        return otherwise
-
-
-def _readings(nvml: Nvml, gpu: Gpu) -> Iterator[Callable[[], Found]]:
-    label, handle = gpu.label, gpu.handle
-    yield lambda: {MEMORY_SIZE: {(label,): nvml.nvmlDeviceGetMemoryInfo(handle).total}}
-    if gpu.is_mig:
-        return
-    for metric, value in _SIMPLE.items():
-        yield partial(_one, nvml, gpu, metric, value)
-    yield partial(_ecc_errors, nvml, gpu)
-    yield lambda: _remapped_rows(label, nvml.nvmlDeviceGetRemappedRows(handle))
-    yield partial(_recovery_action, nvml, gpu)
-
-
-def _one(nvml: Nvml, gpu: Gpu, metric: Metric, value: Callable[[Nvml, Any], float]) -> Found:
-    return {metric: {(gpu.label,): value(nvml, gpu.handle)}}
+def _text(function: Callable[[Any], str | bytes], gpu: Gpu) -> str:
+    found: str | bytes = ""
+    with suppress(pynvml.NVMLError):
+        found = function(gpu.handle)
+    return text(found)
 
 
 def _ecc_errors(nvml: Nvml, gpu: Gpu) -> Found:
@@ -206,11 +168,11 @@ def _ecc_errors(nvml: Nvml, gpu: Gpu) -> Found:
     }
 
 
-def _remapped_rows(label: str, rows: tuple[int, int, int, int]) -> Found:
-    corrected, uncorrected, pending, failed = rows
+def _remapped_rows(nvml: Nvml, gpu: Gpu) -> Found:
+    corrected, uncorrected, pending, failed = nvml.nvmlDeviceGetRemappedRows(gpu.handle)
     return {
-        REMAPPED_ROWS: {(label, "corrected"): corrected, (label, "uncorrected"): uncorrected},
-        ROW_REMAP: {(label, "failed"): failed, (label, "pending"): pending},
+        REMAPPED_ROWS: {(gpu.label, "corrected"): corrected, (gpu.label, "uncorrected"): uncorrected},
+        ROW_REMAP: {(gpu.label, "failed"): failed, (gpu.label, "pending"): pending},
     }
 
 
@@ -219,7 +181,12 @@ def _recovery_action(nvml: Nvml, gpu: Gpu) -> Found:
     return {} if action is None else {RECOVERY_ACTION: {(gpu.label,): action}}
 
 
-_SIMPLE: dict[Metric, Callable[[Nvml, Any], float]] = {
-    SM_CLOCK_MAX: lambda nvml, h: nvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_SM) * 1e6,
-    POWER_LIMIT: lambda nvml, h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,
-}
+_MEMORY = value(MEMORY_SIZE, lambda nvml, h: nvml.nvmlDeviceGetMemoryInfo(h).total)
+_READINGS = (
+    _MEMORY,
+    value(SM_CLOCK_MAX, lambda nvml, h: nvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_SM) * 1e6),
+    value(POWER_LIMIT, lambda nvml, h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3),
+    _ecc_errors,
+    _remapped_rows,
+    _recovery_action,
+)

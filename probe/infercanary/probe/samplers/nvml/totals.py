@@ -69,10 +69,9 @@ class Totals:
         if before is None:
             known = _Known(value, now, value if value <= most * (now + _SLACK_SECONDS) else 0.0)
         else:
-            went_back = value < before.value
-            increase = value if went_back else value - before.value
+            increase = value if value < before.value else value - before.value
             possible = increase <= most * (now - before.at + _SLACK_SECONDS)
-            doubt = "back" if went_back else "" if possible else "leap"
+            doubt = "back" if value < before.value else "" if possible else "leap"
             if doubt and doubt != before.doubt:
                 known = before._replace(doubt=doubt)
             else:  # it is possible, or was confirmed: go on from there

@@ -8,13 +8,13 @@ is asked once a minute.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pynvml
 
 from infercanary.contract.report import Metric
-from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml
-from infercanary.probe.samplers.nvml.gpus import Gpu
+from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml
 
 PROCESSES = Metric(
     "infercanary_gpu_processes",
@@ -39,11 +39,6 @@ _OF_CUDA = "/dev/nvidia-uvm"
 def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
     """Both numbers.
 
-    Args:
-        nvml: An initialised NVML.
-        gpu: The GPU or MIG device.
-        proc: Usually ``/proc``.
-
     Returns:
         Metric → its point; without that which is not known.
 
@@ -52,15 +47,11 @@ def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
     """
     listed = len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
     found: Found = {PROCESSES: {(gpu.label,): listed}}
-    try:
+    with suppress(pynvml.NVMLError):
         device = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu.handle) if gpu.is_mig else gpu.handle
         minor = nvml.nvmlDeviceGetMinorNumber(device)
-    except pynvml.NVMLError as error:
-        if error.value in GPU_GONE:
-            raise
-        return found
-    if (own := own_processes(f"/dev/nvidia{minor}", proc)) is not None:
-        found[OWN] = {(gpu.label,): own}
+        if (own := own_processes(f"/dev/nvidia{minor}", proc)) is not None:
+            found[OWN] = {(gpu.label,): own}
     return found
 
 

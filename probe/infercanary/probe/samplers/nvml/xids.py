@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -37,8 +38,8 @@ class Xids:
     def __init__(self) -> None:
         self._set: Any = None
         self._labels: dict[int, str] = {}
-        self._counts: dict[tuple[str, ...], float] = {}
-        self._events: dict[str, int] = {}
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._events: Counter[tuple[str, ...]] = Counter()
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
         """Listen for this GPU's too, where that is offered: permission, MIG or an old driver may be in the way.
@@ -55,7 +56,7 @@ class Xids:
                 self._set = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
             self._labels[_address(handle)] = label
-            self._events.setdefault(label, 0)
+            self._events[(label,)] += 0  # none so far is not the same as unknown
 
     def take(self, nvml: Nvml) -> None:
         """Count what has happened since; never waits.
@@ -63,17 +64,16 @@ class Xids:
         Args:
             nvml: The one that :meth:`watch` was given.
         """
-        with suppress(
-            pynvml.NVMLError
-        ):  # a time-out: there is no more; or the GPU is lost, which its readings show
-            for _ in range(_MOST_EVENTS if self._set is not None else 0):
+        if self._set is None:
+            return
+        # A time-out: there is no more; or the GPU is lost, which its readings show.
+        with suppress(pynvml.NVMLError):
+            for _ in range(_MOST_EVENTS):
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)
-                label = self._labels.get(_address(event.device))
-                if label is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:
-                    continue
-                xid = str(event.eventData) if event.eventData < _NUMBERS else "other"
-                self._counts[label, xid] = self._counts.get((label, xid), 0) + 1
-                self._events[label] += 1
+                if (label := self._labels.get(_address(event.device))) is not None:
+                    xid = str(event.eventData) if event.eventData < _NUMBERS else "other"
+                    self._counts[label, xid] += 1
+                    self._events[(label,)] += 1
 
     def counts(self) -> Found:
         """The counts so far.
@@ -81,10 +81,7 @@ class Xids:
         Returns:
             XIDs by GPU, and by GPU and number; a GPU that is watched and had none has a 0.
         """
-        return {
-            EVENTS: {(label,): count for label, count in self._events.items()},
-            XIDS: self._counts.copy(),
-        }
+        return {EVENTS: {**self._events}, XIDS: {**self._counts}}
 
     def close(self, nvml: Nvml) -> None:
         """Let go of the events; before NVML is shut down.
