@@ -168,7 +168,7 @@ class Connections:
         try:
             return await handler(request)
         except ConnectionError as error:
-            if connection.transport is not None:
+            if connection.transport is not None and not connection.transport.is_closing():
                 raise
             error.__traceback__ = None  # the client left; aiohttp would log it as an error of ours
             return web.Response()
