@@ -5,11 +5,11 @@ A caller's address has a part of it, so that one address leaves the others their
 
 from __future__ import annotations
 
-ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.008, 0.05
+ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.011, 0.05
 """Share of one CPU for accepting connections and closing refused ones, and its burst in seconds."""
-ALL_SHARE, ALL_BURST_SECONDS = 0.012, 1.0
+ALL_SHARE, ALL_BURST_SECONDS = 0.009, 1.0
 """The same for all connections together: TLS handshakes, headers and answers."""
-ADDRESS_SHARE, ADDRESS_BURST_SECONDS = 0.004, 0.4
+ADDRESS_SHARE, ADDRESS_BURST_SECONDS = 0.003, 0.4
 """The same for the connections of one address. A poll each 5 s takes less than 0.001, also over TLS."""
 _ADDRESSES = 64
 """Budgets kept at least; of more, those that are full again are forgotten."""

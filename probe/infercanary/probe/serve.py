@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator
 from http import HTTPStatus
 from pathlib import Path
 from select import POLLIN, POLLOUT, poll
-from typing import TypeVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from infercanary.command.settings import UsageError
@@ -47,13 +47,15 @@ _REST = 9
 """Times the CPU time of a turn that the loop sleeps after it: a tenth of a CPU at most, also in a burst."""
 _LONGEST_REST_SECONDS = 0.25
 _UNREAD_SECONDS = 0.05
+"""Between looks whether a caller has received its whole answer."""
+_IDLE_SECONDS = 60.0
+"""Longest wait for an event."""
 _TCP_CLOSE = 7  # include/net/tcp_states.h
 
 Answering = Callable[[str], bytes]
 """The caller's cursor ("" for none) → the report as JSON."""
-Steps = Generator[int, None, "Result"]
-"""Yields the event of ``poll`` that it waits for, or 0 to be called again soon."""
-Result = TypeVar("Result")
+Steps = Generator[int, None, Any]
+"""Yields the event of ``poll`` to wait for; 0 to be called again after ``_UNREAD_SECONDS``."""
 
 
 class ReportServer:
@@ -114,9 +116,7 @@ class ReportServer:
     def _run(self) -> None:
         while not self._closing:
             before = self.cpu_seconds
-            with contextlib.suppress(
-                Exception
-            ):  # such as a lack of memory: nothing goes to the host's output
+            with contextlib.suppress(Exception):  # out of memory; nothing goes to the host's output
                 self._turn()
             self._spent()
             time.sleep(min(_REST * (self.cpu_seconds - before), _LONGEST_REST_SECONDS))
@@ -134,27 +134,26 @@ class ReportServer:
                 waiting.register(connection.sock, connection.event)
             else:
                 ends.append(now + _UNREAD_SECONDS)
-        seconds = max(0.0, min(ends) - now) if ends else None
-        ready = {
-            descriptor for descriptor, _ in waiting.poll(None if seconds is None else seconds * 1000 + 1)
-        }
+        seconds = max(0.0, min(ends, default=now + _IDLE_SECONDS) - now)
+        ready = {descriptor for descriptor, _ in waiting.poll(seconds * 1000 + 1)}
         now = time.monotonic()
         for connection in list(self._open):
-            if now > connection.deadline:
+            is_ready = not connection.event or connection.sock.fileno() in ready
+            goes_on = self._step(connection, now) if is_ready else True
+            if not goes_on or now > connection.deadline:
                 self._end(connection)
-            elif not connection.event or connection.sock.fileno() in ready:
-                self._step(connection, now)
         if self._sock.fileno() in ready:
             self._accept(now)
 
-    def _step(self, connection: _Connection, now: float) -> None:
+    def _step(self, connection: _Connection, now: float) -> bool:
+        """Say whether the connection goes on."""
+        goes_on = True
         try:
             connection.event = next(connection.steps)
         except Exception:  # it is finished (StopIteration), or its caller left
-            self._end(connection)
+            goes_on = False
         self._callers.spend(connection.address, self._spent(), now)
-        if connection in self._open and not self._callers.may_spend(connection.address, now):
-            self._end(connection)
+        return goes_on and self._callers.may_spend(connection.address, now)
 
     def _accept(self, now: float) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -187,7 +186,7 @@ class ReportServer:
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sock.close()
 
-    def _speak(self, connection: _Connection) -> Steps[None]:
+    def _speak(self, connection: _Connection) -> Steps:
         if (context := self._access.context()) is not None:
             connection.sock = context.wrap_socket(
                 connection.sock, server_side=True, do_handshake_on_connect=False
@@ -243,14 +242,14 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 class _Connection:
     def __init__(
-        self, sock: socket.socket, address: str, deadline: float, speak: Callable[[_Connection], Steps[None]]
+        self, sock: socket.socket, address: str, deadline: float, speak: Callable[[_Connection], Steps]
     ) -> None:
         self.sock, self.address, self.deadline = sock, address, deadline
         self.event = POLLIN
         self.steps = speak(self)
 
 
-def _when_ready(event: int, call: Callable[..., Result], *arguments: object) -> Steps[Result]:
+def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Steps:
     """Repeat a call until it no longer has to wait for ``event``, or what TLS waits for."""
     while True:
         try:

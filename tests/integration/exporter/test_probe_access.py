@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -16,6 +18,7 @@ from honest import Honest
 from infercanary.client.access import ProbeAccess, ProbeTls
 from infercanary.command.settings import UsageError
 from infercanary.exporter.config import check
+from infercanary.probe import callers
 from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.serve import ReportServer
 
@@ -94,6 +97,26 @@ async def test_a_stranger_on_either_side_is_refused(
             reason in found or reason != "http_status"
         )
         assert await run.value("infercanary_up", container="tls") == 0
+
+
+def test_tls_handshakes_are_charged(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a millisecond: an address with many is refused."""
+    monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.01)
+    tls = ServerTls(cert_file=f"{files}/probe.pem", key_file=f"{files}/probe.key")
+    server = ReportServer("127.0.0.1:0", lambda since: b"report", Access(tls))
+    context = ssl.create_default_context(cafile=f"{files}/probe.pem")
+    shaken = 0
+    try:
+        with pytest.raises(OSError, match=r"reset|EOF|closed"):
+            while shaken < 500:
+                with socket.create_connection(
+                    ("127.0.0.1", int(server.address.rpartition(":")[2]))
+                ) as client:
+                    context.wrap_socket(client, server_hostname="probe.infercanary").close()
+                shaken += 1
+        assert shaken > 3
+    finally:
+        server.close()
 
 
 async def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
