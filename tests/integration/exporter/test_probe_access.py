@@ -159,6 +159,21 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path) -> None:
         server.close()
 
 
+def test_a_certificate_that_is_renewed(files: Path, tmp_path: Path) -> None:
+    def renew(name: str, kind: str) -> None:
+        shutil.copy(files / f"{name}.{kind}", tmp_path / kind)
+
+    for kind in ("pem", "key"):
+        renew("probe", kind)
+    access = Access(ServerTls(cert_file=f"{tmp_path}/pem", key_file=f"{tmp_path}/key"))
+    first = access.context()
+    renew("stranger", "pem")
+    assert access.context() is first, "half a renewal: the certificate before serves"
+    renew("stranger", "key")
+    second = access.context()
+    assert first is not second is access.context()
+
+
 def test_files_that_cannot_be_used_are_one_line(files: Path, tmp_path: Path) -> None:
     for section, line in {
         f"probe_tls: {{ca_file: {tmp_path}/none}}": "probe_tls: its files cannot be used",
