@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import select
 import socket
 import ssl
 import stat
@@ -21,7 +22,7 @@ import weakref
 from collections.abc import Callable, Generator
 from http import HTTPStatus
 from pathlib import Path
-from select import POLLIN, POLLOUT, poll
+from select import POLLIN, POLLOUT
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -123,7 +124,7 @@ class ReportServer:
 
     def _turn(self) -> None:
         """Wait for an event; serve the open connections, and accept new ones."""
-        waiting, now = poll(), time.monotonic()
+        waiting, now = select.poll(), time.monotonic()
         ends = [connection.deadline for connection in self._open]
         if now < self._accept_at:
             ends.append(self._accept_at)

@@ -222,7 +222,7 @@ def test_accepting_and_refusing_takes_little(monkeypatch: pytest.MonkeyPatch) ->
         while time.monotonic() < begin + 1:
             with contextlib.suppress(OSError), connect(server) as client:
                 client.recv(1)
-        assert 0 < server.cpu_seconds < 0.03
+        assert 0 < server.cpu_seconds < 0.08
     finally:
         for client in held:
             client.close()
