@@ -163,8 +163,8 @@ def test_a_thousand_held_connections_of_one_address_leave_the_exporter_its_polls
 
 
 def test_a_caller_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_ANSWER_SECONDS", 1.0)
-    server = ReportServer("127.0.0.1:0", lambda since: b"x" * 50_000_000)
+    monkeypatch.setattr(serve, "_ANSWER_SECONDS", 3.0)
+    server = ReportServer("127.0.0.1:0", lambda since: b"x" * 5_000_000)
     try:
         with not_reading(server):
             until(lambda: unread_bytes(server) > 100_000)
