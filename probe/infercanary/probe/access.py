@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -34,18 +36,17 @@ class Access:
     def __init__(self, tls: ServerTls | None = None, token_file: str | None = None) -> None:
         self._tls = tls
         self._token_file = token_file
-        self._stamp: tuple[int, ...] = ()
+        self._changed: list[int] = []
         self._context: ssl.SSLContext | None = None
         if token_file is not None and not self._token():
             raise UsageError(f"token_file: {token_file} cannot be read or is empty; write a token there")
-        if tls is not None:
-            try:
-                self._context = self._load(tls)
-            except (OSError, ValueError) as error:
-                raise UsageError(
-                    f"tls: its files cannot be used ({getattr(error, 'strerror', None) or error}); give a certificate "
-                    "and its key as PEM"
-                ) from None
+        try:
+            self._load()
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"tls: its files cannot be used ({getattr(error, 'strerror', None) or error}); give a certificate "
+                "and its key as PEM"
+            ) from None
 
     def context(self) -> ssl.SSLContext | None:
         """For the next connection.
@@ -53,17 +54,13 @@ class Access:
         Returns:
             None for plain HTTP.
         """
-        if self._tls is not None and self._files(self._tls) != self._stamp:
-            try:
-                self._context = self._load(self._tls)
-            except (
-                OSError,
-                ValueError,
-            ):  # half a renewal: the one before serves until the other half is there
-                self._stamp = ()
+        with suppress(
+            OSError, ValueError
+        ):  # half a renewal: the one before serves until the other half is there
+            self._load()
         return self._context
 
-    def allows(self, authorization: str) -> bool:
+    def allows(self, authorization: bytes) -> bool:
         """Whether this header shows the token.
 
         Args:
@@ -72,7 +69,7 @@ class Access:
         if self._token_file is None:
             return True
         token = self._token()
-        return bool(token) and hmac.compare_digest(authorization.encode(), b"Bearer " + token)
+        return bool(token) and hmac.compare_digest(authorization, b"Bearer " + token)
 
     def _token(self) -> bytes:
         try:
@@ -80,25 +77,20 @@ class Access:
         except OSError:
             return b""
 
-    def _load(self, tls: ServerTls) -> ssl.SSLContext:
-        stamp = self._files(tls)
+    def _load(self) -> None:
+        """Make the TLS context anew if a file has changed."""
+        if (tls := self._tls) is None:
+            return
+        files = [file for file in (tls.cert_file, tls.key_file, tls.client_ca_file) if file]
+        changed = [os.stat(file).st_mtime_ns for file in files]
+        if changed == self._changed:
+            return
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(tls.cert_file, tls.key_file, password=_refuse)
         if tls.client_ca_file:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(tls.client_ca_file)
-        self._stamp = stamp
-        return context
-
-    @staticmethod
-    def _files(tls: ServerTls) -> tuple[int, ...]:
-        found = []
-        for file in filter(None, (tls.cert_file, tls.key_file, tls.client_ca_file)):
-            try:
-                found.append(Path(file).stat().st_mtime_ns)
-            except OSError:
-                found.append(0)
-        return tuple(found)
+        self._context, self._changed = context, changed
 
 
 def _refuse() -> str:

@@ -1,99 +1,68 @@
-"""CPU time that callers may take of the process that the probe runs in, which has requests of its own to serve.
+"""CPU time that the probe's port may take of the process that it is a guest in: 2 % of one CPU in the long run.
 
-All callers together take at most 2 % of one CPU for long, wherever they come from. A part of it is for four addresses
-that have a place: the first to come keep theirs while they get reports, so that an exporter is answered whatever others
-do.
+A caller's address has a part of it, so that one address leaves the others theirs.
 """
 
 from __future__ import annotations
 
-PLACES = 4
-PLACE_SHARE, PLACE_BURST_SECONDS = 0.0015, 0.1
-"""Share of one CPU for an address with a place, and its burst in seconds. A poll each 5 s takes less than 0.0005."""
-OTHERS_SHARE, OTHERS_BURST_SECONDS = 0.0025, 1.0
-"""The same of all callers without a place together. Of the burst's first half, those with a place may take, too."""
-ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.0115, 0.1
-"""The same of accepting connections, and of closing those that are refused: about 500 a second."""
-SILENT_SECONDS = 60.0
-"""Without a report, after which a place is free for another address."""
-_CONNECTION_SECONDS = 0.0003  # to make room, and to start and end a thread, which it cannot count itself
+ACCEPT_SHARE, ACCEPT_BURST_SECONDS = 0.011, 0.05
+"""Share of one CPU for accepting connections and closing refused ones, and its burst in seconds."""
+ALL_SHARE, ALL_BURST_SECONDS = 0.009, 1.0
+"""The same for all connections together: TLS handshakes, headers and answers."""
+ADDRESS_SHARE, ADDRESS_BURST_SECONDS = 0.003, 0.4
+"""The same for the connections of one address. A poll each 5 s takes less than 0.001, also over TLS."""
+_ADDRESSES = 64
+"""Budgets kept at least; of more, those that are full again are forgotten."""
 
 
-class _Bucket:
-    def __init__(self, share: float, burst: float, left: float, now: float) -> None:
-        self._share, self._burst = share, burst
-        self._left, self._at = left, now
+class _Budget:
+    """Token bucket of CPU seconds, full at first."""
+
+    def __init__(self, share: float, burst: float, now: float) -> None:
+        self.burst = burst
+        self._share, self._left, self._at = share, burst, now
 
     def left(self, now: float) -> float:
-        return min(self._burst, self._left + (now - self._at) * self._share)
+        return min(self.burst, self._left + (now - self._at) * self._share)
 
     def spend(self, seconds: float, now: float) -> None:
         self._left, self._at = self.left(now) - seconds, now
 
-    def seconds_until(self, left: float, now: float) -> float:
-        return max(0.0, (left - self.left(now)) / self._share)
-
-
-class _Place:
-    def __init__(self, now: float) -> None:
-        # Empty at first: places that change hands must not add up to more.
-        self.bucket = _Bucket(PLACE_SHARE, PLACE_BURST_SECONDS, 0.0, now)
-        self.reported_at = now
+    def seconds_overdrawn(self, now: float) -> float:
+        return max(0.0, -self.left(now) / self._share)
 
 
 class Callers:
-    """Admits callers by the CPU time that is left. Threads need a lock around it.
+    """Budgets of the port.
 
     Args:
         now: Monotonic clock, seconds; so is each ``now`` of the methods.
     """
 
     def __init__(self, now: float) -> None:
-        self._places: dict[str, _Place] = {}
-        self._others = _Bucket(OTHERS_SHARE, OTHERS_BURST_SECONDS, OTHERS_BURST_SECONDS, now)
-        self._accepting = _Bucket(ACCEPT_SHARE, ACCEPT_BURST_SECONDS, ACCEPT_BURST_SECONDS, now)
+        self._accepting = _Budget(ACCEPT_SHARE, ACCEPT_BURST_SECONDS, now)
+        self._all = _Budget(ALL_SHARE, ALL_BURST_SECONDS, now)
+        self._addresses: dict[str, _Budget] = {}
 
-    def admits(self, address: str, now: float) -> bool:
-        """Say whether a new connection of this address may be answered."""
-        self._offer_place(address, now)
-        place = self._places.get(address)
-        if place is None:
-            return self._others.left(now) > 0
-        return place.bucket.left(now) > 0 or self._others.left(now) > OTHERS_BURST_SECONDS / 2
+    def may_spend(self, address: str, now: float) -> bool:
+        """Say whether a connection of this address may go on, or begin."""
+        budget = self._addresses.get(address)
+        return self._all.left(now) > 0 and (budget is None or budget.left(now) > 0)
 
-    def has_place(self, address: str) -> bool:
-        """Say whether this address has a place."""
-        return address in self._places
-
-    def reported(self, address: str, now: float) -> None:
-        """Note that this address was given a report: it keeps its place."""
-        if address in self._places:
-            self._places[address].reported_at = now
-
-    def answered(self, address: str, cpu_seconds: float, now: float) -> None:
-        """Charge a connection that ended."""
-        cpu_seconds += _CONNECTION_SECONDS
-        place = self._places.get(address)
-        if place is not None and place.bucket.left(now) > 0:
-            place.bucket.spend(cpu_seconds, now)
-        else:
-            self._others.spend(cpu_seconds, now)
+    def spend(self, address: str, cpu_seconds: float, now: float) -> None:
+        """Charge a connection."""
+        if address not in self._addresses:
+            if len(self._addresses) >= _ADDRESSES:
+                self._addresses = {a: b for a, b in self._addresses.items() if b.left(now) < b.burst}
+            self._addresses[address] = _Budget(ADDRESS_SHARE, ADDRESS_BURST_SECONDS, now)
+        self._addresses[address].spend(cpu_seconds, now)
+        self._all.spend(cpu_seconds, now)
 
     def accepted(self, cpu_seconds: float, now: float) -> float:
-        """Charge the loop that accepts connections.
+        """Charge the acceptance of connections.
 
         Returns:
-            Seconds for which it must not go on.
+            Seconds for which no more may be accepted.
         """
         self._accepting.spend(cpu_seconds, now)
-        if self._accepting.left(now) > 0:
-            return 0.0
-        return self._accepting.seconds_until(ACCEPT_BURST_SECONDS / 100, now)
-
-    def _offer_place(self, address: str, now: float) -> None:
-        if address in self._places:
-            return
-        for holder in [a for a, place in self._places.items() if now - place.reported_at > SILENT_SECONDS]:
-            del self._places[holder]
-        if len(self._places) < PLACES:
-            self._places[address] = _Place(now)
+        return self._accepting.seconds_overdrawn(now)

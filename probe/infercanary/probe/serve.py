@@ -1,8 +1,7 @@
 """The probe's HTTP server: one GET on a TCP port or a UNIX socket. It never calls out.
 
-Threads answer, one for each connection: the probe runs in other people's processes, with any event loop or none. What a
-caller controls is bounded: bytes of a request's head (counted before they are parsed), number and time of connections
-with their threads and buffers in the kernel, and the CPU time that all callers together take (``callers.py``).
+The probe is a guest in another process, so one thread with a loop of its own answers, whatever event loop the process
+has. Number, time, header and CPU time (``callers.py``) of connections are bounded (decision 34).
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ import os
 import re
 import select
 import socket
+import ssl
 import stat
 import struct
 import termios
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
-from io import BytesIO
+from collections.abc import Callable, Generator
+from http import HTTPStatus
 from pathlib import Path
+from select import POLLIN, POLLOUT
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,27 +32,31 @@ from infercanary.contract.report import PATH
 from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
 
-_MAX_CONNECTIONS = 8
-"""And as many threads, and reports in memory."""
-_MAX_OF_ADDRESS = 4
+_CONNECTIONS = 8
+_CONNECTIONS_OF_ADDRESS = 4
 _HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
-_HEAD_READS = 32
 _HEAD_END = re.compile(rb"\n\r?\n")
+_HEAD_SECONDS = 2.0
+"""For the TLS handshake and the request's head."""
+_ANSWER_SECONDS = 5.0
 _BACKLOG = 1024
 """Connections that wait to be accepted or closed: an exporter gets in among 1,000 that reconnect immediately."""
 _ACCEPTED_AT_ONCE = 64
-_RECEIVE_BYTES, _SEND_BYTES = (
-    8 << 10,
-    128 << 10,
-)  # in the kernel, which doubles them; the container's memory has them
-_SECONDS = 5.0
-_POLL_SECONDS = 0.25
-_GIVE_WAY_SECONDS = 0.1
-_ANSWER_SECONDS = 1.0
+_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10
+"""In the kernel, which doubles them; the container's memory has them."""
+_REST = 9
+"""Times the CPU time of a turn that the loop sleeps after it: a tenth of a CPU at most, also in a burst."""
+_LONGEST_REST_SECONDS = 0.25
+_UNREAD_SECONDS = 0.05
+"""Between looks whether a caller has received its whole answer."""
+_IDLE_SECONDS = 60.0
+"""Longest wait for an event."""
 _TCP_CLOSE = 7  # include/net/tcp_states.h
 
 Answering = Callable[[str], bytes]
 """The caller's cursor ("" for none) → the report as JSON."""
+Steps = Generator[int, None, Any]
+"""Yields the event of ``poll`` to wait for; 0 to be called again after ``_UNREAD_SECONDS``."""
 
 
 class ReportServer:
@@ -73,63 +76,225 @@ class ReportServer:
         Raises:
             UsageError: It cannot listen there.
         """
-        self._path: Path | None = None
-        access = access or Access()
+        self.cpu_seconds = 0.0
+        """CPU time that the server took."""
+        self._answer = answer
+        self._access = access or Access()
         try:
-            where = parse(listen)
-            if isinstance(where, Path):
-                _clear_stale(where)
-                sock = _listen_on_path(where)
-                self._path = where
-                self.address = listen
-            else:
-                sock = listening_socket(
-                    *where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
-                )
-                scheme = "http" if access.context() is None else "https"
-                host, port = where[0], sock.getsockname()[1]
-                if ":" in host:  # 0.0.0.0 of [::], where the kernel has no IPv6
-                    host = sock.getsockname()[0]
-                self.address = f"{scheme}://{in_url(host)}:{port}"
+            self._path, self._sock, self.address = _listen(listen, self._access.context() is not None)
         except OSError as error:
-            reason = error.strerror or str(error)
             remedy = (
                 f"make {Path(listen.removeprefix('unix://')).parent} writable for this user (uid {os.getuid()})"
                 if isinstance(error, PermissionError) and listen.startswith("unix:")
                 else "free it or choose another"
             )
+            reason = error.strerror or str(error)
             raise UsageError(f"listen: cannot listen on {listen} ({reason}); {remedy}") from None
-        self._sock = sock
-        self._server = _Server(sock, answer, access)
-        _servers.add(self._server)
-        self._thread = threading.Thread(target=self._server.run, name="infercanary-serve", daemon=True)
+        self._sock.setblocking(False)
+        self._open: list[_Connection] = []
+        self._callers = Callers(time.monotonic())
+        self._accept_at = 0.0
+        self._closing = False
+        _servers.add(self)
+        self._thread = threading.Thread(target=self._run, name="infercanary-serve", daemon=True)
         self._thread.start()
 
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU time that callers took."""
-        return self._server.cpu_seconds
-
     def close(self) -> None:
-        """Stop listening."""
-        self._server.stop()
-        self._thread.join(_SECONDS)
-        self._sock.close()
+        """Stop listening, and end open connections."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the loop
+        self._thread.join(_ANSWER_SECONDS)
+        self.close_sockets()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
+    def close_sockets(self) -> None:
+        """Close this process's copy of each socket; after a fork, the parent's go on."""
+        for sock in (self._sock, *(connection.sock for connection in self._open)):
+            sock.close()
 
-_servers: weakref.WeakSet[_Server] = weakref.WeakSet()
+    def _run(self) -> None:
+        while not self._closing:
+            before = self.cpu_seconds
+            with contextlib.suppress(Exception):  # out of memory; nothing goes to the host's output
+                self._turn()
+            self._spent()
+            time.sleep(min(_REST * (self.cpu_seconds - before), _LONGEST_REST_SECONDS))
+
+    def _turn(self) -> None:
+        """Wait for an event; serve the open connections, and accept new ones."""
+        waiting, now = select.poll(), time.monotonic()
+        ends = [connection.deadline for connection in self._open]
+        if now < self._accept_at:
+            ends.append(self._accept_at)
+        else:
+            waiting.register(self._sock, POLLIN)
+        for connection in self._open:
+            if connection.event:
+                waiting.register(connection.sock, connection.event)
+            else:
+                ends.append(now + _UNREAD_SECONDS)
+        seconds = max(0.0, min(ends, default=now + _IDLE_SECONDS) - now)
+        ready = {descriptor for descriptor, _ in waiting.poll(seconds * 1000 + 1)}
+        now = time.monotonic()
+        for connection in list(self._open):
+            is_ready = not connection.event or connection.sock.fileno() in ready
+            goes_on = self._step(connection, now) if is_ready else True
+            if not goes_on or now > connection.deadline:
+                self._end(connection)
+        if self._sock.fileno() in ready:
+            self._accept(now)
+
+    def _step(self, connection: _Connection, now: float) -> bool:
+        """Say whether the connection goes on."""
+        goes_on = True
+        try:
+            connection.event = next(connection.steps)
+        except Exception:  # it is finished (StopIteration), or its caller left
+            goes_on = False
+        self._callers.spend(connection.address, self._spent(), now)
+        return goes_on and self._callers.may_spend(connection.address, now)
+
+    def _accept(self, now: float) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, peer = self._sock.accept()
+            except OSError:  # none is left, or out of descriptors
+                break
+            address = counted_as(peer[0]) if peer else "unix"
+            of_address = sum(connection.address == address for connection in self._open)
+            if (
+                len(self._open) < _CONNECTIONS
+                and of_address < _CONNECTIONS_OF_ADDRESS
+                and self._callers.may_spend(address, now)
+            ):
+                sock.setblocking(False)
+                self._open.append(_Connection(sock, address, now + _HEAD_SECONDS, self._speak))
+            else:
+                sock.close()
+        self._accept_at = now + self._callers.accepted(self._spent(), now)
+
+    def _spent(self) -> float:
+        """CPU time since the last call."""
+        before, self.cpu_seconds = self.cpu_seconds, time.thread_time()
+        return self.cpu_seconds - before
+
+    def _end(self, connection: _Connection) -> None:
+        self._open.remove(connection)
+        with contextlib.suppress(OSError):
+            if _has_unread(connection.sock):  # discard it: the kernel would keep it for minutes
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sock.close()
+
+    def _speak(self, connection: _Connection) -> Steps:
+        if (context := self._access.context()) is not None:
+            connection.sock = context.wrap_socket(
+                connection.sock, server_side=True, do_handshake_on_connect=False
+            )
+            yield from _when_ready(POLLIN, connection.sock.do_handshake)
+        head = b""
+        while not _HEAD_END.search(head):
+            piece = yield from _when_ready(POLLIN, connection.sock.recv, _HEAD_BYTES - len(head))
+            head += piece
+            if not piece or len(head) == _HEAD_BYTES:
+                return
+        connection.deadline = time.monotonic() + _ANSWER_SECONDS
+        answer = memoryview(self._respond(head))
+        while answer:
+            sent = yield from _when_ready(POLLOUT, connection.sock.send, answer)
+            answer = answer[sent:]
+        connection.sock.shutdown(socket.SHUT_WR)
+        while _has_unread(connection.sock):
+            yield 0
+
+    def _respond(self, head: bytes) -> bytes:
+        request, *fields = head.splitlines()
+        try:
+            method, target, version = request.decode("ascii").split()
+            url = urlsplit(target)
+        except ValueError:
+            return _response(HTTPStatus.BAD_REQUEST, b"this is no request\n")
+        if method != "GET" or not version.startswith("HTTP/1."):
+            return _response(HTTPStatus.NOT_IMPLEMENTED, b"only GET of HTTP/1.1\n")
+        if url.path == "/-/healthy":
+            return _response(HTTPStatus.OK, b"ok\n")
+        if url.path != PATH:
+            return _response(HTTPStatus.NOT_FOUND, f"the report is at {PATH}\n".encode())
+        values = [field[14:].strip() for field in fields if field[:14].lower() == b"authorization:"]
+        if not self._access.allows(values[0] if values else b""):
+            return _response(HTTPStatus.UNAUTHORIZED, b"a token is needed: Authorization: Bearer ...\n")
+        since = parse_qs(url.query).get("since", [""])[-1]
+        return _response(HTTPStatus.OK, self._answer(since), "application/json")
+
+
+_servers: weakref.WeakSet[ReportServer] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
     """After a fork, close what the child has of the parent's servers, which cannot answer there."""
     for server in list(_servers):
-        server.close_in_child()
+        server.close_sockets()
     _servers.clear()
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+class _Connection:
+    def __init__(
+        self, sock: socket.socket, address: str, deadline: float, speak: Callable[[_Connection], Steps]
+    ) -> None:
+        self.sock, self.address, self.deadline = sock, address, deadline
+        self.event = POLLIN
+        self.steps = speak(self)
+
+
+def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Steps:
+    """Repeat a call until it no longer has to wait for ``event``, or what TLS waits for."""
+    while True:
+        try:
+            return call(*arguments)
+        except ssl.SSLWantReadError:
+            yield POLLIN
+        except ssl.SSLWantWriteError:
+            yield POLLOUT
+        except BlockingIOError:
+            yield event
+
+
+def _has_unread(sock: socket.socket) -> bool:
+    """Say whether the kernel has bytes that the caller, if it is still there, has not received."""
+    if sock.family == socket.AF_UNIX:  # the reader's memory
+        return False
+    if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+        return False
+    return any(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
+
+
+def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain") -> bytes:
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _listen(listen: str, is_tls: bool) -> tuple[Path | None, socket.socket, str]:
+    """Listen.
+
+    Returns:
+        The path of a UNIX socket, the socket, and its address as callers write it.
+    """
+    where = parse(listen)
+    if isinstance(where, Path):
+        _clear_stale(where)
+        return where, _listen_on_path(where), listen
+    sock = listening_socket(*where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES)
+    host, port = sock.getsockname()[:2]
+    if host != "0.0.0.0":  # noqa: S104 - which stands for [::] where the kernel has no IPv6
+        host = where[0]
+    return None, sock, f"{'https' if is_tls else 'http'}://{in_url(host)}:{port}"
 
 
 def parse(listen: str) -> Path | tuple[str, int]:
@@ -175,232 +340,3 @@ def _listen_on_path(path: Path) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-class _Open:
-    def __init__(self, sock: socket.socket, address: str, since: float) -> None:
-        self.sock, self.address, self.since, self.asked = sock, address, since, False
-        self._ended = False
-
-    def end(self) -> None:
-        """End its thread's read or write immediately, and so the thread."""
-        self._ended = True
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-
-    def finish(self) -> None:
-        """Wait until the caller has received its answer. The kernel would keep what is unread, for minutes after."""
-        self.sock.shutdown(socket.SHUT_WR)
-        if self.sock.family == socket.AF_UNIX:  # the reader's memory
-            return
-        rest = 0.001
-        while self._unread() and not self._ended:
-            time.sleep(rest)
-            rest = min(2 * rest, _GIVE_WAY_SECONDS / 2)
-
-    def close(self) -> None:
-        """Close; discard what is unread."""
-        with contextlib.suppress(OSError):
-            if self.sock.family != socket.AF_UNIX and self._unread():
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.sock.close()
-
-    def _unread(self) -> bool:
-        """Say whether the kernel has bytes that the caller, if it is still there, has not received."""
-        if self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
-            return False
-        return any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
-
-
-class _Server:
-    """Accepts connections, and answers each in a thread.
-
-    Args:
-        sock: One that listens.
-        answer: Gives the report.
-        access: Who may ask, and over what.
-    """
-
-    def __init__(self, sock: socket.socket, answer: Answering, access: Access) -> None:
-        self.cpu_seconds = 0.0
-        self.answer = answer
-        self.access = access
-        self._sock = sock
-        self._open: list[_Open] = []  # those whose thread has not ended, the oldest first
-        self._callers = Callers(time.monotonic())
-        self._lock = threading.Lock()
-        self._ended = threading.Condition(self._lock)
-        self._closing = False
-        self._starting_seconds = 0.0
-
-    def run(self) -> None:
-        """Accept until :meth:`stop`."""
-        self._sock.setblocking(False)
-        waiting = select.poll()
-        waiting.register(self._sock, select.POLLIN)
-        cpu = time.thread_time()
-        while not self._closing:
-            if waiting.poll(_POLL_SECONDS * 1000):
-                self._accept()
-            before, cpu = cpu, time.thread_time()
-            self._pause(cpu - before)
-
-    def _accept(self) -> None:
-        """Accept those who wait. Many at once, since resting and waiting cost more than closing one."""
-        for _ in range(_ACCEPTED_AT_ONCE):
-            try:
-                sock, peer = self._sock.accept()
-            except BlockingIOError:
-                return
-            except ConnectionError:  # the caller has gone already
-                continue
-            except OSError:  # out of descriptors
-                time.sleep(_POLL_SECONDS)
-                return
-            self._take(sock, counted_as(peer[0]) if isinstance(peer, tuple) else "unix")
-
-    def stop(self) -> None:
-        """Let :meth:`run` return soon; connections that are open end by themselves."""
-        self._closing = True
-
-    def close_in_child(self) -> None:
-        """After a fork, in the child: close its copies of the parent's sockets. Its locks may be held for ever."""
-        for sock in (self._sock, *(opened.sock for opened in self._open)):
-            if (descriptor := sock.detach()) >= 0:
-                os.close(descriptor)
-
-    def reported(self, opened: _Open) -> None:
-        """Note that it is given a report."""
-        with self._lock:
-            self._callers.reported(opened.address, time.monotonic())
-
-    def _take(self, sock: socket.socket, address: str) -> None:
-        now, before = time.monotonic(), time.thread_time()
-        with self._lock:
-            admitted = self._callers.admits(address, now) and self._room_for(address)
-            if admitted:
-                self._open.append(opened := _Open(sock, address, now))
-        if not admitted:
-            sock.close()
-            return
-        thread = threading.Thread(target=self._speak, args=(opened,), name="infercanary-answer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the host is out of threads
-            sock.close()
-            with self._lock:
-                self._open.remove(opened)
-        self._starting_seconds += time.thread_time() - before
-
-    def _room_for(self, address: str) -> bool:
-        """Say whether one more of this address fits in; another one gives way to it. Holds the lock.
-
-        Of the address that has most, the oldest goes that has not asked, else the oldest. An answer has a second, but
-        where whoever comes has a place and its reader has none, or its reader has two more than whoever comes.
-        """
-        counts = Counter(opened.address for opened in self._open)
-        among = self._open
-        if counts[address] >= _MAX_OF_ADDRESS:
-            among = [opened for opened in self._open if opened.address == address]
-        elif len(self._open) < _MAX_CONNECTIONS:
-            return True
-        now, placed = time.monotonic(), self._callers.has_place
-        may_go = [
-            opened
-            for opened in among
-            if not opened.asked
-            or now - opened.since > _ANSWER_SECONDS
-            or (placed(address) and not placed(opened.address))
-            or counts[opened.address] > counts[address] + 1
-        ]
-        if not may_go:
-            return False
-        victim = min(may_go, key=lambda o: (-counts[o.address], placed(o.address), o.asked, o.since))
-        victim.end()
-        return self._ended.wait_for(lambda: victim not in self._open, _GIVE_WAY_SECONDS)
-
-    def _pause(self, cpu_seconds: float) -> None:
-        """Look after those that are open, and rest where accepting took too much."""
-        now = time.monotonic()
-        with self._lock:
-            self.cpu_seconds += cpu_seconds
-            # To make room and to start a thread are charged to the caller.
-            rest = self._callers.accepted(cpu_seconds - self._starting_seconds, now)
-            self._starting_seconds = 0.0
-            # A time-out on each read would let a caller drip bytes for ever.
-            late = [opened for opened in self._open if now - opened.since > _SECONDS]
-            for opened in late:
-                opened.end()
-        if rest:
-            time.sleep(min(rest, _POLL_SECONDS))
-
-    def _speak(self, opened: _Open) -> None:
-        # Print nothing into the host's output: a caller that goes away is no error.
-        with contextlib.suppress(Exception):
-            if (context := self.access.context()) is not None:
-                opened.sock.settimeout(_SECONDS)
-                with self._lock:  # wrapping moves the descriptor
-                    opened.sock = context.wrap_socket(
-                        opened.sock, server_side=True, do_handshake_on_connect=False
-                    )
-                opened.sock.do_handshake()
-            _Handler(opened, self)
-        with contextlib.suppress(OSError):
-            opened.finish()
-        with self._lock:
-            opened.close()
-            self._open.remove(opened)
-            self.cpu_seconds += (cpu := time.thread_time())
-            self._callers.answered(opened.address, cpu, time.monotonic())
-            self._ended.notify_all()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = _SECONDS
-    server_version = "infercanary-probe"
-    sys_version = ""
-
-    def __init__(self, opened: _Open, server: _Server) -> None:
-        self._opened, self._server = opened, server
-        super().__init__(opened.sock, (opened.address, 0), server)  # type: ignore[arg-type]
-
-    def setup(self) -> None:
-        super().setup()
-        self.rfile = BytesIO(self._read_head())
-
-    def _read_head(self) -> bytes:
-        """Read the request's head before any of it is parsed; empty where it is too long or never whole."""
-        head = bytearray()
-        for _ in range(_HEAD_READS):
-            piece: bytes = self.connection.recv(_HEAD_BYTES - len(head))
-            head += piece
-            if _HEAD_END.search(head):
-                return bytes(head)
-            if not piece or len(head) >= _HEAD_BYTES:
-                break
-        return b""
-
-    def do_GET(self) -> None:
-        self._opened.asked = True
-        url = urlsplit(self.path)
-        if url.path == PATH:
-            if not self._server.access.allows(self.headers.get("Authorization", "")):
-                self._send(401, "text/plain", b"a token is needed: Authorization: Bearer ...\n")
-                return
-            self._server.reported(self._opened)
-            since = parse_qs(url.query).get("since", [""])[-1]
-            self._send(200, "application/json", self._server.answer(since))
-        elif url.path == "/-/healthy":
-            self._send(200, "text/plain", b"ok\n")
-        else:
-            self._send(404, "text/plain", f"the report is at {PATH}\n".encode())
-
-    def _send(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """No access log in the host's output."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -16,6 +19,7 @@ from honest import Honest
 from infercanary.client.access import ProbeAccess, ProbeTls
 from infercanary.command.settings import UsageError
 from infercanary.exporter.config import check
+from infercanary.probe import callers
 from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.serve import ReportServer
 
@@ -96,6 +100,29 @@ async def test_a_stranger_on_either_side_is_refused(
         assert await run.value("infercanary_up", container="tls") == 0
 
 
+def test_tls_handshakes_are_charged(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a millisecond: an address with many is refused."""
+    monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.01)
+    tls = ServerTls(cert_file=f"{files}/probe.pem", key_file=f"{files}/probe.key")
+    server = ReportServer("127.0.0.1:0", lambda since: b"report", Access(tls))
+    context = ssl.create_default_context(cafile=f"{files}/probe.pem")
+
+    def shake_hands() -> bool:
+        port = int(server.address.rpartition(":")[2])
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                context.wrap_socket(client, server_hostname="probe.infercanary").close()
+        except OSError:
+            return False
+        return True
+
+    try:
+        done = list(itertools.takewhile(bool, (shake_hands() for _ in range(500))))
+        assert 3 < len(done) < 500
+    finally:
+        server.close()
+
+
 async def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
     access = ProbeAccess(client_tls(files), f"{files}/token")
     assert access.url("http://10.0.0.7:9798") == "https://10.0.0.7:9798"
@@ -130,6 +157,21 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path) -> None:
         )
     finally:
         server.close()
+
+
+def test_a_certificate_that_is_renewed(files: Path, tmp_path: Path) -> None:
+    def renew(name: str, kind: str) -> None:
+        shutil.copy(files / f"{name}.{kind}", tmp_path / kind)
+
+    for kind in ("pem", "key"):
+        renew("probe", kind)
+    access = Access(ServerTls(cert_file=f"{tmp_path}/pem", key_file=f"{tmp_path}/key"))
+    first = access.context()
+    renew("stranger", "pem")
+    assert access.context() is first, "half a renewal: the certificate before serves"
+    renew("stranger", "key")
+    second = access.context()
+    assert first is not second is access.context()
 
 
 def test_files_that_cannot_be_used_are_one_line(files: Path, tmp_path: Path) -> None:

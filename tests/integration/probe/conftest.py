@@ -8,12 +8,6 @@ from faulty import Faulty
 from watching import until
 
 
-@pytest.fixture(autouse=True)
-def quick_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server looks 4 times a second whether it was closed; 100 tests would wait half a minute for that."""
-    monkeypatch.setattr("infercanary.probe.serve._POLL_SECONDS", 0.02)
-
-
 @pytest.fixture
 def started() -> Iterator[Callable[..., Any]]:
     """Makes and starts a probe in this process, quick and on a free port; stops it in the end."""
