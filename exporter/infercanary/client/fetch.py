@@ -158,6 +158,7 @@ class _Answer(asyncio.Protocol):
                 self.transport.resume_reading()
         except PollError as error:
             self.body.set_exception(error)
+            self.body.exception()  # asked for: nobody may wait for it any more, and asyncio would log it then
         if self.body.done():
             self._data.clear()  # an error keeps this object until a collection
 
