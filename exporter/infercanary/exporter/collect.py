@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -161,7 +160,7 @@ class Collector:
         """Tell the judge of the end of a container's last start, if it ran."""
         boot_id = next(reversed(probe.generations), "")
         if boot_id in probe.sequences:
-            ended = msgspec.structs.replace(probe.generations[boot_id], **changes)
+            ended = replace(probe.generations[boot_id], **changes)
             probe.generations[boot_id] = ended
             self.judging.submit(ended, ())
 
@@ -243,7 +242,7 @@ class Collector:
         spend("cpu_seconds", answer.cpu_seconds, now)
         facts = answer.facts
         if facts.gpus is None:  # a driver that does not answer is no other GPU
-            facts = msgspec.structs.replace(facts, gpus=probe.reported.gpus)
+            facts = replace(facts, gpus=probe.reported.gpus)
         probe.reported, probe.reported_at = facts, now
         self._take_runs(probe, answer, now)
         probe.lines = probe.account.affordable_series(answer.lines, probe.lines, now)

@@ -63,7 +63,7 @@ class History(dict[str, deque[RunSummary]]):
         """Add ``runs`` of any canaries, oldest first."""
         for run in runs:
             summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
-            if summaries:  # a reason is shown of the last run alone
+            if summaries and summaries[-1].detail:  # a reason is shown of the last run alone
                 summaries[-1] = msgspec.structs.replace(summaries[-1], detail="")
             summaries.append(summarise(run))
             self[run.canary] = summaries

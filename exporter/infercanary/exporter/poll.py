@@ -1,4 +1,4 @@
-"""Work on one answer of a probe, off the event loop: decode, check, render, summarise."""
+"""Work on one answer of a probe, off the event loop: decode, check, render."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -149,7 +149,7 @@ class Source(Protocol):
     kills: list[MemoryKill]
     """Memory kills, each once; the reader takes them out."""
 
-    def watch(self) -> AsyncGenerator[Collection[Container], None]:
+    def watch(self) -> AsyncGenerator[Iterable[Container], None]:
         """Follow the containers with a probe.
 
         Yields:
@@ -170,11 +170,11 @@ class Discovery:
 
     def __init__(self, source: Source, changed: Callable[[], None]) -> None:
         self.source = source
-        self.containers: Collection[Container] = ()
+        self.containers: Iterable[Container] = ()
         """Last containers found. They stay while the source does not answer: containers may outlive it."""
         self.up = False
         self.tried = False
-        """True once the source was asked; the exporter is not ready before."""
+        """True once the source answered, or failed to."""
         self._changed = changed
         self._told: asyncio.TimerHandle | None = None
 
@@ -204,7 +204,11 @@ class Discovery:
                     async for self.containers in watch:
                         failures = 0
                         if not self.up:
-                            log.info("containers are followed", source=name, containers=len(self.containers))
+                            log.info(
+                                "containers are followed",
+                                source=name,
+                                containers=sum(1 for _ in self.containers),
+                            )
                         self.up = self.tried = True
                         self._tell()
             except Exception as error:  # whatever a source answers must not end the search for ever

@@ -266,12 +266,6 @@ class NodePods:
         self._pods: Pods = {}
         self._failed: set[str] = set()
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, container: object) -> bool:
-        return container in [*self]
-
     def __iter__(self) -> Iterator[Container]:
         """Yield all running containers with a probe, each with an address of its own.
 
