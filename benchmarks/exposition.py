@@ -316,12 +316,13 @@ async def measure(containers: int, rounds: int) -> None:
                     watch.cancel()
             coming.clear()
             await asyncio.sleep(0.1)
+            held, theirs_held = memory(), await loop.run_in_executor(other, memory)
             at_once = await burst()
             after = Stalls()
             watch = asyncio.create_task(after.watch())
             await loop.run_in_executor(other, scrape, port, "gzip")
             watch.cancel()
-            held, theirs_held = memory(), await loop.run_in_executor(other, memory)
+            held_after = memory()
 
     print(f"{containers} containers, {count:,} lines, medians of {rounds} rounds")
     print(f"all reports at once: {at_once}; the first scrape after them: {after}")
@@ -348,7 +349,8 @@ async def measure(containers: int, rounds: int) -> None:
     between = statistics.median(idle["beside reports"])
     print(f"between scrapes  {stalls['idle']}; CPU {between:.1%} for all reports")
     print(
-        f"memory  exporter {held / 2**20:.0f} MiB, prometheus_client with the families ready-made "
+        f"memory  exporter {held / 2**20:.0f} MiB, {held_after / 2**20:.0f} MiB after all reports at once (with the "
+        f"{containers} bodies of the benchmark); prometheus_client with the families ready-made "
         f"{theirs_held / 2**20:.0f} MiB: {theirs_held / held:.1f} times as much"
     )
 

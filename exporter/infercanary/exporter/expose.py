@@ -36,7 +36,7 @@ _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
     ("_sum", {}),
 ]
 """Suffix and labels of each sample of a histogram's point."""
-_MOST_BYTES = 256 << 10  # of small families together
+_MOST_BYTES = 240 << 10  # of a part, except for one container whose lines are longer
 _IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
 
@@ -89,7 +89,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     return Lines(layout, (layout.template.decode() % (*who,) % (*texts,)).encode())
 
 
-class _Shown(msgspec.Struct):
+class _Family(msgspec.Struct):
     """One family: the text of each container. A scrape touches the bytes alone."""
 
     layout: Layout
@@ -102,8 +102,8 @@ class Exposition:
     """Families that are shown now, each with its containers. A name has the kind of its first container."""
 
     def __init__(self) -> None:
-        self._families: dict[str, _Shown] = {}  # by base name
-        self._names: dict[Key, set[str]] = {}  # base names of the families that each container shows
+        self._families: dict[str, _Family] = {}  # by base name
+        self._names: dict[Key, tuple[str, ...]] = {}  # base names of the families that each container shows
 
     def replace(self, key: Key, lines: Iterable[Lines]) -> int:
         """Show ``lines`` for a container, and nothing else.
@@ -111,26 +111,33 @@ class Exposition:
         Returns:
             Number of families that are not shown, since another container has them with another kind.
         """
-        for name in self._names.pop(key, ()):
-            shown = self._families[name]
-            shown.size -= len(shown.texts.pop(key))
-            if not shown.texts:
-                del self._families[name]
-        conflicts, names = 0, set()
-        for each in lines:
-            layout = each.layout
-            if not each.text:
+        conflicts = 0
+        texts: dict[str, bytes] = {}
+        for entry in lines:
+            layout = entry.layout
+            if not entry.text:
                 continue
-            shown = self._families.setdefault(layout.base, _Shown(layout))
-            if shown.layout.kind != layout.kind:
+            family = self._families.get(layout.base)
+            if family is None or (
+                family.layout.kind != layout.kind
+                and layout.base not in texts
+                and family.texts.keys() <= {key}
+            ):
+                family = self._families[layout.base] = _Family(layout)
+            elif family.layout.kind != layout.kind:
                 conflicts += 1
                 continue
-            shown.layout = layout
-            shown.texts[key] = shown.texts.get(key, b"") + each.text
-            shown.size += len(each.text)
-            names.add(layout.base)
-        if names:
-            self._names[key] = names
+            family.layout = layout
+            texts[layout.base] = texts.get(layout.base, b"") + entry.text
+        for name in {*self._names.pop(key, ()), *texts}:
+            family = self._families[name]
+            family.size += len(texts.get(name, b"")) - len(family.texts.get(key, b""))
+            if name in texts:
+                family.texts[key] = texts[name]  # at its place in the order, which a scrape reads faster
+            elif family.texts.pop(key, b"") and not family.texts:
+                del self._families[name]
+        if texts:
+            self._names[key] = (*texts,)  # a set of some 80 names takes 8 KiB
         return conflicts
 
     def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
@@ -147,23 +154,27 @@ class Exposition:
         texts: list[bytes] = []
         size = 0
         for name in sorted(self._families):
-            shown = self._families.get(name)
-            if shown is None:  # its last container may have gone since
+            family = self._families.get(name)
+            if family is None:  # its last container may have gone since
                 continue
-            layout = shown.layout
+            layout = family.layout
             header = layout.openmetrics_header if in_openmetrics else layout.header
+            if texts and size + len(header) + family.size > _MOST_BYTES:
+                yield b"".join(texts)
+                texts, size = [], 0
             texts.append(header)
             size += len(header)
-            if size + shown.size <= _MOST_BYTES:
-                texts += shown.texts.values()
-                size += shown.size
+            if size + family.size <= _MOST_BYTES:
+                texts += family.texts.values()
+                size += family.size
                 continue
-            for key in [*shown.texts]:
-                texts.append(shown.texts.get(key, b""))
-                size += len(texts[-1])
-                if size > _MOST_BYTES:
+            for key in [*family.texts]:
+                if size + len(family.texts.get(key, b"")) > _MOST_BYTES:
                     yield b"".join(texts)
                     texts, size = [], 0
+                text = family.texts.get(key, b"")
+                texts.append(text)
+                size += len(text)
         yield b"".join(texts)
 
 

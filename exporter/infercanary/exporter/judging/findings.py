@@ -114,16 +114,15 @@ def judge_canary(
         starts: Starts of its service, in order of time, with its runs.
         siblings: Starts of other services, on the hosts of these.
         policy: The numbers that decide.
-        due: With ``drift`` the last verdict on the latency stands, unless it is about another upgrade than the last one
-            is now: an image may have been rolled back. With ``upgrade`` the last drifts stand.
+        due: With ``drift`` the last verdicts stand, unless they are about another upgrade than the last one is now: an
+            image may have been rolled back. With ``upgrade`` the last drifts stand.
     """
     judge, upgrade = Judge(policy), select(starts).upgrade
     upgraded_at = upgrade.at if upgrade else None
     if before is not None and due == "drift" and before.result.upgraded_at == upgraded_at:
-        result = before.result
+        result, measures = before.result, before.measures
     else:
-        result = judge.verdict(starts, siblings, canary)
-    measures = Measures(policy).judge(starts, siblings)
+        result, measures = judge.verdict(starts, siblings, canary), Measures(policy).judge(starts, siblings)
     spread = measures.get(SPREAD.name)
     also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
     last = before or Finding(result=result, sentence="")
