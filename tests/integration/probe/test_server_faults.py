@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import signal
 import socket
@@ -21,7 +20,7 @@ from infercanary.probe import HostClock
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.connection import untimed
-from infercanary.probe.targets.wire.server import REASONS, document
+from infercanary.probe.targets.wire.server_target import REASONS
 
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
 
@@ -74,10 +73,10 @@ FAULTS = [
     ("kserve", "other_json", "malformed", "is not what the protocol has there"),
     ("kserve", "not_ready", "not_ready", "the server is not ready: 503 Status"),
     ("kserve", "model_not_ready", "not_ready", "the model `double` is not ready"),
-    ("kserve", "wrong_shape", "wrong_shape", "the output `y` has the shape [1, 3], and [1, 4] in the metadata"),
-    ("kserve", "wrong_rank", "wrong_shape", "the output `y` has the shape [4], and [1, 4] in the metadata"),
+    ("kserve", "wrong_shape", "wrong_shape", "the output `y` is FP32 [1, 3], and FP32 [1, 4] in"),
+    ("kserve", "wrong_rank", "wrong_shape", "the output `y` is FP32 [4], and FP32 [1, 4] in"),
     ("kserve", "wrong_length", "wrong_shape", "the output `y` has 12 bytes for FP32 [1, 4]"),
-    ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64, and FP32 in the metadata"),
+    ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64 [1, 4], and FP32 [1, 4] in"),
     ("kserve", "missing_output", "wrong_shape", "the output `y` is missing"),
     ("kserve", "other_output", "wrong_shape", "an output `z`, which the metadata has not"),
     ("kserve", "error_body", "error_answer", "the model fell over"),
@@ -133,16 +132,6 @@ def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) 
     assert failure.value.reason == "malformed"
     server.heads = ["Content-Encoding: identity"]
     assert once(target)
-
-
-@pytest.mark.parametrize(
-    ("body", "encoding"),
-    [(gzip.compress(b"{}"), "gzip"), (b"\x28\xb5\x2f\xfd\x04", "zstd")],
-    ids=["gzip", "zstd"],
-)
-def test_a_compressed_answer_is_named_though_no_header_says_so(body: bytes, encoding: str) -> None:
-    with pytest.raises(Failure, match=rf"compressed \({encoding}\)"):
-        document(body, dict, "the answer")
 
 
 @pytest.mark.parametrize("fault", ["not_finite", "null"])
@@ -311,11 +300,7 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
         (["Retry-After: 0"], 0),
         (["Retry-After: 1.5"], 1.5),
         (["Retry-After: 99999999999999999999"], 3600),
-        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 10:01:30 GMT"], 90),
-        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], 0),
-        (["Date: yesterday", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], None),
-        (["Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"], 3600),
-        (["Retry-After: Sat, 99 Nov 2026 09:00:00 GMT"], None),
+        (["Retry-After: Sat, 28 Nov 2026 10:01:30 GMT"], None),
         (["Retry-After: -5"], None),
         (["Retry-After: soon"], None),
         ([], None),

@@ -1,0 +1,121 @@
+"""The base of the targets that ask a server."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from infercanary.command.settings import convert
+from infercanary.probe.targets import Reading, Reason, Unsized
+from infercanary.probe.targets.wire.connection import Response
+from infercanary.probe.targets.wire.server import Server, ServerOptions
+from infercanary.probe.targets.wire.timing_headers import header_readings
+from infercanary.probe.timing import HostClock, Phase
+
+T = TypeVar("T")
+S = TypeVar("S", bound="ServerTarget")
+
+REASONS: tuple[Reason, ...] = (
+    "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large", "rate_limited",
+)  # fmt: skip
+"""The reasons that a target for a server raises itself."""
+
+_MAX_ANSWERS = 64  # whose headers are kept: nobody reads those of a sweep's targets
+
+
+class ServerTarget:
+    """A target that asks a server: its options, its reasons, its connection, and the times in its answers' headers.
+
+    Phases: ``connect``, ``send``, ``wait``, ``receive``.
+    """
+
+    options_type: type[ServerOptions] = ServerOptions
+    reasons = REASONS
+
+    def __init__(self, options: ServerOptions) -> None:
+        """Keep the server; nothing is asked yet.
+
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        self.clock = HostClock()
+        self._server = Server(options)
+        self._method, self._path = "POST", self._server.path
+        self._body: bytes | bytearray = b""
+        self._headers = {"Content-Type": "application/json"}
+        self._request = b""
+        self._answers: deque[Mapping[str, str]] = deque(maxlen=_MAX_ANSWERS)
+
+    @property
+    def server_address(self) -> tuple[str, int]:
+        """Host and port of the server."""
+        return self._server.host, self._server.port
+
+    def sized(self: S, batch: int) -> S:
+        """Make a target with the same request on a connection of its own, for a sweep."""
+        if batch != 1:
+            raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
+        other = copy.copy(self)
+        other._server = copy.copy(self._server)
+        other._server.open()
+        return other
+
+    def open(self) -> None:
+        """Wait until the server is ready.
+
+        Raises:
+            UsageError: A file cannot be read.
+            Failure: The server cannot be reached, or is not ready in time.
+        """
+        self._server.open()
+        self._server.wait_until_ready(self._require_ready)
+        self._make_request()
+
+    def prepare(self) -> None:
+        """Read tokens again, and connect if the server closed the connection; before each run."""
+        self._server.refresh()
+        self._make_request()
+        self._answers = deque(maxlen=_MAX_ANSWERS)
+        self._server.connect()
+
+    def readings(self) -> list[Reading]:
+        """Return the server's own times, where its answers' headers report them."""
+        return header_readings(self._answers)
+
+    def environment(self) -> dict[str, str]:
+        """Report nothing: the server is not known."""
+        return {}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+        self._request = b""
+
+    def _require_ready(self) -> None:
+        self._server.connection.open()
+
+    def _make_request(self) -> None:
+        self._request = self._server.request(self._method, self._path, self._body, self._headers)
+
+    def _ask(self, phase: Phase, status: int, what: str) -> tuple[Response, bytes]:
+        """Make the request once, and refuse an answer of another status."""
+        answer = self._server.connection.ask(self._method, self._request, phase)
+        with phase("receive"):
+            body = answer.read()
+        if answer.status != status:
+            self._server.refuse(what, answer, body)
+        self._answers.append(answer.headers)
+        return answer, body
+
+
+def checked(options: T) -> T:
+    """Return options with their types checked and the structs in them made, as settings files have them.
+
+    Raises:
+        UsageError: An option is of another type; the text names it.
+    """
+    return convert(msgspec.to_builtins(options), type(options), "")
