@@ -124,7 +124,7 @@ class HttpTarget(ServerTarget):
             chosen[-1] = math.nan
         return chosen
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the request. Its query is left out: it may hold a key."""
         body: object = sha256(self._body).hexdigest()
         if self._options.json is not UNSET:

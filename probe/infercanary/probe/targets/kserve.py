@@ -192,14 +192,14 @@ class KserveTarget(ServerTarget):
             **self._config.components(),
         }
 
-    def model_identity(self) -> str:
+    def identity(self) -> str:
         """Return the model's name and versions as the server reports them; without versions, the server's own."""
         version = self._options.version
         versions = " ".join(self._of_model.versions or []) if version is None else str(version)
         detail = f"version {versions}" if versions else self._server_version()
         return f"server: {self._options.model} {detail}" if detail else ""
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the inputs, and how they are sent."""
         options = self._options
         return {"inputs": options.inputs, "seed": options.seed, "binary": options.binary}

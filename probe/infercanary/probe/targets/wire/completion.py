@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.events import Event
-from infercanary.probe.targets.wire.server import Server, document
+from infercanary.probe.targets.wire.server import Server, converted, document
 
 _ENDS = frozenset(
     (
@@ -141,7 +141,7 @@ class Stream:
             self._break_off(data)
         if frame.keys().isdisjoint(("choices", "usage")):
             self._unknown = self._unknown or data
-        chunk = document(data.encode(), _Chunk, _FRAME)
+        chunk = converted(frame, _Chunk, _FRAME)
         if chunk.usage is not None and chunk.usage.completion_tokens is not None:
             self._usage = chunk.usage
         for choice in chunk.choices or ():

@@ -251,7 +251,15 @@ def document(body: bytes, kind: type[T], what: str) -> T:
         Failure: It is no JSON, or of another type (``malformed``).
     """
     try:
-        return msgspec.convert(json.loads(body), kind)
+        return converted(json.loads(body), kind, what)
+    except (ValueError, RecursionError) as error:
+        raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
+
+
+def converted(value: Any, kind: type[T], what: str) -> T:
+    """Convert decoded JSON as :func:`document` does."""
+    try:
+        return msgspec.convert(value, kind)
     except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
         raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
 

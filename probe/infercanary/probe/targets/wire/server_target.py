@@ -10,11 +10,11 @@ from typing import TypeVar
 import msgspec
 
 from infercanary.command.settings import convert
-from infercanary.probe.targets import Reading, Reason, Unsized
+from infercanary.probe.targets import Reading, Reason, Target, Unsized
 from infercanary.probe.targets.wire.connection import Response
 from infercanary.probe.targets.wire.server import Server, ServerOptions
 from infercanary.probe.targets.wire.timing_headers import header_readings
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.timing import Phase
 
 T = TypeVar("T")
 S = TypeVar("S", bound="ServerTarget")
@@ -27,7 +27,7 @@ REASONS: tuple[Reason, ...] = (
 _MAX_ANSWERS = 64  # whose headers are kept: nobody reads those of a sweep's targets
 
 
-class ServerTarget:
+class ServerTarget(Target):
     """A target that asks a server: its options, its reasons, its connection, and the times in its answers' headers.
 
     Phases: ``connect``, ``send``, ``wait``, ``receive``.
@@ -35,6 +35,7 @@ class ServerTarget:
 
     options_type: type[ServerOptions] = ServerOptions
     reasons = REASONS
+    is_sweepable = True
 
     def __init__(self, options: ServerOptions) -> None:
         """Keep the server; nothing is asked yet.
@@ -42,7 +43,6 @@ class ServerTarget:
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self.clock = HostClock()
         self._server = Server(options)
         self._method, self._path = "POST", self._server.path
         self._body: bytes | bytearray = b""
@@ -55,7 +55,7 @@ class ServerTarget:
         """Host and port of the server."""
         return self._server.host, self._server.port
 
-    def sized(self: S, batch: int) -> S:
+    def copy_with_batch(self: S, batch: int) -> S:
         """Make a target with the same request on a connection of its own, for a sweep."""
         if batch != 1:
             raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
@@ -85,10 +85,6 @@ class ServerTarget:
     def readings(self) -> list[Reading]:
         """Return the server's own times, where its answers' headers report them."""
         return header_readings(self._answers)
-
-    def environment(self) -> dict[str, str]:
-        """Report nothing: the server is not known."""
-        return {}
 
     def close(self) -> None:
         """Close the connection."""
