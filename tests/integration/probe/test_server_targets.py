@@ -623,17 +623,14 @@ def test_null_among_numbers_is_not_finite(server: Faulty) -> None:
 
 def reasoned(shows: bool, tokens: int, hidden: int | None) -> float | None:
     """Seconds between tokens of a text in four pieces, one each second, of ``tokens`` as the server counts them."""
-    now = iter(range(5, 100))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(completion, "perf_counter", lambda: float(next(now)))
-        stream = completion.Stream(Server(ServerOptions(url="http://h:1")))
-        for number in range(4):
-            delta = {"reasoning_content": "hm"} if shows and number < 2 else {"content": "word"}
-            stream.take(Event(json.dumps({"choices": [{"delta": delta}]})))
-        details = {} if hidden is None else {"completion_tokens_details": {"reasoning_tokens": hidden}}
-        stream.take(Event(json.dumps({"choices": [], "usage": {"completion_tokens": tokens, **details}})))
-        stream.take(Event("[DONE]"))
-        reported = stream.completion()
+    stream = completion.Stream(Server(ServerOptions(url="http://h:1")))
+    for number in range(4):
+        delta = {"reasoning_content": "hm"} if shows and number < 2 else {"content": "word"}
+        stream.take(Event(json.dumps({"choices": [{"delta": delta}]})), 1.0 + number)
+    details = {} if hidden is None else {"completion_tokens_details": {"reasoning_tokens": hidden}}
+    stream.take(Event(json.dumps({"choices": [], "usage": {"completion_tokens": tokens, **details}})), 5.0)
+    stream.take(Event("[DONE]"), 6.0)
+    reported = stream.completion()
     assert reported.tokens == tokens
     return reported.between
 

@@ -210,8 +210,8 @@ class OpenaiTarget(ServerTarget):
         )
 
     def _complete(self, request: bytes, phase: Phase) -> Completion:
-        stream = Stream(self._server)
-        answer = self._server.connection.ask("POST", request, phase, "first_token", "first_token")
+        stream, connection = Stream(self._server), self._server.connection
+        answer = connection.ask("POST", request, phase, "first_token", "first_token")
         if answer.status != 200:
             self._server.refuse("the completion failed", answer, answer.read())
         self._server.require_plain(answer)
@@ -223,10 +223,10 @@ class OpenaiTarget(ServerTarget):
                 )
             received = events(pieces)
             with phase("first_token"):
-                while not stream.has_text and stream.take(next(received, None)):
+                while not stream.has_text and stream.take(next(received, None), connection.received_at):
                     pass
             with phase("tokens"):
-                while stream.take(next(received, None)):
+                while stream.take(next(received, None), connection.received_at):
                     pass
         return stream.completion()
 

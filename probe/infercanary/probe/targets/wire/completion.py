@@ -98,8 +98,8 @@ class Stream:
         """Whether the first text is there."""
         return self._pieces > 0
 
-    def take(self, event: Event | None) -> bool:
-        """Take the next event, or None at the end; return whether there is more to come."""
+    def take(self, event: Event | None, received_at: float) -> bool:
+        """Take the next event, or None at the end, and when its last bytes came; return whether there is more."""
         if event is None:
             return False
         if self._is_done:
@@ -109,7 +109,7 @@ class Stream:
         elif event.name == "error":
             self._break_off(event.data)
         elif event.data:
-            self._take_frame(event.data)
+            self._take_frame(event.data, received_at)
         return True
 
     def completion(self) -> Completion:
@@ -135,7 +135,7 @@ class Stream:
         between = (self._last - self._first) / (streamed - 1) if is_apart else None
         return Completion(text, tokens, between, self._first - self._begin)
 
-    def _take_frame(self, data: str) -> None:
+    def _take_frame(self, data: str, received_at: float) -> None:
         frame = document(data.encode(), Any, _FRAME)
         if not isinstance(frame, dict) or _is_error(frame):
             self._break_off(data)
@@ -147,9 +147,9 @@ class Stream:
         for choice in chunk.choices or ():
             if choice.error:
                 self._break_off(data)
-            self._take_choice(choice)
+            self._take_choice(choice, received_at)
 
-    def _take_choice(self, choice: _Choice) -> None:
+    def _take_choice(self, choice: _Choice, received_at: float) -> None:
         index, reason, delta = choice.index or 0, choice.finish_reason, choice.delta or _Delta()
         if isinstance(reason, str) and reason in _ENDS:
             self._ended.add(index)
@@ -161,7 +161,7 @@ class Stream:
         text = choice.text or delta.content or reasoning or _calls(delta)
         self._texts[index] = self._texts.get(index, "") + text
         if text:
-            self._last = perf_counter()
+            self._last = received_at
             self._first = self._first or self._last
             self._pieces += 1
 

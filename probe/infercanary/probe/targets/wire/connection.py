@@ -80,6 +80,8 @@ class Connection:
         self._socket: socket.socket | None = None
         self._is_free = False  # nothing is asked, and the last answer was read to its end
         self._deadline = 0.0
+        self.received_at = 0.0
+        """When the last bytes came, by ``perf_counter``."""
         self._size = 0
         self._part = ""
         self._has_ended = False
@@ -113,8 +115,8 @@ class Connection:
                     self._connect()
             try:
                 with phase("send"):
-                    self._send(method, request)
-                return self._read_head(phase, wait, receive)
+                    self._send(request)
+                return self._read_head(method, phase, wait, receive)
             except Failure as failure:
                 self.close()
                 # A server may close an idle connection at the moment of its next use: clients then make another
@@ -180,13 +182,10 @@ class Connection:
                 return
         raise Failure("unreachable", f"no connection to {self._address}: {_reason(error)}")
 
-    def _send(self, method: str, request: bytes) -> None:
+    def _send(self, request: bytes) -> None:
         assert self._socket is not None
         self._is_free = False
         self._size, self._part = 0, "head"
-        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
-        self._parser.send(_sent(method))  # how an answer is read depends on the method
-        self._parser.send(h11.EndOfMessage())
         unsent = memoryview(request)
         try:
             while unsent:
@@ -195,7 +194,11 @@ class Connection:
         except OSError as error:
             self._fail(error, "unreachable", "closed the connection while the request was sent")
 
-    def _read_head(self, phase: Phase, wait: str, receive: str) -> Response:
+    def _read_head(self, method: str, phase: Phase, wait: str, receive: str) -> Response:
+        with phase(wait):  # the server is at work meanwhile
+            self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+            self._parser.send(_sent(method))  # which decides how an answer is read
+            self._parser.send(h11.EndOfMessage())
         while True:
             with phase(receive if self._parser.trailing_data[0] else wait):
                 self._receive()
@@ -222,6 +225,7 @@ class Connection:
             received = self._socket.recv(_PIECE_BYTES)
         except OSError as error:
             self._fail(error, *self._broken_off())
+        self.received_at = perf_counter()
         self._size += len(received)
         if self._size > self._max_bytes:
             raise Failure(

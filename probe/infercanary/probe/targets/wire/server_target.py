@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from infercanary.probe.targets import Reading, Reason, Target, Unsized
 from infercanary.probe.targets.wire.connection import Response
 from infercanary.probe.targets.wire.server import Server, ServerOptions
 from infercanary.probe.targets.wire.timing_headers import header_readings
-from infercanary.probe.timing import Phase
+from infercanary.probe.timing import HostClock, Phase, Timing
 
 T = TypeVar("T")
 S = TypeVar("S", bound="ServerTarget")
@@ -25,6 +26,32 @@ REASONS: tuple[Reason, ...] = (
 """The reasons that a target for a server raises itself."""
 
 _MAX_ANSWERS = 64  # whose headers are kept: nobody reads those of a sweep's targets
+
+
+class ByteClock(HostClock):
+    """Ends a repeat when its last byte came: parsing it is not the server's time."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
+        """See :class:`infercanary.probe.timing.Clock`."""
+        parsing, begin = 0.0, perf_counter()
+
+        def run_and_note(phase: Phase) -> T:
+            nonlocal parsing
+            result = run(phase)
+            received_at = self._server.connection.received_at
+            parsing = perf_counter() - received_at if received_at > begin else 0.0
+            return result
+
+        timing, result = super().measure(run_and_note)
+        rest, phases = parsing, timing.phases
+        for name in reversed(phases):
+            cut = min(rest, phases[name])
+            phases[name] -= cut
+            rest -= cut
+        return Timing(timing.wall - parsing, phases), result
 
 
 class ServerTarget(Target):
@@ -44,6 +71,7 @@ class ServerTarget(Target):
             UsageError: An option cannot be meant so.
         """
         self._server = Server(options)
+        self.clock = ByteClock(self._server)
         self._method, self._path = "POST", self._server.path
         self._body: bytes | bytearray = b""
         self._headers = {"Content-Type": "application/json"}
@@ -62,6 +90,7 @@ class ServerTarget(Target):
         other = copy.copy(self)
         other._server = copy.copy(self._server)
         other._server.open()
+        other.clock = ByteClock(other._server)
         return other
 
     def open(self) -> None:
