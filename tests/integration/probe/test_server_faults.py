@@ -58,7 +58,6 @@ COMMON = {
     "half_chunk": ("incomplete", "broke off in the body of its answer"),
     "endless": ("too_large", "larger than 200000 bytes (max_response_bytes)"),
     "endless_head": ("malformed", "does not speak HTTP/1.1"),
-    "endless_continue": ("too_large", "larger than 200000 bytes"),
     "junk": ("malformed", "does not speak HTTP/1.1"),
 }
 OF_JSON = {

@@ -279,7 +279,8 @@ def test_what_a_list_of_models_says_of_the_one_that_is_asked(server: Faulty) -> 
     server.models = [{"id": "m", "root": "m", "meta": None}]
     assert target.identity() == "server: m"
     server.fault = "loading"
-    assert target.identity() == ""
+    with pytest.raises(Failure, match="503"):
+        target.identity()
 
 
 @pytest.mark.parametrize("kind", ["http", "kserve"])

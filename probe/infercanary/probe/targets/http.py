@@ -20,9 +20,9 @@ from infercanary.probe.targets.wire.server import (
     without_secrets,
 )
 from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.tensors import spread
 from infercanary.probe.timing import Phase
 
-_MAX_VALUES = 1024
 _MAX_BODY_BYTES = 64 << 20
 
 
@@ -119,10 +119,7 @@ class HttpTarget(ServerTarget):
         if not self._pointers:
             return [float(expect.status)]
         numbers = [number for pointer in self._pointers for number in _numbers(answer, pointer)]
-        chosen = numbers[:: max(1, -(-len(numbers) // _MAX_VALUES))]
-        if chosen and not all(map(math.isfinite, numbers)):
-            chosen[-1] = math.nan
-        return chosen
+        return spread(numbers, len(numbers))
 
     def settings(self) -> dict[str, object]:
         """List the request. Its query is left out: it may hold a key."""

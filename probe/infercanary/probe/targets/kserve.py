@@ -5,6 +5,8 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -27,7 +29,6 @@ from infercanary.probe.targets.wire.tensors import (
     sampled,
 )
 from infercanary.probe.targets.wire.timing_headers import SERVER
-from infercanary.probe.targets.wire.triton_config import ModelConfig
 from infercanary.probe.timing import Phase
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -83,6 +84,26 @@ class _Stats(msgspec.Struct):
     model_stats: list[_ModelStats] = []
 
 
+class _Instances(msgspec.Struct):
+    count: int = 1
+    kind: str = ""
+
+
+class _Batching(msgspec.Struct):
+    max_queue_delay_microseconds: int = 0
+
+
+class _ModelConfig(msgspec.Struct):
+    """The part of Triton's extension `model_configuration` that changes how requests are served.
+
+    https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_configuration.md
+    """
+
+    max_batch_size: int = 0
+    instance_group: list[_Instances] = []
+    dynamic_batching: _Batching | None = None
+
+
 class KserveOptions(ServerOptions, frozen=True, kw_only=True):
     """The options of ``target: kserve``; ``url`` is what comes before ``/v2`` in the server's addresses."""
 
@@ -120,7 +141,7 @@ class KserveTarget(ServerTarget):
         if version is not None:
             self._model += f"/versions/{quote(str(version), safe='')}"
         self._path = f"{self._model}/infer"
-        self._totals: dict[str, _Total] = {}
+        self._totals: Counter[tuple[str, str]] = Counter()
 
     def open(self) -> None:
         """Wait until the model is ready, read its metadata, and make the request.
@@ -130,13 +151,16 @@ class KserveTarget(ServerTarget):
             Failure: The server cannot be reached, or is not ready in time.
         """
         super().open()
-        self._about = self._metadata(self._v2, _ServerMetadata, "the server's metadata")
-        self._of_model = self._metadata(self._model, _ModelMetadata, "the model's metadata")
+        server = self._server
+        self._about = server.get_document(self._v2, _ServerMetadata, "the server's metadata")
+        self._of_model = server.get_document(self._model, _ModelMetadata, "the model's metadata")
         extensions = self._about.extensions or []
         self._has_stats = "statistics" in extensions
-        self._config = ModelConfig()
+        self._config = _ModelConfig()
         if "model_configuration" in extensions:
-            self._config = self._metadata(f"{self._model}/config", ModelConfig, "the model's configuration")
+            self._config = server.get_document(
+                f"{self._model}/config", _ModelConfig, "the model's configuration"
+            )
         binary = self._options.binary
         self._is_binary = "binary_tensor_data" in extensions if binary is None else binary
         self._body, length = request_body(self._inputs(), self._is_binary)
@@ -172,15 +196,15 @@ class KserveTarget(ServerTarget):
 
     def readings(self) -> list[Reading]:
         """Return the server's own times: means over the run by its statistics, or what the answers' headers report."""
-        after = self._stats() if self._totals else {}
+        after = self._stats() if self._totals else None
         if not after:
             return super().readings()
-        means = []
-        for part in PARTS:
-            earlier, later = self._totals.get(part, _Total()), after.get(part, _Total())
-            if (count := later.count - earlier.count) > 0 and later.ns >= earlier.ns:
-                means.append(Reading(SERVER, (later.ns - earlier.ns) / count / 1e9, (part,)))
-        return means
+        growth = after - self._totals  # of a server that was restarted nothing remains
+        return [
+            Reading(SERVER, growth[part, "ns"] / count / 1e9, (part,))
+            for part in PARTS
+            if (count := growth[part, "count"])
+        ]
 
     def environment(self) -> dict[str, str]:
         """Report the server's name and version, the model's platform, versions and limits, and how tensors are sent."""
@@ -189,7 +213,7 @@ class KserveTarget(ServerTarget):
             "kserve_platform": self._of_model.platform or "unknown",
             "kserve_model_versions": " ".join(self._of_model.versions or []) or "unknown",
             "kserve_tensors": "binary" if self._is_binary else "json",
-            **self._config.components(),
+            **self._serving(),
         }
 
     def identity(self) -> str:
@@ -203,6 +227,18 @@ class KserveTarget(ServerTarget):
         """List the inputs, and how they are sent."""
         options = self._options
         return {"inputs": options.inputs, "seed": options.seed, "binary": options.binary}
+
+    def _serving(self) -> dict[str, str]:
+        """Return instances and batching; empty where the server does not report them, as Triton does."""
+        config, batching = self._config, self._config.dynamic_batching
+        if not config.instance_group:
+            return {}
+        groups = (f"{g.count} {g.kind.removeprefix('KIND_')}".strip() for g in config.instance_group)
+        return {
+            "kserve_instances": " + ".join(groups),
+            "kserve_max_batch_size": str(config.max_batch_size),
+            "kserve_batching": f"waits {batching.max_queue_delay_microseconds} µs" if batching else "off",
+        }
 
     def _server_version(self) -> str:
         return f"{self._about.name} {self._about.version}".strip()
@@ -218,16 +254,6 @@ class KserveTarget(ServerTarget):
             # KServe's own servers report it in the body, with status 200.
             if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
                 raise Failure("not_ready", f"{what}: it says so")
-
-    def _metadata(self, path: str, kind: type[Any], what: str) -> Any:
-        """Read metadata; empty where the server has none, since it is optional in some servers."""
-        answer, body = self._server.get(path)
-        if answer.status in (404, 405, 501):
-            return kind()
-        if answer.status != 200:
-            self._server.refuse(what, answer, body)
-        self._server.require_plain(answer)
-        return document(body, kind, what)
 
     def _inputs(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Make each input of its settings and of the model's metadata; with its parameters."""
@@ -271,7 +297,7 @@ class KserveTarget(ServerTarget):
         """Read the outputs of an answer by name, whichever way the server sent each; refuse what is not expected."""
         answer, body = result
         length = answer.headers.get(_LENGTH.lower(), str(len(body)))
-        if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= len(body)):
+        if not re.fullmatch("[0-9]{1,19}", length) or int(length) > len(body):
             raise Failure("malformed", f"the answer has {len(body)} bytes, and {_LENGTH} {length}")
         end = int(length)
         decoded = document(body[:end], _Answer, "the answer to an inference")
@@ -313,23 +339,22 @@ class KserveTarget(ServerTarget):
             )
         self._expected[output.name] = _TensorMetadata(output.name, output.datatype, output.shape)
 
-    def _stats(self) -> dict[str, _Total]:
+    def _stats(self) -> Counter[tuple[str, str]]:
         """Return the server's totals since it started, over the versions of the model; empty where it reports none.
 
         A failure here is ignored: a run without them is as good as one with them.
         """
+        totals: Counter[tuple[str, str]] = Counter()
         if not self._has_stats:
-            return {}
+            return totals
         try:
-            answer, body = self._server.get(f"{self._model}/stats")
-            stats = document(body, _Stats, "the server's statistics") if answer.status == 200 else _Stats()
+            stats = self._server.get_document(f"{self._model}/stats", _Stats, "the server's statistics")
         except Failure:
-            return {}
-        totals: dict[str, _Total] = {}
+            return totals
         for model in stats.model_stats:
             for part, total in model.inference_stats.items():
-                before = totals.get(part, _Total())
-                totals[part] = _Total(before.count + total.count, before.ns + total.ns)
+                totals[part, "count"] += total.count
+                totals[part, "ns"] += total.ns
         return totals
 
 

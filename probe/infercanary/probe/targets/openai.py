@@ -24,7 +24,6 @@ from infercanary.probe.targets.wire.salt import salted, with_new_salt
 from infercanary.probe.targets.wire.server import (
     HeaderFile,
     ServerOptions,
-    document,
     without_secrets,
 )
 from infercanary.probe.targets.wire.server_target import ServerTarget, checked
@@ -55,7 +54,7 @@ class _Model(msgspec.Struct):
 
 
 class _Models(msgspec.Struct):
-    data: list[_Model]
+    data: list[_Model] = []
 
 
 _MODEL_SIZES = ("n_params", "size")  # of llama.cpp
@@ -171,11 +170,8 @@ class OpenaiTarget(ServerTarget):
 
         Its `created` is left out: vLLM, SGLang and llama.cpp have the time of the request there.
         """
-        answer, body = self._server.get(self._models)
-        if answer.status != 200:
-            return ""
-        self._server.require_plain(answer)
-        for model in document(body, _Models, "the list of models").data:
+        listed = self._server.get_document(self._models, _Models, "the list of models")
+        for model in listed.data:
             if model.id == self._model:
                 meta = model.meta or {}
                 size = [f"{key} {meta[key]}" for key in _MODEL_SIZES if key in meta]
@@ -223,7 +219,7 @@ class OpenaiTarget(ServerTarget):
                 )
             received = events(pieces)
             with phase("first_token"):
-                while not stream.has_text and stream.take(next(received, None), connection.received_at):
+                while stream.pieces == 0 and stream.take(next(received, None), connection.received_at):
                     pass
             with phase("tokens"):
                 while stream.take(next(received, None), connection.received_at):

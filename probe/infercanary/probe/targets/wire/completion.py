@@ -87,16 +87,12 @@ class Stream:
         self._first = self._last = 0.0
         self._texts: dict[int, str] = {}  # of each choice
         self._ended: set[int] = set()  # choices with a known good reason
-        self._pieces = 0
+        self.pieces = 0
+        """The pieces of text so far."""
         self._usage = _Usage()
         self._shows_reasoning = False
         self._unknown = ""  # an event that is no part of a completion
         self._is_done = False
-
-    @property
-    def has_text(self) -> bool:
-        """Whether the first text is there."""
-        return self._pieces > 0
 
     def take(self, event: Event | None, received_at: float) -> bool:
         """Take the next event, or None at the end, and when its last bytes came; return whether there is more."""
@@ -127,11 +123,11 @@ class Stream:
         if not text:
             raise Failure("wrong_answer", "the completion holds no text")
         counted = self._usage.completion_tokens
-        tokens = streamed = self._pieces if counted is None else int(counted)
+        tokens = streamed = self.pieces if counted is None else int(counted)
         # Reasoning that a server does not show comes before the first token, and not between two of them.
         if self._usage.completion_tokens_details is not None and not self._shows_reasoning:
             streamed -= int(self._usage.completion_tokens_details.reasoning_tokens or 0)
-        is_apart = self._pieces > 1 and streamed > 1
+        is_apart = self.pieces > 1 and streamed > 1
         between = (self._last - self._first) / (streamed - 1) if is_apart else None
         return Completion(text, tokens, between, self._first - self._begin)
 
@@ -163,7 +159,7 @@ class Stream:
         if text:
             self._last = received_at
             self._first = self._first or self._last
-            self._pieces += 1
+            self.pieces += 1
 
     def _break_off(self, data: str) -> NoReturn:
         said = self._server.excerpt(data.encode(), 300)

@@ -8,12 +8,12 @@ from collections.abc import Generator, Iterable
 from contextlib import nullcontext
 from functools import cache
 from time import perf_counter
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import h11
 
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets import Failure, Reason
+from infercanary.probe.targets import Failure
 from infercanary.probe.timing import Phase
 
 _PIECE_BYTES = 65536
@@ -160,7 +160,7 @@ class Connection:
 
     def _connect(self) -> None:
         """Connect to the first of the host's addresses that accepts. Looking up the name has no time limit here."""
-        error: Exception | None = None
+        error: Exception = OSError()
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as unknown:
@@ -192,7 +192,7 @@ class Connection:
                 self._socket.settimeout(self._seconds_left())
                 unsent = unsent[self._socket.send(unsent) :]
         except OSError as error:
-            self._fail(error, "unreachable", "closed the connection while the request was sent")
+            raise self._failure(error) from None
 
     def _read_head(self, method: str, phase: Phase, wait: str, receive: str) -> Response:
         with phase(wait):  # the server is at work meanwhile
@@ -224,7 +224,7 @@ class Connection:
             self._socket.settimeout(self._seconds_left())
             received = self._socket.recv(_PIECE_BYTES)
         except OSError as error:
-            self._fail(error, *self._broken_off())
+            raise self._failure(error) from None
         self.received_at = perf_counter()
         self._size += len(received)
         if self._size > self._max_bytes:
@@ -239,22 +239,18 @@ class Connection:
             return self._parser.next_event()
         except h11.RemoteProtocolError as error:
             if self._has_ended:
-                reason, how = self._broken_off()
-                raise Failure(reason, f"{self._address} {how}") from None
+                raise self._failure(None) from None
             raise Failure("malformed", f"{self._address} does not speak HTTP/1.1: {error}") from None
 
-    def _broken_off(self) -> tuple[Reason, str]:
+    def _failure(self, error: OSError | None) -> Failure:
         """Return the failure where the connection ends now."""
-        if self._size == 0:
-            return "unreachable", "closed the connection without an answer"
-        return "incomplete", f"broke off in the {self._part} of its answer"
-
-    def _fail(self, error: OSError, reason: Reason, how: str) -> NoReturn:
         if isinstance(error, (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)):
-            reason, how = "timed_out", f"gave no whole answer within {self._seconds:g} s (timeout_seconds)"
-        elif error.strerror:
-            how += f" ({error.strerror})"
-        raise Failure(reason, f"{self._address} {how}") from None
+            limit = f"within {self._seconds:g} s (timeout_seconds)"
+            return Failure("timed_out", f"{self._address} gave no whole answer {limit}")
+        why = f" ({error.strerror})" if error is not None and error.strerror else ""
+        if self._size == 0:
+            return Failure("unreachable", f"{self._address} closed the connection without an answer{why}")
+        return Failure("incomplete", f"{self._address} broke off in the {self._part} of its answer{why}")
 
     def _seconds_left(self) -> float:
         left = self._deadline - perf_counter()
@@ -276,11 +272,11 @@ def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return values
 
 
-def _reason(error: Exception | None) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it timed out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}; ca_file)"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return one_line(error) if error is not None else "it has no address"
+    return one_line(error)

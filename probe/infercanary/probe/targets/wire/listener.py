@@ -30,8 +30,8 @@ def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
     if not in_container():
         return False
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        if not found or not all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if not all(ipaddress.ip_address(address[0]).is_loopback for *_, address in addresses):
             return False
         own = (proc / "self/cgroup").read_bytes()
         listeners = {

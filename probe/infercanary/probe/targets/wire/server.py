@@ -7,7 +7,6 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
-_READY_PAUSES = 0.1, 2.0
+_READY_PAUSE_SECONDS = 0.5
 _LONGEST_RETRY_SECONDS = 3600.0  # a server may ask for years
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
@@ -145,16 +144,14 @@ class Server:
             Failure: The last one of ``check``. Only ``unreachable`` and ``not_ready`` are waited for.
         """
         deadline = time.monotonic() + self._options.ready_seconds
-        pause, longest = _READY_PAUSES
         while True:
             try:
                 return check()
             except Failure as failure:
-                wait = max(pause, failure.retry_after or 0.0)
+                wait = max(_READY_PAUSE_SECONDS, failure.retry_after or 0.0)
                 if failure.reason not in ("unreachable", "not_ready") or time.monotonic() + wait > deadline:
                     raise
             time.sleep(wait)
-            pause = min(longest, 2 * pause)
 
     def request(
         self,
@@ -179,6 +176,16 @@ class Server:
         answer = self.connection.ask("GET", self.request("GET", path), untimed)
         return answer, answer.read()
 
+    def get_document(self, path: str, kind: type[T], what: str) -> T:
+        """Return the JSON at a path; an empty one where the server has none, since it is optional in some servers."""
+        answer, body = self.get(path)
+        if answer.status in (404, 405, 501):
+            return kind()
+        if answer.status != 200:
+            self.refuse(what, answer, body)
+        self.require_plain(answer)
+        return document(body, kind, what)
+
     def refuse(self, what: str, answer: Response, body: bytes, reason: Reason = "error_answer") -> NoReturn:
         """Raise the failure that an answer is.
 
@@ -191,7 +198,7 @@ class Server:
         wait = retry_after(answer.headers)
         if answer.status == 429 or (answer.status == 503 and wait is not None and reason != "not_ready"):
             reason = "rate_limited"
-        text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
+        text = f"{what}: {answer.status} {answer.phrase}"
         if 300 <= answer.status < 400:
             where = self.excerpt(answer.headers.get("location", "nowhere").encode(), 200)
             raise Failure(
@@ -223,7 +230,6 @@ class Server:
         """Close the connection."""
         if self._connection is not None:
             self._connection.close()
-        self._sent, self._hidden = {}, []
 
     def _authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -295,12 +301,12 @@ def _parse_url(url: str) -> tuple[str, int, bool, str]:
 
 
 def _check_header(name: str, value: str) -> None:
-    if not re.fullmatch(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", name):
-        raise UsageError(f"headers: `{name}` is no name of a header; letters, digits and `-` make one")
+    if not re.fullmatch(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", name) or not _is_value(value):
+        raise UsageError(
+            f"headers.{name}: it holds a character that no header can; use Latin letters, digits and `-`"
+        )
     if name.lower() in _OURS:
         raise UsageError(f"headers.{name}: it follows from the request itself; leave it out")
-    if not _is_value(value):
-        raise UsageError(f"headers.{name}: it holds a character that no header can; use Latin letters")
 
 
 def _is_value(text: str) -> bool:
@@ -332,10 +338,3 @@ def read_file(place: str, path: str, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise UsageError(f"{place}: `{path}` is larger than {max_bytes} bytes; make it smaller")
     return content
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""

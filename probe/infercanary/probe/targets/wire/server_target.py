@@ -36,16 +36,10 @@ class ByteClock(HostClock):
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """See :class:`infercanary.probe.timing.Clock`."""
-        parsing, begin = 0.0, perf_counter()
-
-        def run_and_note(phase: Phase) -> T:
-            nonlocal parsing
-            result = run(phase)
-            received_at = self._server.connection.received_at
-            parsing = perf_counter() - received_at if received_at > begin else 0.0
-            return result
-
-        timing, result = super().measure(run_and_note)
+        begin = perf_counter()
+        timing, result = super().measure(run)
+        received_at = self._server.connection.received_at
+        parsing = max(0.0, begin + timing.wall - received_at) if received_at > begin else 0.0
         rest, phases = parsing, timing.phases
         for name in reversed(phases):
             cut = min(rest, phases[name])

@@ -163,13 +163,9 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
     kinds: tuple[type, ...] = (str,) if dtype == "BYTES" else (int, float, type(None))
     if not all(isinstance(value, kinds) for value in values):
         raise Failure("wrong_shape", f"the output `{name}` holds something else than {dtype}")
-    if len(values) != math.prod(shape):
-        raise Failure(
-            "wrong_shape", f"the output `{name}` has {len(values)} values for the shape {list(shape)}"
-        )
     if dtype == "BYTES":
         values = [value.encode("utf-8", "surrogatepass") for value in values]
-    return Tensor(name, dtype, tuple(shape), values)
+    return _filled(name, dtype, shape, values)
 
 
 def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tensor:
@@ -180,12 +176,7 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
     """
     count = math.prod(shape)
     if dtype == "BYTES":
-        texts = list(_texts(data))
-        if len(texts) != count:
-            raise Failure(
-                "wrong_shape", f"the output `{name}` has {len(texts)} texts for the shape {list(shape)}"
-            )
-        return Tensor(name, dtype, tuple(shape), texts)
+        return _filled(name, dtype, shape, list(_texts(data)))
     if dtype not in _FORMATS:
         raise Failure("wrong_shape", f"the output `{name}` is of the type `{dtype}`, which is none")
     if len(data) != count * struct.calcsize(f"<{_FORMATS[dtype]}"):
@@ -203,8 +194,13 @@ def sampled(tensors: Sequence[Tensor]) -> list[float]:
     Returns:
         Numbers in the tensors' order; of text, its hash.
     """
-    step = max(1, -(-sum(math.prod(tensor.shape) for tensor in tensors) // _MAX_VALUES))
-    numbers = (_number(value) for tensor in tensors for value in tensor.values)
+    count = sum(math.prod(tensor.shape) for tensor in tensors)
+    return spread((_number(value) for tensor in tensors for value in tensor.values), count)
+
+
+def spread(numbers: Iterable[float], count: int) -> list[float]:
+    """Return at most 1,024 evenly spread ones of ``count`` numbers; the last is NaN if any number is not finite."""
+    step = max(1, -(-count // _MAX_VALUES))
     chosen = []
     finite = True
     for position, number in enumerate(numbers):
@@ -214,6 +210,14 @@ def sampled(tensors: Sequence[Tensor]) -> list[float]:
     if chosen and not finite:
         chosen[-1] = math.nan
     return chosen
+
+
+def _filled(name: str, dtype: str, shape: Sequence[int], values: list[Any]) -> Tensor:
+    if len(values) != math.prod(shape):
+        raise Failure(
+            "wrong_shape", f"the output `{name}` has {len(values)} values for the shape {list(shape)}"
+        )
+    return Tensor(name, dtype, tuple(shape), values)
 
 
 def _number(value: Any) -> float:
