@@ -50,25 +50,17 @@ COMMON = {
     "overloaded": ("error_answer", "503 Status"),
     "redirect": ("error_answer", "307 Moved to http://elsewhere/v2; redirects are not followed"),
     "slow": ("timed_out", "gave no whole answer within 0.6 s (timeout_seconds)"),
-    "drip": ("timed_out", "gave no whole answer within 0.6 s"),
-    "drip_head": ("timed_out", "gave no whole answer within 0.6 s"),
     "reset": ("unreachable", "closed the connection without an answer (Connection reset by peer)"),
-    "closes": ("unreachable", "closed the connection without an answer"),
     "half_body": ("incomplete", "broke off in the body of its answer"),
-    "half_chunk": ("incomplete", "broke off in the body of its answer"),
-    "endless": ("too_large", "larger than 200000 bytes (max_response_bytes)"),
-    "endless_head": ("malformed", "does not speak HTTP/1.1"),
-    "junk": ("malformed", "does not speak HTTP/1.1"),
 }
 OF_JSON = {
     "bad_json": ("malformed", "is not what the protocol has there: JSONDecodeError"),
     "deep_json": ("malformed", "is not what the protocol has there: RecursionError"),
 }
-OF_BODIES = ("half_body", "half_chunk", "drip", "endless")
 FAULTS = [
     *(("kserve", fault, *said) for fault, said in (COMMON | OF_JSON).items()),
     *(("http", fault, *said) for fault, said in (COMMON | OF_JSON).items()),
-    *(("openai", fault, *said) for fault, said in COMMON.items() if fault not in OF_BODIES),
+    *(("openai", fault, *said) for fault, said in COMMON.items() if fault != "half_body"),
     ("kserve", "other_json", "malformed", "is not what the protocol has there"),
     ("kserve", "not_ready", "not_ready", "the server is not ready: 503 Status"),
     ("kserve", "model_not_ready", "not_ready", "the model `double` is not ready"),
@@ -109,28 +101,13 @@ def test_each_fault_has_its_reason_and_an_end(
 
 
 @pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
-@pytest.mark.parametrize(
-    "interim", ["103 Early Hints\r\nLink: </a.css>; rel=preload", "102 Processing", "199 New"]
-)
-def test_interim_answers_are_skipped(server: Faulty, kind: str, interim: str) -> None:
-    server.interim = 2 * f"HTTP/1.1 {interim}\r\n\r\n".encode()
+def test_a_compressed_answer_is_named(server: Faulty, kind: str) -> None:
     target = made(kind, server)
     target.open()
-    assert once(target) == once(target)
-    assert server.connections == 1
-
-
-@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
-@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
-def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) -> None:
-    target = made(kind, server)
-    target.open()
-    server.heads = [f"Content-Encoding: {encoding}"]
-    with pytest.raises(Failure, match=rf"compressed \({encoding}\)") as failure:
+    server.heads = ["Content-Encoding: gzip"]
+    with pytest.raises(Failure, match=r"compressed \(gzip\)") as failure:
         target.run(untimed)
     assert failure.value.reason == "malformed"
-    server.heads = ["Content-Encoding: identity"]
-    assert once(target)
 
 
 @pytest.mark.parametrize("fault", ["not_finite", "null"])
