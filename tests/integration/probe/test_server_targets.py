@@ -12,6 +12,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock
 from infercanary.probe.targets import Failure, openai
 from infercanary.probe.targets.wire import completion
+from infercanary.probe.targets.wire.connection import Connection
 from infercanary.probe.targets.wire.events import Event
 from infercanary.probe.targets.wire.server import Server, ServerOptions
 from infercanary.probe.timing import Timing
@@ -56,6 +58,22 @@ def test_one_connection_is_kept_and_made_before_what_is_timed(server: Faulty) ->
     assert server.connections == 1
     assert all(list(timing.phases) == ["send", "wait", "receive"] for timing in timings)
     assert all(sum(timing.phases.values()) <= timing.wall for timing in timings)
+
+
+def test_parsing_after_the_last_byte_is_in_no_latency(
+    server: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = opened(http_target(f"{server.url}/score", **QUICK))
+    read_event = Connection._next_event
+
+    def read_slowly(connection: Connection) -> object:
+        time.sleep(0.1)
+        return read_event(connection)
+
+    monkeypatch.setattr(Connection, "_next_event", read_slowly)
+    timing, _ = target.clock.measure(target.run)
+    assert 0 <= sum(timing.phases.values()) <= timing.wall < 0.1
+    assert timing.phases["receive"] == 0, "its head and its body come in one packet"
 
 
 def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:

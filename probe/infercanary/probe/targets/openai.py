@@ -192,7 +192,6 @@ class OpenaiTarget(ServerTarget):
         """Close the connection."""
         super().close()
         self._plain = None
-        self._completions = []
 
     def _require_ready(self) -> None:
         answer, body = self._server.get(self._models)

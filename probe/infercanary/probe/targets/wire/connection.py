@@ -82,9 +82,6 @@ class Connection:
         self._deadline = 0.0
         self.received_at = 0.0
         """When the last bytes came, by ``perf_counter``."""
-        self._size = 0
-        self._part = ""
-        self._has_ended = False
 
     def open(self) -> None:
         """Connect, unless there is a free connection; without ``keep_alive`` it is closed again."""
@@ -185,7 +182,7 @@ class Connection:
     def _send(self, request: bytes) -> None:
         assert self._socket is not None
         self._is_free = False
-        self._size, self._part = 0, "head"
+        self._size, self._part, self._has_ended = 0, "head", False
         unsent = memoryview(request)
         try:
             while unsent:

@@ -45,8 +45,6 @@ def events(pieces: Iterable[bytes]) -> Iterator[Event]:
                 if data or name:
                     yield Event(_text(data), _text(name))
                 data, name = bytearray(), b""
-            if len(data) > _MAX_EVENT_BYTES:
-                break
         if len(data) + len(rest) > _MAX_EVENT_BYTES:
             raise Failure("too_large", f"an event of the stream is larger than {_MAX_EVENT_BYTES} bytes")
     if rest.startswith(b"data:"):

@@ -272,7 +272,7 @@ def converted(value: Any, kind: type[T], what: str) -> T:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which a server asks to be left alone, an hour at most; None if it does not say so."""
-    value = headers.get("retry-after", "").strip()
+    value = headers.get("retry-after", "")
     return (
         min(float(value), _LONGEST_RETRY_SECONDS)
         if re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", value)

@@ -45,7 +45,7 @@ def header_times(headers: Mapping[str, str]) -> dict[str, float]:
         if duration := _DURATION.search(parameters):
             reported.append((name, duration[1]))
     for header, value in headers.items():
-        if (part := _PLAIN.fullmatch(header)) and re.fullmatch(_NUMBER, value.strip()):
+        if (part := _PLAIN.fullmatch(header)) and re.fullmatch(_NUMBER, value):
             reported.append((part[1] or part[2], value))
     times: dict[str, float] = {}
     for name, milliseconds in reported:
