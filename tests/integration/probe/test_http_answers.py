@@ -44,6 +44,8 @@ class Case(NamedTuple):
     """Whether the connection is used again."""
     closes: bool = False
     """Whether the server closes it after the answer."""
+    closes_on_reuse: bool = False
+    """Whether the server closes it when the second request comes, as one whose idle time is over."""
     is_endless: bool = False
     """Whether the last piece is sent again and again."""
 
@@ -65,6 +67,7 @@ CASES = {
     "trailers": Case(head(JSON, CHUNKED, b"Trailer: X-T") + b"18;ext=1\r\n%b\r\n0\r\nX-T: 1\r\n\r\n" % BODY, GOOD),
     "one_byte_chunks": Case(head(CHUNKED) + b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n", GOOD),
     "close": Case(head(JSON, LENGTH, b"Connection: close") + BODY, GOOD, is_kept=False, closes=True),
+    "closes_on_reuse": Case(FINAL, GOOD, is_kept=False, closes_on_reuse=True),
     "gzip": Case(sized(GZIP, b"Content-Encoding: gzip"), failure=("malformed", "compressed (gzip)")),
     "two_encodings": Case(
         sized(GZIP, b"Content-Encoding: deflate", b"Content-Encoding: gzip"),
@@ -137,8 +140,11 @@ class Scripted:
     def _serve(self, connected: socket.socket) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(OSError), connected:
+            requests = 0
             while connected.recv(65536):
-                case = self.case
+                case, requests = self.case, requests + 1
+                if case.closes_on_reuse and requests > 1:
+                    return
                 pieces = [case.answer] if isinstance(case.answer, bytes) else case.answer
                 self._send(connected, pieces)
                 while case.is_endless and not self._ends.is_set():

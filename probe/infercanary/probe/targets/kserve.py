@@ -290,7 +290,7 @@ class KserveTarget(ServerTarget):
                 )
                 raise UsageError(f"{place}.shape: the server {reported} of `{name}`; give it")
             tensor = drawn(name, dtype, tuple(shape), spec, self._options.seed + i, place)
-            inputs.append((tensor, dict(spec.parameters)))
+            inputs.append((tensor, spec.parameters))
         return inputs
 
     def _outputs(self, result: tuple[Response, bytes]) -> list[Tensor]:

@@ -163,11 +163,11 @@ class Connection:
         except (OSError, UnicodeError) as unknown:
             why = getattr(unknown, "strerror", None) or one_line(unknown)
             raise Failure("unreachable", f"the host `{self._host}` is not found: {why}") from None
-        for i, (*_, (address, *_)) in enumerate(addresses):
+        for i, (*_, (address, port, *_)) in enumerate(addresses):
             try:
                 # A network may drop packets to one address, as to IPv6: the others have their share of the time.
                 share = self._seconds_left() / (len(addresses) - i)
-                connected = socket.create_connection((str(address), self._port), share)
+                connected = socket.create_connection((str(address), int(port)), share)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
                     connected.settimeout(self._seconds_left())
