@@ -87,6 +87,15 @@ CASES = {
         head(b"Retry-After: 30", b"Content-Length: 0", status=b"HTTP/1.1 429 Too Many Requests"),
         failure=("rate_limited", "429 Too Many Requests"),
     ),
+    "overloaded": Case(
+        head(b"Retry-After: 5", b"Content-Length: 0", status=b"HTTP/1.1 503 Busy"), failure=("rate_limited", "503")
+    ),
+    "unavailable": Case(
+        head(b"Content-Length: 0", status=b"HTTP/1.1 503 Busy"), failure=("error_answer", "503 Busy")
+    ),
+    "moved": Case(
+        head(b"Location: /b", b"Content-Length: 0", status=b"HTTP/1.1 307 Moved"), failure=("error_answer", "to /b;")
+    ),
     "no_content": Case(head(status=b"HTTP/1.1 204 No Content"), failure=("error_answer", "204 No Content")),
     "bom": Case(sized(b"\xef\xbb\xbf" + BODY), GOOD),
     "folded": Case(head(JSON, b"X-A: 1\r\n  2", LENGTH) + BODY, GOOD),

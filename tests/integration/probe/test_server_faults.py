@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from faulty import Faulty
+from faulty import Faulty, full_backlog
 from server_targets import http_target, kserve_target, openai_target
 from watching import MODULES, Seen, fetch, until
 
@@ -139,21 +139,12 @@ def test_a_name_that_no_one_has(server: Faulty) -> None:
 
 def test_a_server_that_takes_no_connection(server: Faulty) -> None:
     """A full backlog: the kernel drops what asks for a connection."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        fill = [socket.socket() for _ in range(4)]
-        for each in fill:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.1", port))
+    with full_backlog() as port:
         begin = time.monotonic()
         with pytest.raises(Failure, match=r"it timed out \(timeout_seconds\)") as failure:
             http_target(f"http://127.0.0.1:{port}/", **QUICK).open()
         assert failure.value.reason == "unreachable"
         assert time.monotonic() - begin < 5
-        for each in fill:
-            each.close()
 
 
 def test_opening_waits_for_a_server_that_is_not_ready_yet(server: Faulty) -> None:
@@ -267,33 +258,6 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
         before = failures(seen)
     until(lambda: fetch(probe.address).value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*expected.values()}
-
-
-@pytest.mark.parametrize(
-    ("heads", "seconds"),
-    [
-        (["Retry-After: 30"], 30),
-        (["Retry-After: 0"], 0),
-        (["Retry-After: 1.5"], 1.5),
-        (["Retry-After: 99999999999999999999"], 3600),
-        (["Retry-After: Sat, 28 Nov 2026 10:01:30 GMT"], None),
-        (["Retry-After: -5"], None),
-        (["Retry-After: soon"], None),
-        ([], None),
-    ],
-)
-@pytest.mark.parametrize("fault", ["limited", "overloaded"])
-def test_how_long_a_server_asks_to_be_left_alone(
-    server: Faulty, fault: str, heads: list[str], seconds: float | None
-) -> None:
-    target = made("http", server)
-    target.open()
-    server.fault, server.heads = fault, heads
-    with pytest.raises(Failure) as failure:
-        once(target)
-    assert failure.value.retry_after == seconds
-    limited = fault == "limited" or seconds is not None
-    assert failure.value.reason == ("rate_limited" if limited else "error_answer")
 
 
 class Gateway(Faulty):

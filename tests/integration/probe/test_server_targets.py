@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty import INPUT, OUTPUT, Faulty
+from faulty import INPUT, OUTPUT, Faulty, full_backlog
 from server_targets import http_target, kserve_target, openai_target
 from watching import fetch, until
 
@@ -93,27 +93,14 @@ def test_a_connection_that_the_server_closes_while_it_is_idle_is_made_again(serv
     assert server.connections >= 20
 
 
-def test_ipv6_and_other_addresses_of_one_host(server: Faulty) -> None:
-    """`localhost` may be ::1 first, where nothing listens."""
-    target = opened(http_target(f"http://localhost:{server.port}/score", **QUICK))
-    assert measured(target)[1].startswith(b"{")
-    assert server.requests[-1][1]["host"] == f"localhost:{server.port}"
-
-
 def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
     server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that drops IPv6: a listener whose backlog is full drops what asks for a connection."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        fill = [socket.socket() for _ in range(4)]
-        for each in fill:
-            each.setblocking(False)
-            each.connect_ex(listener.getsockname())
+    with full_backlog() as dead:
         found = [
             (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
-            for address in (listener.getsockname(), ("127.0.0.1", server.port))
+            for address in (("127.0.0.1", dead), ("127.0.0.1", server.port))
         ]
         really = socket.getaddrinfo
 
@@ -124,8 +111,6 @@ def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
         target = opened(http_target("http://two-addresses/score", **QUICK | {"timeout_seconds": 2}))
         assert measured(target)[1].startswith(b"{")
         target.close()
-        for each in fill:
-            each.close()
 
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
@@ -361,16 +346,6 @@ def test_inputs_that_the_user_gives(server: Faulty) -> None:
         target.values(measured(target)[1])
 
 
-def test_a_server_without_metadata_is_asked_all_the_same(server: Faulty) -> None:
-    server.model = {"error": "unknown"}
-    target = opened(
-        kserve_target(
-            server.url, "double", inputs=[{"name": "x", "shape": [1, 4], "dtype": "float32"}], **QUICK
-        )
-    )
-    assert len(target.values(measured(target)[1])) == 4
-
-
 def test_once_shows_them_too(server: Faulty, tmp_path: Path) -> None:
     (tmp_path / "probe.yaml").write_text(
         f"canaries: {{c: {{target: kserve, options: {{url: '{server.url}', model: double}}}}}}"
@@ -600,49 +575,40 @@ def test_a_salt_stands_before_all_that_is_said(server: Faulty) -> None:
 # Any other ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_numbers_that_an_answer_holds(server: Faulty, tmp_path: Path) -> None:
-    expect = {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]}
-    target = opened(http_target(f"{server.url}/score?k=1", expect=expect, **QUICK))
-    assert target.values(measured(target)[1]) == [1.0, 2.0, 3.0, 0.5]
-    assert server.requests[-1][0] == "GET /score?k=1 HTTP/1.1"
+EXACT = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
+EXPECTATIONS: list[tuple[str, str, dict[str, Any], list[float] | tuple[str, str]]] = [
+    ("", "/score?k=1", {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]}, [1.0, 2.0, 3.0, 0.5]),
+    ("", "/score", {}, []),
+    ("", "/score", {"body": EXACT}, [200.0]),
+    ("", "/score", {"values": "/none"}, ("wrong_shape", "nothing at `/none`")),
+    ("", "/score", {"values": "/labels"}, ("wrong_shape", "something else than numbers at `/labels`")),
+    ("", "/score", {"status": 400}, ("error_answer", "not 400")),
+    ("wrong_answer", "/score", {"body": EXACT}, ("wrong_answer", 'but: {"score": 0.9')),
+    ("error", "/score", {"status": 500}, []),
+    ("", "/v2/models/m", {"values": "/scores"}, [1.0, math.nan, math.nan]),
+]
+
+
+@pytest.mark.parametrize(("fault", "path", "expect", "outcome"), EXPECTATIONS)
+def test_an_answer_is_what_is_expected_or_a_failed_run(
+    server: Faulty, fault: str, path: str, expect: dict[str, Any], outcome: Any
+) -> None:
+    server.fault, server.model = fault, {"scores": [1.0, None, 3.0]}
+    target = opened(http_target(f"{server.url}{path}", expect=expect, **QUICK))
+    if isinstance(outcome, list):
+        assert target.values(measured(target)[1]) == pytest.approx(outcome, nan_ok=True)
+        assert server.requests[-1][0] == f"GET {path} HTTP/1.1"
+        return
+    with pytest.raises(Failure) as failure:
+        target.values(measured(target)[1])
+    assert failure.value.reason == outcome[0] and outcome[1] in str(failure.value)
+
+
+def test_a_body_comes_from_its_file(server: Faulty, tmp_path: Path) -> None:
     body = tmp_path / "request.bin"
     body.write_bytes(bytes(range(256)))
-    target = opened(http_target(server.url, body_file=str(body), **QUICK))
-    assert target.values(measured(target)[1]) == [], "only its status is expected"
+    measured(opened(http_target(server.url, body_file=str(body), **QUICK)))
     assert server.requests[-1][::2] == ("POST / HTTP/1.1", bytes(range(256)))
-    for values, words in (
-        ("/none", "nothing at `/none`"),
-        ("/labels", "something else than numbers at `/labels`"),
-    ):
-        target = opened(http_target(server.url, expect={"values": values}, **QUICK))
-        with pytest.raises(Failure, match=words) as failure:
-            target.values(measured(target)[1])
-        assert failure.value.reason == "wrong_shape"
-
-
-def test_a_body_that_must_be_exact(server: Faulty) -> None:
-    exact = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
-    target = opened(http_target(server.url, expect={"body": exact}, **QUICK))
-    assert target.values(measured(target)[1]) == [200.0]
-    server.fault = "wrong_answer"
-    with pytest.raises(Failure, match=r'the body is not the expected one, but: \{"score": 0.9') as failure:
-        target.values(measured(target)[1])
-    assert failure.value.reason == "wrong_answer"
-
-
-def test_a_status_that_is_expected(server: Faulty) -> None:
-    server.fault = "error"
-    target = opened(http_target(server.url, body="x", expect={"status": 500}, **QUICK))
-    assert target.values(measured(target)[1]) == [], "it is no output"
-    target = opened(http_target(server.url, body="x", expect={"status": 400}, **QUICK))
-    with pytest.raises(Failure, match="not 400"):
-        measured(target)
-
-
-def test_null_among_numbers_is_not_finite(server: Faulty) -> None:
-    server.model = {"scores": [1.0, None, 3.0]}
-    target = opened(http_target(f"{server.url}/v2/models/m", expect={"values": "/scores"}, **QUICK))
-    assert math.isnan(target.values(measured(target)[1])[-1])
 
 
 def reasoned(shows: bool, tokens: int, hidden: int | None) -> float | None:

@@ -22,7 +22,7 @@ from infercanary.probe.runner import Runner
 from infercanary.probe.targets import REASONS, Failure, Reading, Target
 from infercanary.probe.targets.http import _missing, _numbers, _parsed
 from infercanary.probe.targets.wire.events import events
-from infercanary.probe.targets.wire.server import Server, ServerOptions
+from infercanary.probe.targets.wire.server import Server, ServerOptions, retry_after
 from infercanary.probe.targets.wire.tensors import (
     KserveInput,
     drawn,
@@ -261,6 +261,15 @@ def test_the_users_headers_come_first() -> None:
         "CONTENT-TYPE: text/x", "host: model.example.org", "User-Agent: infercanary", "Accept-Encoding: identity",
         "Content-Length: 2",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("30", 30), ("0", 0), ("1.5", 1.5), ("9" * 20, 3600), ("-5", None), ("soon", None),
+     ("Sat, 28 Nov 2026 10:01:30 GMT", None)],
+)  # fmt: skip
+def test_how_long_a_server_asks_to_be_left_alone(value: str, seconds: float | None) -> None:
+    assert retry_after({"retry-after": value}) == seconds
 
 
 # What any target may raise and report -------------------------------------------------------------------------------

@@ -12,13 +12,28 @@ import struct
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
 F = TypeVar("F", bound="Faulty")
 WORDS = ["Once", " upon", " a", " time"]
+
+
+@contextmanager
+def full_backlog() -> Iterator[int]:
+    """A port from which nothing comes back: the kernel drops what asks for a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
 
 
 class Faulty:
