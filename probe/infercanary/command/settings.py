@@ -178,6 +178,7 @@ _FORMS = {
 
 _READABLE = {
     "`int | str`": "text or a whole number",
+    "`str | object`": "text or a mapping",
     "`object`": "a mapping",
     "`array`": "a list",
     "`str`": "text",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from faulty import Faulty
+from faulty import Faulty, full_backlog
 from server_targets import http_target, kserve_target, openai_target
 from watching import MODULES, Seen, fetch, until
 
@@ -21,7 +20,7 @@ from infercanary.probe import HostClock
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.connection import untimed
-from infercanary.probe.targets.wire.server import REASONS, document
+from infercanary.probe.targets.wire.server_target import REASONS
 
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
 
@@ -51,33 +50,24 @@ COMMON = {
     "overloaded": ("error_answer", "503 Status"),
     "redirect": ("error_answer", "307 Moved to http://elsewhere/v2; redirects are not followed"),
     "slow": ("timed_out", "gave no whole answer within 0.6 s (timeout_seconds)"),
-    "drip": ("timed_out", "gave no whole answer within 0.6 s"),
-    "drip_head": ("timed_out", "gave no whole answer within 0.6 s"),
     "reset": ("unreachable", "closed the connection without an answer (Connection reset by peer)"),
-    "closes": ("unreachable", "closed the connection without an answer"),
     "half_body": ("incomplete", "broke off in the body of its answer"),
-    "half_chunk": ("incomplete", "broke off in the body of its answer"),
-    "endless": ("too_large", "larger than 200000 bytes (max_response_bytes)"),
-    "endless_head": ("malformed", "does not speak HTTP/1.1"),
-    "endless_continue": ("too_large", "larger than 200000 bytes"),
-    "junk": ("malformed", "does not speak HTTP/1.1"),
 }
 OF_JSON = {
     "bad_json": ("malformed", "is not what the protocol has there: JSONDecodeError"),
     "deep_json": ("malformed", "is not what the protocol has there: RecursionError"),
 }
-OF_BODIES = ("half_body", "half_chunk", "drip", "endless")
 FAULTS = [
     *(("kserve", fault, *said) for fault, said in (COMMON | OF_JSON).items()),
     *(("http", fault, *said) for fault, said in (COMMON | OF_JSON).items()),
-    *(("openai", fault, *said) for fault, said in COMMON.items() if fault not in OF_BODIES),
+    *(("openai", fault, *said) for fault, said in COMMON.items() if fault != "half_body"),
     ("kserve", "other_json", "malformed", "is not what the protocol has there"),
     ("kserve", "not_ready", "not_ready", "the server is not ready: 503 Status"),
     ("kserve", "model_not_ready", "not_ready", "the model `double` is not ready"),
-    ("kserve", "wrong_shape", "wrong_shape", "the output `y` has the shape [1, 3], and [1, 4] in the metadata"),
-    ("kserve", "wrong_rank", "wrong_shape", "the output `y` has the shape [4], and [1, 4] in the metadata"),
+    ("kserve", "wrong_shape", "wrong_shape", "the output `y` is FP32 [1, 3], and FP32 [1, 4] in"),
+    ("kserve", "wrong_rank", "wrong_shape", "the output `y` is FP32 [4], and FP32 [1, 4] in"),
     ("kserve", "wrong_length", "wrong_shape", "the output `y` has 12 bytes for FP32 [1, 4]"),
-    ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64, and FP32 in the metadata"),
+    ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64 [1, 4], and FP32 [1, 4] in"),
     ("kserve", "missing_output", "wrong_shape", "the output `y` is missing"),
     ("kserve", "other_output", "wrong_shape", "an output `z`, which the metadata has not"),
     ("kserve", "error_body", "error_answer", "the model fell over"),
@@ -111,38 +101,13 @@ def test_each_fault_has_its_reason_and_an_end(
 
 
 @pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
-@pytest.mark.parametrize(
-    "interim", ["103 Early Hints\r\nLink: </a.css>; rel=preload", "102 Processing", "199 New"]
-)
-def test_interim_answers_are_skipped(server: Faulty, kind: str, interim: str) -> None:
-    server.interim = 2 * f"HTTP/1.1 {interim}\r\n\r\n".encode()
+def test_a_compressed_answer_is_named(server: Faulty, kind: str) -> None:
     target = made(kind, server)
     target.open()
-    assert once(target) == once(target)
-    assert server.connections == 1
-
-
-@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
-@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip"])
-def test_a_compressed_answer_is_named(server: Faulty, kind: str, encoding: str) -> None:
-    target = made(kind, server)
-    target.open()
-    server.heads = [f"Content-Encoding: {encoding}"]
-    with pytest.raises(Failure, match=rf"compressed \({encoding}\)") as failure:
+    server.heads = ["Content-Encoding: gzip"]
+    with pytest.raises(Failure, match=r"compressed \(gzip\)") as failure:
         target.run(untimed)
     assert failure.value.reason == "malformed"
-    server.heads = ["Content-Encoding: identity"]
-    assert once(target)
-
-
-@pytest.mark.parametrize(
-    ("body", "encoding"),
-    [(gzip.compress(b"{}"), "gzip"), (b"\x28\xb5\x2f\xfd\x04", "zstd")],
-    ids=["gzip", "zstd"],
-)
-def test_a_compressed_answer_is_named_though_no_header_says_so(body: bytes, encoding: str) -> None:
-    with pytest.raises(Failure, match=rf"compressed \({encoding}\)"):
-        document(body, dict, "the answer")
 
 
 @pytest.mark.parametrize("fault", ["not_finite", "null"])
@@ -174,21 +139,12 @@ def test_a_name_that_no_one_has(server: Faulty) -> None:
 
 def test_a_server_that_takes_no_connection(server: Faulty) -> None:
     """A full backlog: the kernel drops what asks for a connection."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        fill = [socket.socket() for _ in range(4)]
-        for each in fill:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.1", port))
+    with full_backlog() as port:
         begin = time.monotonic()
         with pytest.raises(Failure, match=r"it timed out \(timeout_seconds\)") as failure:
             http_target(f"http://127.0.0.1:{port}/", **QUICK).open()
         assert failure.value.reason == "unreachable"
         assert time.monotonic() - begin < 5
-        for each in fill:
-            each.close()
 
 
 def test_opening_waits_for_a_server_that_is_not_ready_yet(server: Faulty) -> None:
@@ -302,37 +258,6 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
         before = failures(seen)
     until(lambda: fetch(probe.address).value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*expected.values()}
-
-
-@pytest.mark.parametrize(
-    ("heads", "seconds"),
-    [
-        (["Retry-After: 30"], 30),
-        (["Retry-After: 0"], 0),
-        (["Retry-After: 1.5"], 1.5),
-        (["Retry-After: 99999999999999999999"], 3600),
-        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 10:01:30 GMT"], 90),
-        (["Date: Sat, 28 Nov 2026 10:00:00 GMT", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], 0),
-        (["Date: yesterday", "Retry-After: Sat, 28 Nov 2026 09:00:00 GMT"], None),
-        (["Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"], 3600),
-        (["Retry-After: Sat, 99 Nov 2026 09:00:00 GMT"], None),
-        (["Retry-After: -5"], None),
-        (["Retry-After: soon"], None),
-        ([], None),
-    ],
-)
-@pytest.mark.parametrize("fault", ["limited", "overloaded"])
-def test_how_long_a_server_asks_to_be_left_alone(
-    server: Faulty, fault: str, heads: list[str], seconds: float | None
-) -> None:
-    target = made("http", server)
-    target.open()
-    server.fault, server.heads = fault, heads
-    with pytest.raises(Failure) as failure:
-        once(target)
-    assert failure.value.retry_after == seconds
-    limited = fault == "limited" or seconds is not None
-    assert failure.value.reason == ("rate_limited" if limited else "error_answer")
 
 
 class Gateway(Faulty):

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from infercanary.command.settings import UsageError, convert
-from infercanary.probe.targets import Failure, Reading, register
-from infercanary.probe.targets.wire.connection import Response
-from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, document, without_secrets
-from infercanary.probe.targets.wire.timing_headers import header_readings, recent_headers
+from infercanary.command.settings import UsageError
+from infercanary.probe.targets import Failure, register
+from infercanary.probe.targets.wire.server import (
+    ServerOptions,
+    document,
+    read_file,
+    without_secrets,
+)
+from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.tensors import spread
 from infercanary.probe.timing import Phase
 
-_MAX_VALUES = 1024
 _MAX_BODY_BYTES = 64 << 20
 
 
@@ -39,7 +41,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpOptions(ServerOptions, frozen=True, kw_only=True):
     """The options of ``target: http``; ``url`` is the whole address."""
 
-    method: str | None = None
+    method: Annotated[str, Meta(pattern="^(GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS)$")] | None = None
     """POST where there is a body, else GET."""
     body: str | None = None
     """The body as text; at most one of this, ``body_file`` and ``json``."""
@@ -47,47 +49,33 @@ class HttpOptions(ServerOptions, frozen=True, kw_only=True):
     """A file that holds the body."""
     json: Any | UnsetType = UNSET
     """What is sent as JSON."""
-    expect: Mapping[str, Any] | None = None
-    """What the answer must be: see :class:`Expect`; by default a status of 200."""
+    expect: Expect = Expect()
 
 
 @register("http")
 class HttpTarget(ServerTarget):
-    """Sends one fixed request. Phases: ``connect``, ``send``, ``wait``, ``receive``."""
+    """Sends one fixed request."""
 
     options_type = HttpOptions
 
     def __init__(self, options: HttpOptions) -> None:
         """Check the options.
 
-        Args:
-            options: As in the settings.
-
         Raises:
             UsageError: An option cannot be meant so.
         """
+        self._options = options = checked(options)
         super().__init__(options)
-        method, body, body_file, json = options.method, options.body, options.body_file, options.json
-        if sum(given not in (None, UNSET) for given in (body, body_file, json)) > 1:
+        bodies = [
+            body for body in (options.body, options.body_file, options.json) if body not in (None, UNSET)
+        ]
+        if len(bodies) > 1:
             raise UsageError("body: give one of body, body_file and json")
-        for key, value in {"body": body, "body_file": body_file}.items():
-            if not isinstance(value, (str, type(None))):
-                raise UsageError(f"{key}: `{value}` is not text; put it in quotes, or use json")
-        has_body = body is not None or body_file is not None or json is not UNSET
-        self._method = ("POST" if has_body else "GET") if method is None else method
-        if not isinstance(self._method, str) or not re.fullmatch(r"[A-Z]{1,16}", self._method):
-            raise UsageError(f"method: `{method}` is none; there are GET, POST, PUT, …")
-        if self._method in ("CONNECT", "TRACE"):
-            raise UsageError(f"method: `{method}` asks for no answer of the server's; use GET or POST")
-        self._text, self._file, self._json = body, body_file, json
-        self._expect = convert({} if options.expect is None else options.expect, Expect, "expect")
-        values = self._expect.values
+        self._method = options.method or ("POST" if bodies else "GET")
+        if options.json is UNSET:
+            self._headers = {}
+        values = options.expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
-        self._reads_body = (
-            bool(self._pointers) or self._expect.body is not None or self._expect.json is not UNSET
-        )
-        self._request = self._body = b""
-        self._headers = recent_headers()
 
     def open(self) -> None:
         """Read the body, and wait until the server can be connected to.
@@ -96,28 +84,21 @@ class HttpTarget(ServerTarget):
             UsageError: A file cannot be read.
             Failure: The server cannot be reached, or is not ready in time.
         """
-        self._body = self._read_body()
-        self._server.open()
-        self._server.until_ready(self._server.connection.reach)
-        self._make_request()
-
-    def prepare(self) -> None:
-        """Read tokens again, and connect if the server closed the connection; before each run."""
-        self._headers = recent_headers()
-        self._server.refresh()
-        self._make_request()
-        self._server.connection.open()
+        options = self._options
+        if options.json is not UNSET:
+            self._body = json.dumps(options.json).encode()
+        elif options.body_file is not None:
+            self._body = read_file("body_file", options.body_file, _MAX_BODY_BYTES)
+        else:
+            self._body = (options.body or "").encode()
+        super().open()
 
     def run(self, phase: Phase) -> bytes:
         """Make one request; return the body of its answer."""
-        answer: Response = self._server.connection.ask(self._method, self._request, phase)
-        with phase("receive"):
-            body = answer.read()
-        if answer.status != self._expect.status:
-            self._server.refuse(f"the answer is not {self._expect.status}", answer, body)
-        if self._reads_body:
+        expect = self._options.expect
+        answer, body = self._ask(phase, expect.status, f"the answer is not {expect.status}")
+        if self._pointers or expect.body is not None or expect.json is not UNSET:
             self._server.require_plain(answer)
-        self._headers.append(answer.headers)
         return body
 
     def check(self, result: bytes) -> None:
@@ -126,7 +107,7 @@ class HttpTarget(ServerTarget):
 
     def values(self, result: bytes) -> list[float]:
         """Return the numbers that ``expect.values`` points to; without it the status, if a body is expected."""
-        expect = self._expect
+        expect = self._options.expect
         if expect.body is not None and result != expect.body.encode():
             said = self._server.excerpt(result, 100)
             raise Failure("wrong_answer", f"the body is not the expected one, but: {said}")
@@ -135,55 +116,17 @@ class HttpTarget(ServerTarget):
         answer = document(result, Any, "the answer")
         if expect.json is not UNSET and (place := _missing(expect.json, answer)) is not None:
             raise Failure("wrong_answer", f"the answer is not as expected at `{place}`")
-        numbers = [number for pointer in self._pointers for number in _numbers(answer, pointer)]
         if not self._pointers:
             return [float(expect.status)]
-        chosen = numbers[:: max(1, -(-len(numbers) // _MAX_VALUES))]
-        if chosen and not all(map(math.isfinite, numbers)):
-            chosen[-1] = math.nan
-        return chosen
+        numbers = [number for pointer in self._pointers for number in _numbers(answer, pointer)]
+        return spread(numbers, len(numbers))
 
-    def readings(self) -> list[Reading]:
-        """Return the server's own times, where its answers' headers report them."""
-        return header_readings(self._headers)
-
-    def environment(self) -> dict[str, str]:
-        """Report nothing: which server answers is not known."""
-        return {}
-
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the request. Its query is left out: it may hold a key."""
         body: object = sha256(self._body).hexdigest()
-        if self._json is not UNSET:
-            body = without_secrets(self._json)
-        path = self._server.path.partition("?")[0]
-        return {"method": self._method, "path": path, "body": body}
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._server.close()
-        self._request = self._body = b""
-
-    def _read_body(self) -> bytes:
-        if self._json is not UNSET:
-            return json.dumps(self._json).encode()
-        if self._file is None:
-            return (self._text or "").encode()
-        try:
-            with Path(self._file).open("rb") as file:
-                found = file.read(_MAX_BODY_BYTES + 1)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "no path"
-            raise UsageError(
-                f"body_file: `{self._file}` cannot be read ({why}); check the path (it starts at {Path.cwd()})"
-            ) from None
-        if len(found) > _MAX_BODY_BYTES:
-            raise UsageError(f"body_file: `{self._file}` is larger than {_MAX_BODY_BYTES} bytes; send less")
-        return found
-
-    def _make_request(self) -> None:
-        headers = {"Content-Type": "application/json"} if self._json is not UNSET else {}
-        self._request = self._server.request(self._method, self._server.path, self._body, headers)
+        if self._options.json is not UNSET:
+            body = without_secrets(self._options.json)
+        return {"method": self._method, "path": self._path.partition("?")[0], "body": body}
 
 
 def _parsed(pointer: str) -> list[str]:

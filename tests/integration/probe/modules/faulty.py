@@ -12,13 +12,28 @@ import struct
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
 F = TypeVar("F", bound="Faulty")
 WORDS = ["Once", " upon", " a", " time"]
+
+
+@contextmanager
+def full_backlog() -> Iterator[int]:
+    """A port from which nothing comes back: the kernel drops what asks for a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
 
 
 class Faulty:
@@ -37,8 +52,6 @@ class Faulty:
         self.models: list[dict[str, Any]] = []
         self.heads: list[str] = []
         """More lines for the head of an answer."""
-        self.interim = b""
-        """Sent before each answer."""
         self.connections = 0
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         """Request line, headers and body of each."""
@@ -106,8 +119,6 @@ class Faulty:
         self, connected: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> None:
         fault = self.fault
-        if self.interim:
-            connected.sendall(self.interim)
         if path.endswith("/v2"):
             return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
         if path.endswith("/v2/health/ready"):
@@ -253,48 +264,18 @@ class Faulty:
     def _slow(self, connected: socket.socket) -> None:
         self._ends.wait(30)
 
-    def _drip(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        for _ in range(600):
-            connected.sendall(b" ")
-            if self._ends.wait(0.05):
-                return
-
-    def _drip_head(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-        for _ in range(600):
-            connected.sendall(b"x")
-            if self._ends.wait(0.05):
-                return
-
     def _reset(self, connected: socket.socket) -> None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise ConnectionAbortedError  # closes it, which is then a reset
 
-    def _closes(self, connected: socket.socket) -> None:
-        connected.shutdown(socket.SHUT_RDWR)
-
     def _half_body(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 500)
-        connected.shutdown(socket.SHUT_RDWR)
-
-    def _half_chunk(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + b" " * 500)
         connected.shutdown(socket.SHUT_RDWR)
 
     def _endless(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         while not self._ends.is_set():
             connected.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
-
-    def _endless_head(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\n")
-        while not self._ends.is_set():
-            connected.sendall(b"X: " + b"x" * 1000 + b"\r\n")
-
-    def _endless_continue(self, connected: socket.socket) -> None:
-        while not self._ends.is_set():
-            connected.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _junk(self, connected: socket.socket) -> None:
         connected.sendall(b"220 mail.example.org ESMTP\r\n")

@@ -1,44 +1,58 @@
-"""One HTTP/1.1 connection. Exchanges are timed part by part, and each is bounded as a whole in time and in bytes.
-
-``http.client`` reads the answers from a socket of ours: its own time-out is for each read, so that a server that sends
-a byte a second would never be too slow.
-"""
+"""One HTTP/1.1 connection, parsed by h11: exchanges are timed by phase, and bounded in time and in bytes."""
 
 from __future__ import annotations
 
-import http.client
-import io
 import socket
 import ssl
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from email.message import Message
+from collections.abc import Generator, Iterable
+from contextlib import nullcontext
+from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import h11
 
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets import Failure, Reason
+from infercanary.probe.targets import Failure
 from infercanary.probe.timing import Phase
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-_PIECE = 65536
+_PIECE_BYTES = 65536
+_MAX_HEAD_BYTES = 65536
 
 
 def untimed(_: str) -> nullcontext[None]:
-    """A phase that nobody times.
-
-    Returns:
-        A context manager that does nothing.
-    """
+    """Return a phase that is not timed."""
     return nullcontext()
 
 
-class Connection:
-    """A connection to one server, made when it is needed and kept for the next exchange, as clients in production do.
+class Response(NamedTuple):
+    """The head of an answer. The connection is used again only after its body was read."""
 
-    Any :class:`Failure` closes the connection.
+    status: int
+    phrase: str
+    headers: dict[str, str]
+    """Values by lower-case name; those of a repeated header are joined by commas (RFC 9110, section 5.2)."""
+    connection: Connection
+
+    @property
+    def encoding(self) -> str:
+        """The compression of the body, such as ``gzip``; empty without one."""
+        encoding = self.headers.get("content-encoding", "").lower()
+        return "" if encoding == "identity" else encoding
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        """Yield the body as it comes, without the framing of chunks."""
+        return self.connection.pieces()
+
+    def read(self) -> bytes:
+        """Read the whole body."""
+        return b"".join(self.pieces())
+
+
+class Connection:
+    """A connection to one server, made when it is needed and kept for the next exchange.
+
+    Every :class:`Failure` closes the connection.
     """
 
     def __init__(
@@ -47,145 +61,90 @@ class Connection:
         port: int,
         tls: ssl.SSLContext | None,
         seconds: float,
-        most_bytes: int,
-        keep_alive: bool = True,
+        max_bytes: int,
+        keep_alive: bool,
     ) -> None:
-        """Connect to nothing yet.
+        """Keep the limits of an exchange; connect to nothing yet.
 
         Args:
             host: Name or address.
             port: TCP port.
             tls: None for plain HTTP.
-            seconds: What each exchange may take, from its first step to the last byte.
-            most_bytes: How large an answer may be, with its head.
+            seconds: Time for an exchange, from connecting to the last byte.
+            max_bytes: Size of an answer, with its head.
             keep_alive: Whether the connection is used for more than one exchange.
         """
         self._host, self._port, self._tls = host, port, tls
-        self._seconds = seconds
-        self._most_bytes = most_bytes
-        self._keep_alive = keep_alive
+        self._seconds, self._max_bytes, self._keep_alive = seconds, max_bytes, keep_alive
+        self._address = f"{f'[{host}]' if ':' in host else host}:{port}"
         self._socket: socket.socket | None = None
-        self._asked = False  # and the answer not read to its end
-        self._at = f"{f'[{host}]' if ':' in host else host}:{port}"
+        self._is_free = False  # nothing is asked, and the last answer was read to its end
+        self._deadline = 0.0
+        self.received_at = 0.0
+        """When the last bytes came, by ``perf_counter``."""
 
-    def open(self, phase: Phase = untimed) -> None:
-        """Connect, unless there is an idle connection; without ``keep_alive`` each exchange makes its own instead.
-
-        Args:
-            phase: Times the part ``connect``.
-
-        Raises:
-            Failure: The server cannot be connected to.
-        """
-        if self._keep_alive and not self._is_alive():
-            with phase("connect"):
-                self._connect(perf_counter() + self._seconds)
-
-    def reach(self) -> None:
-        """Connect also without ``keep_alive``; the connection is then closed again.
-
-        Raises:
-            Failure: The server cannot be connected to.
-        """
-        if not self._is_alive():
-            self._connect(perf_counter() + self._seconds)
+    def open(self) -> None:
+        """Connect, unless there is a free connection; without ``keep_alive`` it is closed again."""
+        self._deadline = perf_counter() + self._seconds
+        if not self._is_usable():
+            self._connect()
         if not self._keep_alive:
             self.close()
 
     def ask(
-        self,
-        method: str,
-        request: bytes,
-        phase: Phase = untimed,
-        wait: str = "wait",
-        receive: str = "receive",
+        self, method: str, request: bytes, phase: Phase, wait: str = "wait", receive: str = "receive"
     ) -> Response:
         """Send a request and read the head of its answer; the caller reads the body.
 
         Args:
             method: The request's.
             request: All of its bytes.
-            phase: Marks ``connect`` (only where a connection is made), ``send``, and the next two.
-            wait: The phase of waiting for the first byte.
-            receive: The phase of reading the head.
-
-        Returns:
-            The answer.
-
-        Raises:
-            Failure: Anything goes wrong.
+            phase: Times ``connect`` (only where a connection is made), ``send``, and the next two.
+            wait: Phase until the first byte of the final answer.
+            receive: Phase of the rest of the head.
         """
-        deadline = perf_counter() + self._seconds
+        self._deadline = perf_counter() + self._seconds
+        with phase("send"):
+            is_reused = self._is_usable()
         while True:
-            with phase("send"):
-                reused = self._is_alive()
-            if not reused:
+            if self._socket is None:
                 with phase("connect"):
-                    self._connect(deadline)
+                    self._connect()
             try:
-                return self._exchange(method, request, phase, wait, receive, deadline)
+                with phase("send"):
+                    self._send(request)
+                return self._read_head(method, phase, wait, receive)
             except Failure as failure:
                 self.close()
-                # A server may close an idle connection at the very moment in which it is used again. Any client then
-                # makes another (RFC 9112, section 9.3.1): a canary's inference may be asked for twice.
-                if not (reused and failure.reason == "unreachable"):
+                # A server may close an idle connection at the moment of its next use: clients then make another
+                # (RFC 9112, section 9.3.1).
+                if not is_reused or failure.reason != "unreachable":
                     raise
-            except BaseException:
+                is_reused = False
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        """Yield the body of the answer as it comes."""
+        try:
+            while not isinstance(event := self._next_event(), h11.EndOfMessage):
+                if isinstance(event, h11.Data):
+                    yield bytes(event.data)
+                else:
+                    self._receive()
+            has_ended = self._parser.their_state is h11.DONE and not self._parser.trailing_data[0]
+            self._is_free = self._keep_alive and has_ended
+        finally:
+            if not self._is_free:
                 self.close()
-                raise
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        self._asked = False
         if self._socket is not None:
-            with suppress(OSError):
-                self._socket.close()
-            self._socket = None
+            self._socket.close()
+        self._socket = None
 
-    def read_to_the_end(self, will_close: bool) -> None:
-        """Note that the answer is read: the connection is used again, or closed.
-
-        Args:
-            will_close: Whether the server closes the connection after this answer.
-        """
-        self._asked = False
-        if will_close or not self._keep_alive:
-            self.close()
-
-    def _exchange(
-        self, method: str, request: bytes, phase: Phase, wait: str, receive: str, deadline: float
-    ) -> Response:
-        connected = self._socket
-        assert connected is not None
-        self._asked = True
-        with (
-            phase("send"),
-            self.failing_as("unreachable", "closed the connection while the request was sent"),
-        ):
-            unsent = memoryview(request)
-            while unsent:
-                connected.settimeout(_left(deadline))
-                unsent = unsent[connected.send(unsent) :]
-            received = _Received(connected, deadline, self._most_bytes)
-            response = http.client.HTTPResponse(_Opened(received), method=method)  # type: ignore[arg-type]
-        try:
-            while True:
-                with phase(wait), self.failing_as("unreachable", "closed the connection without an answer"):
-                    if not response.fp.peek(1):
-                        raise ConnectionResetError
-                with phase(receive), self.failing_as("incomplete", "broke off in the head of its answer"):
-                    response.begin()
-                    if not 100 <= response.status < 200 or response.status == 101:
-                        return Response(self, response)
-                    # An interim answer (RFC 9110, section 15.2), such as 103 Early Hints; the final one follows.
-                    response.headers = None  # type: ignore[assignment]  # or begin() reads no other head
-        except BaseException:
-            response.close()
-            raise
-
-    def _is_alive(self) -> bool:
-        """Say whether the connection is idle: nothing was asked, so whatever can be read is its end."""
-        if self._socket is not None and not self._asked:
+    def _is_usable(self) -> bool:
+        """Whether the connection is free: the server neither closed it nor sent what nobody asked for."""
+        if self._socket is not None and self._is_free:
             try:
                 self._socket.settimeout(0)
                 self._socket.recv(1)
@@ -196,181 +155,125 @@ class Connection:
         self.close()
         return False
 
-    def _connect(self, deadline: float) -> None:
-        """Connect to the first of the host's addresses that accepts. Looking up the name has no deadline of ours."""
-        error: Exception | None = None
+    def _connect(self) -> None:
+        """Connect to the first of the host's addresses that accepts. Looking up the name has no time limit here."""
+        error: Exception = OSError()
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as unknown:
             why = getattr(unknown, "strerror", None) or one_line(unknown)
             raise Failure("unreachable", f"the host `{self._host}` is not found: {why}") from None
-        for tried, (family, kind, protocol, _, address) in enumerate(addresses):
+        for i, (*_, (address, port, *_)) in enumerate(addresses):
             try:
-                made = socket.socket(family, kind, protocol)
-            except OSError as failed:  # such as IPv6 that is switched off
-                error = failed
-                continue
-            try:
-                # A network may drop what goes to one of them, as to IPv6: the others have their share of the time.
-                made.settimeout(_left(deadline) / (len(addresses) - tried))
-                made.connect(address)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # A network may drop packets to one address, as to IPv6: the others have their share of the time.
+                share = self._seconds_left() / (len(addresses) - i)
+                connected = socket.create_connection((str(address), int(port)), share)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
-                    made.settimeout(_left(deadline))
-                    made = self._tls.wrap_socket(made, server_hostname=self._host)
-            except BaseException as failed:
-                made.close()
-                if not isinstance(failed, (OSError, ValueError)):
-                    raise
+                    connected.settimeout(self._seconds_left())
+                    connected = self._tls.wrap_socket(connected, server_hostname=self._host)
+            except (OSError, ValueError) as failed:
                 error = failed
             else:
-                self._socket = made
+                self._socket, self._is_free = connected, True
                 return
-        raise Failure("unreachable", f"no connection to {self._at}: {_why(error)}")
+        raise Failure("unreachable", f"no connection to {self._address}: {_reason(error)}")
 
-    @contextmanager
-    def failing_as(self, broken: Reason, how: str) -> Iterator[None]:
-        """Raise what goes wrong inside as a :class:`Failure`.
-
-        Args:
-            broken: The reason where the connection breaks.
-            how: What then happened, for the message: it follows the server's address.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            Failure: ``timed_out``, ``malformed``, or ``broken``.
-        """
+    def _send(self, request: bytes) -> None:
+        assert self._socket is not None
+        self._is_free = False
+        self._size, self._part, self._has_ended = 0, "head", False
+        unsent = memoryview(request)
         try:
-            yield
-        except (TimeoutError, ssl.SSLWantReadError):
-            raise Failure(
-                "timed_out", f"{self._at} gave no whole answer within {self._seconds:g} s (timeout_seconds)"
-            ) from None
-        except http.client.IncompleteRead:
-            raise Failure(broken, f"{self._at} {how}") from None
+            while unsent:
+                self._socket.settimeout(self._seconds_left())
+                unsent = unsent[self._socket.send(unsent) :]
         except OSError as error:
-            # A reset, or the end of a TLS connection, has no text: `how` says it already.
-            why = f" ({error.strerror})" if error.strerror else ""
-            raise Failure(broken, f"{self._at} {how}{why}") from None
-        except (http.client.HTTPException, ValueError) as error:
-            raise Failure("malformed", f"{self._at} does not speak HTTP/1.1: {one_line(error)}") from None
+            raise self._failure(error) from None
 
+    def _read_head(self, method: str, phase: Phase, wait: str, receive: str) -> Response:
+        with phase(wait):  # the server is at work meanwhile
+            self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+            self._parser.send(_sent(method))  # which decides how an answer is read
+            self._parser.send(h11.EndOfMessage())
+        while True:
+            with phase(receive if self._parser.trailing_data[0] else wait):
+                self._receive()
+            with phase(receive):
+                event = self._next_event()
+                while isinstance(event, h11.InformationalResponse):  # such as 103 Early Hints
+                    event = self._next_event()
+                # h11 waits for a whole head, which a server of another protocol never sends.
+                if not b"HTTP/".startswith(self._parser.trailing_data[0][:5]) and event is h11.NEED_DATA:
+                    raise Failure(
+                        "malformed", f"{self._address} does not speak HTTP/1.1: it begins otherwise"
+                    )
+                if isinstance(event, h11.Response):
+                    self._part = "body"
+                    return Response(
+                        event.status_code, event.reason.decode("latin-1"), _text(event.headers), self
+                    )
 
-class Response:
-    """The head of an answer, and its body. Only after that is read to its end is the connection used again.
-
-    Args:
-        connection: Where it came from.
-        response: One whose head was read.
-    """
-
-    def __init__(self, connection: Connection, response: http.client.HTTPResponse) -> None:
-        self.status = response.status
-        self.phrase = response.reason
-        self.headers: Message = response.headers
-        encodings = ", ".join(response.headers.get_all("Content-Encoding", ())).strip().lower()
-        self.encoding = "" if encodings == "identity" else encodings
-        """How the body is compressed, such as ``gzip``; empty for not at all."""
-        self._connection = connection
-        self._response = response
-
-    def pieces(self) -> Generator[bytes, None, None]:
-        """Yield the body as it comes.
-
-        Yields:
-            Bytes, without the framing of chunks; pieces of any size above 0.
-
-        Raises:
-            Failure: It breaks off, is late or too large.
-        """
+    def _receive(self) -> None:
+        """Pass what comes next to the parser."""
+        assert self._socket is not None
         try:
-            with self._connection.failing_as("incomplete", "broke off in the body of its answer"):
-                yield from self._chunks() if self._response.chunked else self._bytes()
-            self._connection.read_to_the_end(self._response.will_close)
-        finally:
-            self._response.close()
-
-    def read(self) -> bytes:
-        """Read the whole body.
-
-        Returns:
-            Bytes; empty for an answer without a body.
-
-        Raises:
-            Failure: It breaks off, is late or too large.
-        """
-        return b"".join(self.pieces())
-
-    def close(self) -> None:
-        """Leave the rest unread; the connection is then not used again."""
-        self._response.close()
-
-    def _chunks(self) -> Iterator[bytes]:
-        while piece := self._response.read1(_PIECE):
-            yield piece
-
-    def _bytes(self) -> Iterator[bytes]:
-        # Not HTTPResponse.read1(): before Python 3.13 it does not know where a body of known length ends.
-        left = self._response.length
-        while left != 0:
-            piece = self._response.fp.read1(_PIECE if left is None else min(_PIECE, left))
-            if not piece:
-                if left is not None:
-                    raise http.client.IncompleteRead(b"", left)
-                return
-            yield piece
-            if left is not None:
-                left -= len(piece)
-
-
-class _Received(io.RawIOBase):
-    """What a socket receives, up to a deadline and a number of bytes."""
-
-    def __init__(self, connected: socket.socket, deadline: float, most_bytes: int) -> None:
-        super().__init__()
-        self._socket = connected
-        self._deadline = deadline
-        self._most_bytes = most_bytes
-        self._bytes = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        self._socket.settimeout(_left(self._deadline))
-        count = self._socket.recv_into(buffer)
-        self._bytes += count
-        if self._bytes > self._most_bytes:
+            self._socket.settimeout(self._seconds_left())
+            received = self._socket.recv(_PIECE_BYTES)
+        except OSError as error:
+            raise self._failure(error) from None
+        self.received_at = perf_counter()
+        self._size += len(received)
+        if self._size > self._max_bytes:
             raise Failure(
-                "too_large", f"the answer is larger than {self._most_bytes} bytes (max_response_bytes)"
+                "too_large", f"the answer is larger than {self._max_bytes} bytes (max_response_bytes)"
             )
-        return count
+        self._has_ended = not received
+        self._parser.receive_data(received)
+
+    def _next_event(self) -> object:
+        try:
+            return self._parser.next_event()
+        except h11.RemoteProtocolError as error:
+            if self._has_ended:
+                raise self._failure(None) from None
+            raise Failure("malformed", f"{self._address} does not speak HTTP/1.1: {error}") from None
+
+    def _failure(self, error: OSError | None) -> Failure:
+        """Return the failure where the connection ends now."""
+        if isinstance(error, (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)):
+            limit = f"within {self._seconds:g} s (timeout_seconds)"
+            return Failure("timed_out", f"{self._address} gave no whole answer {limit}")
+        why = f" ({error.strerror})" if error is not None and error.strerror else ""
+        if self._size == 0:
+            return Failure("unreachable", f"{self._address} closed the connection without an answer{why}")
+        return Failure("incomplete", f"{self._address} broke off in the {self._part} of its answer{why}")
+
+    def _seconds_left(self) -> float:
+        left = self._deadline - perf_counter()
+        if left <= 0:
+            raise TimeoutError
+        return left
 
 
-class _Opened:
-    """What ``HTTPResponse`` takes as a socket: it only calls ``makefile``."""
-
-    def __init__(self, received: _Received) -> None:
-        self._received = received
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self._received, _PIECE)
+@cache
+def _sent(method: str) -> h11.Request:
+    return h11.Request(method=method, target="/", headers=[("Host", "server")])
 
 
-def _left(deadline: float) -> float:
-    left = deadline - perf_counter()
-    if left <= 0:
-        raise TimeoutError
-    return left
+def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for name, value in headers:
+        key, text = name.decode("ascii"), value.decode("latin-1")
+        values[key] = f"{values[key]}, {text}" if key in values else text
+    return values
 
 
-def _why(error: Exception | None) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it timed out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}; ca_file)"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return one_line(error) if error is not None else "it has no address"
+    return one_line(error)

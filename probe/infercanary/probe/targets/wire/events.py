@@ -29,39 +29,32 @@ def events(pieces: Iterable[bytes]) -> Iterator[Event]:
     Args:
         pieces: The stream's bytes as they come.
 
-    Yields:
-        Events in the order of the stream.
-
     Raises:
         Failure: A line or an event is larger than 1 MiB.
     """
-    rest = b""
-    data: list[str] = []
-    name = ""
-    size = 0
+    rest, data, name = b"", bytearray(), b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _MAX_EVENT_BYTES:
-            raise Failure("too_large", f"a line of the stream is longer than {_MAX_EVENT_BYTES} bytes")
         for line in lines:
             line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):
-                size += len(line)
-                if size > _MAX_EVENT_BYTES:
-                    raise Failure(
-                        "too_large", f"an event of the stream is larger than {_MAX_EVENT_BYTES} bytes"
-                    )
-                data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
+                data += line[5:].removeprefix(b" ") + b"\n"
             elif line.startswith(b"event:"):
-                name = line[6:].strip().decode("utf-8", "replace")
+                name = line[6:].strip()
             elif not line:
                 if data or name:
-                    yield Event("\n".join(data), name)
-                data, name, size = [], "", 0
+                    yield Event(_text(data), _text(name))
+                data, name = bytearray(), b""
+        if len(data) + len(rest) > _MAX_EVENT_BYTES:
+            raise Failure("too_large", f"an event of the stream is larger than {_MAX_EVENT_BYTES} bytes")
     if rest.startswith(b"data:"):
-        data.append(rest[5:].removeprefix(b" ").decode("utf-8", "replace"))
-    if _is_whole("\n".join(data)):
-        yield Event("\n".join(data), name)
+        data += rest[5:]
+    if _is_whole(last := _text(data)):
+        yield Event(last, _text(name))
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode("utf-8", "replace").removesuffix("\n")
 
 
 def _is_whole(text: str) -> bool:

@@ -30,15 +30,13 @@ def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
     if not in_container():
         return False
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        if not found or not all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if not all(ipaddress.ip_address(address[0]).is_loopback for *_, address in addresses):
             return False
-        own = (proc / "self/cgroup").read_bytes()
-        listeners = {
-            each.pid
-            for each in psutil.net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN and each.laddr[1:2] == (port,) and each.pid is not None
-        }
-        return bool(listeners) and all((proc / str(pid) / "cgroup").read_bytes() == own for pid in listeners)
+        container = (proc / "self/cgroup").read_bytes()
+        connections = psutil.net_connections("tcp")
+        listening = [c for c in connections if c.status == psutil.CONN_LISTEN and c.laddr[1:2] == (port,)]
+        groups = {(proc / str(c.pid) / "cgroup").read_bytes() for c in listening if c.pid is not None}
+        return groups == {container}
     except (OSError, ValueError, psutil.Error, RuntimeError):
         return False

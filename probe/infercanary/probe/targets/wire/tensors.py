@@ -11,7 +11,6 @@ import math
 import random
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
@@ -21,8 +20,7 @@ from msgspec import Meta
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure
 
-MAX_VALUES = 1024
-
+_MAX_VALUES = 1024
 _FORMATS = {
     "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
     "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "H",
@@ -54,20 +52,14 @@ class Tensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     values: Iterable[Any]
+    """Large tensors are made or unpacked while they are read, once: as a list they would take 32 bytes an element."""
 
 
 def dtype_of(text: str, place: str) -> str:
     """Return the protocol's name of a dtype, which may be written ``FP32``, ``fp32`` or ``float32``.
 
-    Args:
-        text: As in the settings.
-        place: Where that is, for the message.
-
-    Returns:
-        A name of the protocol, such as ``FP32``.
-
     Raises:
-        UsageError: There is no such dtype.
+        UsageError: There is no such dtype; the text begins with its place in the settings.
     """
     name = _OTHER_NAMES.get(text, text.upper())
     if name not in _FORMATS and name != "BYTES":
@@ -82,12 +74,9 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
         name: The input's.
         dtype: By the protocol's name.
         shape: It may have 16 Mi elements.
-        spec: What the settings say of it.
+        spec: Its settings.
         seed: The numbers are drawn from it.
         place: In the settings, for messages.
-
-    Returns:
-        A tensor with a value for each element; those that are drawn are drawn anew each time they are read.
 
     Raises:
         UsageError: The data does not fit, or nothing can be drawn.
@@ -98,7 +87,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
     if spec.data is None:
         if dtype == "BYTES":
             raise UsageError(f"{place}: text cannot be drawn; give `data`, a list of {count}")
-        return Tensor(name, dtype, shape, _Drawn(dtype, count, spec.high, seed))
+        return Tensor(name, dtype, shape, _draw(dtype, count, spec.high, seed))
     given = list(_flat(spec.data))
     if len(given) != count:
         raise UsageError(
@@ -111,39 +100,22 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
     return Tensor(name, dtype, shape, values)
 
 
-def to_json(tensor: Tensor) -> Iterator[bytes]:
-    """Yield a tensor's values as a JSON request has them between the brackets of ``data``, flat, in pieces.
+def encoded(tensor: Tensor, is_binary: bool) -> Iterator[bytes]:
+    """Yield the values of a tensor in pieces.
 
     Args:
         tensor: Of any dtype.
-
-    Yields:
-        Numbers and booleans; of ``BYTES`` text, with replacement characters where it is not UTF-8.
+        is_binary: Little-endian, BYTES with a length of 4 bytes before each text; otherwise the numbers, booleans or
+            texts between the brackets of ``data`` in JSON.
     """
-    is_text = tensor.dtype == "BYTES"
+    values = iter(tensor.values)
     comma = b""
-    for values in _pieces(tensor.values):
-        piece = [value.decode("utf-8", "replace") for value in values] if is_text else values
-        yield comma + _compact(piece)[1:-1]
-        comma = b","
-
-
-def to_bytes(tensor: Tensor) -> Iterator[bytes]:
-    """Yield a tensor's values as the binary extension sends them, in pieces.
-
-    Args:
-        tensor: Of any dtype.
-
-    Yields:
-        Little-endian values; of ``BYTES`` each text after its length, of 4 bytes.
-    """
-    for values in _pieces(tensor.values):
-        if tensor.dtype == "BYTES":
-            yield b"".join(struct.pack("<I", len(value)) + value for value in values)
-        elif tensor.dtype == "BF16":
-            yield b"".join(struct.pack("<f", value)[2:] for value in values)
+    while piece := list(islice(values, _PIECE)):
+        if is_binary:
+            yield _packed(tensor.dtype, piece)
         else:
-            yield struct.pack(f"<{len(values)}{_FORMATS[tensor.dtype]}", *values)
+            yield comma + _compact([v.decode() if isinstance(v, bytes) else v for v in piece])[1:-1]
+            comma = b","
 
 
 def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: bool) -> tuple[bytearray, int]:
@@ -155,9 +127,6 @@ def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: boo
 
     Returns:
         The body, and how many bytes of it are JSON.
-
-    Raises:
-        UsageError: An input has no form in JSON.
     """
     head, blobs = bytearray(b'{"inputs":['), bytearray()
     for i, (tensor, parameters) in enumerate(inputs):
@@ -165,14 +134,12 @@ def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: boo
         head += (b"," if i else b"") + _compact(about)[:-1]
         if is_binary:
             before = len(blobs)
-            for piece in to_bytes(tensor):
+            for piece in encoded(tensor, is_binary):
                 blobs += piece
             parameters = {**parameters, "binary_data_size": len(blobs) - before}
-        elif tensor.dtype == "BF16":
-            raise UsageError(f"inputs[{i}].dtype: BF16 has no form in JSON; set `binary: true`")
         else:
             head += b',"data":['
-            for piece in to_json(tensor):
+            for piece in encoded(tensor, is_binary):
                 head += piece
             head += b"]"
         if parameters:
@@ -186,21 +153,8 @@ def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: boo
     return blobs, length
 
 
-def _compact(document: Any) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
 def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) -> Tensor:
-    """Read an output of a JSON answer.
-
-    Args:
-        name: The output's.
-        dtype: By the protocol's name.
-        shape: The output's.
-        data: Flat, or nested like the shape.
-
-    Returns:
-        A tensor whose values fill its shape.
+    """Read an output of a JSON answer, flat or nested like the shape.
 
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
@@ -209,139 +163,108 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
     kinds: tuple[type, ...] = (str,) if dtype == "BYTES" else (int, float, type(None))
     if not all(isinstance(value, kinds) for value in values):
         raise Failure("wrong_shape", f"the output `{name}` holds something else than {dtype}")
-    if len(values) != math.prod(shape):
-        raise Failure(
-            "wrong_shape", f"the output `{name}` has {len(values)} values for the shape {list(shape)}"
-        )
     if dtype == "BYTES":
         values = [value.encode("utf-8", "surrogatepass") for value in values]
-    return Tensor(name, dtype, tuple(shape), values)
+    return _filled(name, dtype, shape, values)
 
 
 def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tensor:
     """Read an output of the binary extension.
-
-    Args:
-        name: The output's.
-        dtype: By the protocol's name.
-        shape: The output's.
-        data: Its bytes.
-
-    Returns:
-        A tensor whose values fill its shape; numbers are unpacked when they are read, once.
 
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
     """
     count = math.prod(shape)
     if dtype == "BYTES":
-        values = list(_texts(data))
-        if len(values) != count:
-            raise Failure(
-                "wrong_shape", f"the output `{name}` has {len(values)} texts for the shape {list(shape)}"
-            )
-        return Tensor(name, dtype, tuple(shape), values)
+        return _filled(name, dtype, shape, list(_texts(data)))
     if dtype not in _FORMATS:
         raise Failure("wrong_shape", f"the output `{name}` is of the type `{dtype}`, which is none")
-    size = struct.calcsize(f"<{_FORMATS[dtype]}")
-    if len(data) != count * size:
+    if len(data) != count * struct.calcsize(f"<{_FORMATS[dtype]}"):
         raise Failure("wrong_shape", f"the output `{name}` has {len(data)} bytes for {dtype} {list(shape)}")
     numbers = (value for (value,) in struct.iter_unpack(f"<{_FORMATS[dtype]}", data))
-    return Tensor(name, dtype, tuple(shape), map(_bf16, numbers) if dtype == "BF16" else numbers)
+    return Tensor(name, dtype, tuple(shape), map(_from_bf16, numbers) if dtype == "BF16" else numbers)
 
 
-def places(tensors: Sequence[Tensor]) -> list[float]:
+def sampled(tensors: Sequence[Tensor]) -> list[float]:
     """Return at most 1,024 evenly spread values of all tensors; the last is NaN if any value is not finite.
 
     Args:
         tensors: Outputs of any shapes.
 
     Returns:
-        Numbers in the tensors' order; of text, its hash (:func:`of_text`).
+        Numbers in the tensors' order; of text, its hash.
     """
-    step = max(1, -(-sum(math.prod(tensor.shape) for tensor in tensors) // MAX_VALUES))
-    chosen: list[float] = []
+    count = sum(math.prod(tensor.shape) for tensor in tensors)
+    return spread((_number(value) for tensor in tensors for value in tensor.values), count)
+
+
+def spread(numbers: Iterable[float], count: int) -> list[float]:
+    """Return at most 1,024 evenly spread ones of ``count`` numbers; the last is NaN if any number is not finite."""
+    step = max(1, -(-count // _MAX_VALUES))
+    chosen = []
     finite = True
-    position = 0
-    for tensor in tensors:
-        for value in tensor.values:
-            number = _number(value)
-            finite = finite and math.isfinite(number)
-            if position % step == 0:
-                chosen.append(number)
-            position += 1
+    for position, number in enumerate(numbers):
+        finite = finite and math.isfinite(number)
+        if position % step == 0:
+            chosen.append(number)
     if chosen and not finite:
         chosen[-1] = math.nan
     return chosen
 
 
-def of_text(text: bytes) -> float:
-    """Hash text to a number in [0, 1): another text has another number, almost surely.
-
-    Args:
-        text: Any bytes.
-
-    Returns:
-        The first 32 bits of its SHA-256, as a fraction.
-    """
-    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") / 2**32
+def _filled(name: str, dtype: str, shape: Sequence[int], values: list[Any]) -> Tensor:
+    if len(values) != math.prod(shape):
+        raise Failure(
+            "wrong_shape", f"the output `{name}` has {len(values)} values for the shape {list(shape)}"
+        )
+    return Tensor(name, dtype, tuple(shape), values)
 
 
 def _number(value: Any) -> float:
     if value is None:  # how JSON has NaN, where a server is strict
         return math.nan
-    if isinstance(value, bytes):
-        return of_text(value)
+    if isinstance(value, bytes):  # another text has another number in [0, 1), almost surely
+        return int.from_bytes(hashlib.sha256(value).digest()[:4], "big") / 2**32
     try:
         return float(value)
     except OverflowError:
         return math.inf
 
 
-class _Drawn:
-    """Numbers that are drawn while they are read: as a list they would take 32 bytes each."""
-
-    def __init__(self, dtype: str, count: int, high: int, seed: int) -> None:
-        self._draw = partial(_random, dtype, count, high, seed)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._draw()
+def _compact(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _pieces(values: Iterable[Any]) -> Iterator[list[Any]]:
-    rest = iter(values)
-    while piece := list(islice(rest, _PIECE)):
-        yield piece
+def _packed(dtype: str, values: list[Any]) -> bytes:
+    if dtype == "BYTES":
+        return b"".join(struct.pack("<I", len(value)) + value for value in values)
+    if dtype == "BF16":
+        return b"".join(struct.pack("<f", value)[2:] for value in values)
+    return struct.pack(f"<{len(values)}{_FORMATS[dtype]}", *values)
 
 
-def _random(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
+def _draw(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
     """Draw numbers with ``random()`` alone: only it is promised to be the same in every version of Python."""
     draw = random.Random(seed).random  # noqa: S311 - inputs, no secrets
+    bits = 8 * struct.calcsize(f"<{_FORMATS[dtype]}") - (not dtype.startswith("U"))
     for _ in range(count):
         if dtype == "BOOL":
             yield draw() < 0.5
         elif "INT" in dtype:
-            yield int(draw() * min(high, _highest(dtype) + 1))
+            yield int(draw() * min(high, 1 << bits))
         else:
             # Box-Muller. Six digits are short in JSON, and the same numbers in both encodings.
             normal = math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw())
             yield float(f"{normal:.6g}")
 
 
-def _highest(dtype: str) -> int:
-    bits = 8 * struct.calcsize(f"<{_FORMATS[dtype]}")
-    return int((1 << bits) - 1 if dtype.startswith("U") else (1 << (bits - 1)) - 1)
-
-
 def _checked(dtype: str, value: Any) -> Any:
+    """Return a value of the settings as the dtype has it; raise where the dtype has no such value."""
     if dtype == "BYTES":
-        if not isinstance(value, str):
-            raise TypeError
-        return value.encode()
+        return str.encode(value)
     if isinstance(value, bool) != (dtype == "BOOL"):
         raise TypeError
-    if dtype != "BF16":
-        struct.pack(f"<{_FORMATS[dtype]}", value)
+    _packed(dtype, [value])
     return value if dtype == "BOOL" or "INT" in dtype else float(value)
 
 
@@ -368,6 +291,6 @@ def _texts(data: bytes) -> Iterator[bytes]:
         at = end
 
 
-def _bf16(half: int) -> float:
+def _from_bf16(half: int) -> float:
     value: float = struct.unpack("<f", struct.pack("<I", half << 16))[0]
     return value

@@ -1,4 +1,4 @@
-"""What a server reports of its own time in the headers of an answer.
+"""A server's own times in the headers of its answers.
 
 - ``Server-Timing``, the standard: https://www.w3.org/TR/server-timing/
 - ``x-queue-time``, ``x-inference-time`` and others, of Hugging Face's Text Embeddings Inference and Text Generation
@@ -7,11 +7,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections import deque
-from collections.abc import Iterable
-from email.message import Message
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from infercanary.contract.report import Metric
@@ -26,69 +23,46 @@ SERVER = Metric(
     "`inference` is the model.",
 )
 
-_PLAIN = {
-    "x-envoy-upstream-service-time": "upstream",
-    **{
-        f"x-{part}-time": part
-        for part in ("queue", "validation", "tokenization", "inference", "compute", "total")
-    },
-}
+_PLAIN = re.compile(
+    r"x-(queue|validation|tokenization|inference|compute|total)-time|x-envoy-(upstream)-service-time"
+)
 _MAX_PARTS = 8  # each is a time series
 _MAX_SECONDS = 86400.0
+_MAX_LENGTH = 4096
+_NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,12})?)"
 _ENTRY = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,40})\s*((?:;[^,;\"]*(?:\"[^\"]*\")?[^,;\"]*)*)")
-_DURATION = re.compile(r";\s*dur\s*=\s*\"?([0-9]{1,12}(?:\.[0-9]{0,12})?)\"?\s*(?=;|$)", re.IGNORECASE)
+_DURATION = re.compile(rf";\s*dur\s*=\s*\"?{_NUMBER}\"?\s*(?=;|$)", re.IGNORECASE)
 
 
-def recent_headers() -> deque[Message]:
-    """Return an empty queue for the headers of a run's answers.
-
-    It is bounded, since nobody reads those of a sweep's targets.
-
-    Returns:
-        The last 64 answers' at most.
-    """
-    return deque(maxlen=64)
-
-
-def header_times(headers: Message) -> dict[str, float]:
+def header_times(headers: Mapping[str, str]) -> dict[str, float]:
     """Read the server's own times from the headers of one answer; what is no time is left out.
-
-    Args:
-        headers: Of one answer; ``Server-Timing``, and the headers that known servers send, are in milliseconds.
 
     Returns:
         Part → seconds.
     """
-    found: dict[str, float] = {}
-    for line in headers.get_all("Server-Timing") or ():
-        for name, parameters in _ENTRY.findall(str(line)[:4096]):
-            if duration := _DURATION.search(parameters):
-                _note(found, name, duration[1])
-    for header, part in _PLAIN.items():
-        if (value := headers.get(header)) is not None and re.fullmatch(
-            r"[0-9]{1,12}(\.[0-9]{0,12})?", value.strip()
-        ):
-            _note(found, part, value)
-    return found
+    reported = []
+    for name, parameters in _ENTRY.findall(headers.get("server-timing", "")[:_MAX_LENGTH]):
+        if duration := _DURATION.search(parameters):
+            reported.append((name, duration[1]))
+    for header, value in headers.items():
+        if (part := _PLAIN.fullmatch(header)) and re.fullmatch(_NUMBER, value):
+            reported.append((part[1] or part[2], value))
+    times: dict[str, float] = {}
+    for name, milliseconds in reported:
+        if (seconds := float(milliseconds) / 1e3) <= _MAX_SECONDS:
+            times.setdefault(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "unnamed", seconds)
+    return times
 
 
-def header_readings(kept: Iterable[Message]) -> list[Reading]:
-    """Summarize the server's own times over the answers of a run.
+def header_readings(answers: Iterable[Mapping[str, str]]) -> list[Reading]:
+    """Summarize the server's own times over a run.
 
     Args:
-        kept: The headers of each answer.
+        answers: The headers of each answer.
 
     Returns:
         The median of each part that every answer reports; eight parts at most.
     """
-    each = [header_times(headers) for headers in kept]
-    names = [name for name in each[0] if all(name in times for times in each)] if each else []
-    return [
-        Reading(SERVER, median(times[name] for times in each), (name,)) for name in sorted(names)[:_MAX_PARTS]
-    ]
-
-
-def _note(found: dict[str, float], name: str, milliseconds: str) -> None:
-    seconds = float(milliseconds) / 1e3
-    if math.isfinite(seconds) and seconds <= _MAX_SECONDS:
-        found.setdefault(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "unnamed", seconds)
+    times = [header_times(headers) for headers in answers]
+    names = sorted(set.intersection(*map(set, times))) if times else []
+    return [Reading(SERVER, median(answer[name] for answer in times), (name,)) for name in names[:_MAX_PARTS]]

@@ -1,0 +1,140 @@
+"""The base of the targets that ask a server."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TypeVar
+
+import msgspec
+
+from infercanary.command.settings import convert
+from infercanary.probe.targets import Reading, Reason, Target, Unsized
+from infercanary.probe.targets.wire.connection import Response
+from infercanary.probe.targets.wire.server import Server, ServerOptions
+from infercanary.probe.targets.wire.timing_headers import header_readings
+from infercanary.probe.timing import HostClock, Phase, Timing
+
+T = TypeVar("T")
+S = TypeVar("S", bound="ServerTarget")
+
+REASONS: tuple[Reason, ...] = (
+    "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large", "rate_limited",
+)  # fmt: skip
+"""The reasons that a target for a server raises itself."""
+
+_MAX_ANSWERS = 64  # whose headers are kept: nobody reads those of a sweep's targets
+
+
+class ByteClock(HostClock):
+    """Ends a repeat when its last byte came: parsing it is not the server's time."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
+        """See :class:`infercanary.probe.timing.Clock`."""
+        begin = perf_counter()
+        timing, result = super().measure(run)
+        received_at = self._server.connection.received_at
+        parsing = max(0.0, begin + timing.wall - received_at) if received_at > begin else 0.0
+        rest, phases = parsing, timing.phases
+        for name in reversed(phases):
+            cut = min(rest, phases[name])
+            phases[name] -= cut
+            rest -= cut
+        return Timing(timing.wall - parsing, phases), result
+
+
+class ServerTarget(Target):
+    """A target that asks a server: its options, its reasons, its connection, and the times in its answers' headers.
+
+    Phases: ``connect``, ``send``, ``wait``, ``receive``.
+    """
+
+    options_type: type[ServerOptions] = ServerOptions
+    reasons = REASONS
+    is_sweepable = True
+
+    def __init__(self, options: ServerOptions) -> None:
+        """Keep the server; nothing is asked yet.
+
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        self._server = Server(options)
+        self.clock = ByteClock(self._server)
+        self._method, self._path = "POST", self._server.path
+        self._body: bytes | bytearray = b""
+        self._headers = {"Content-Type": "application/json"}
+        self._request = b""
+        self._answers: deque[Mapping[str, str]] = deque(maxlen=_MAX_ANSWERS)
+
+    @property
+    def server_address(self) -> tuple[str, int]:
+        """Host and port of the server."""
+        return self._server.host, self._server.port
+
+    def copy_with_batch(self: S, batch: int) -> S:
+        """Make a target with the same request on a connection of its own, for a sweep."""
+        if batch != 1:
+            raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
+        other = copy.copy(self)
+        other._server = copy.copy(self._server)
+        other._server.open()
+        other.clock = ByteClock(other._server)
+        return other
+
+    def open(self) -> None:
+        """Wait until the server is ready.
+
+        Raises:
+            UsageError: A file cannot be read.
+            Failure: The server cannot be reached, or is not ready in time.
+        """
+        self._server.open()
+        self._server.wait_until_ready(self._require_ready)
+        self._make_request()
+
+    def prepare(self) -> None:
+        """Read tokens again, and connect if the server closed the connection; before each run."""
+        self._server.refresh()
+        self._make_request()
+        self._answers = deque(maxlen=_MAX_ANSWERS)
+        self._server.connect()
+
+    def readings(self) -> list[Reading]:
+        """Return the server's own times, where its answers' headers report them."""
+        return header_readings(self._answers)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+        self._request = b""
+
+    def _require_ready(self) -> None:
+        self._server.connection.open()
+
+    def _make_request(self) -> None:
+        self._request = self._server.request(self._method, self._path, self._body, self._headers)
+
+    def _ask(self, phase: Phase, status: int, what: str) -> tuple[Response, bytes]:
+        """Make the request once, and refuse an answer of another status."""
+        answer = self._server.connection.ask(self._method, self._request, phase)
+        with phase("receive"):
+            body = answer.read()
+        if answer.status != status:
+            self._server.refuse(what, answer, body)
+        self._answers.append(answer.headers)
+        return answer, body
+
+
+def checked(options: T) -> T:
+    """Return options with their types checked and the structs in them made, as settings files have them.
+
+    Raises:
+        UsageError: An option is of another type; the text names it.
+    """
+    return convert(msgspec.to_builtins(options), type(options), "")
