@@ -166,7 +166,9 @@ class Probe:
         if isinstance(samplers, Mapping):
             samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
         self._sampling = Sampling(samplers, self._tally)
-        self._publisher = Publisher(self._tally, self._sampling, self._canaries, journal, journal_bytes)
+        self._publisher = Publisher(
+            self._tally, self._sampling, self._canaries, journal, journal_bytes, self._controls
+        )
         self._stopping = threading.Event()
         self._rounds = Rounds(
             self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
