@@ -287,7 +287,7 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
                 if work is not None:
                     controls[side].append(statistics.median(work() for _ in range(9)))
                 if turn < 2:
-                    profiles[side].append(target.profiled(_PROFILED))
+                    profiles[side].append(target.profile(_PROFILED))
             walls[side].append(statistics.median(t.wall for t in timings))
             phases[side].append(
                 {n: statistics.median(t.phases[n] for t in timings) for n in timings[0].phases}
