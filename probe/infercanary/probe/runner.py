@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.vocabulary import OF_SERVER
-from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
+from infercanary.probe.contention import ContainerLoad, Helpers, Inside, explain_repeats
 from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
 from infercanary.probe.identity import components
 from infercanary.probe.measures import Taking
@@ -310,7 +310,7 @@ class Runner:
         self._busy = self._paced = 0.0
         self._prepare()
         self._usage = ThreadUsage()
-        crowd = Crowd(self._container)
+        others = ContainerLoad(self._container)
         helpers = Helpers() if has_helpers else None
         timing, result = self._measure()
         used = [self._usage]
@@ -328,11 +328,11 @@ class Runner:
         usage = self._usage
         # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
         calls_a_server = bool(self._phase_names & OF_SERVER)
-        inside = None if calls_a_server else crowd.since(usage)
+        inside = None if calls_a_server else others.since(usage)
         helped = helpers.helped() if helpers is not None else None
         place = thread_place(self._thread_id)
         measures = self.taking.end(timings, calls_a_server)
-        waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, helped)
+        waits, crowds, why = explain_repeats(used, [t.wall for t in timings], batch, inside, helped)
         numbers, readings = self._with_target(self._read, result)
         found = waits, crowds, inside, why, readings, measures, batch * len(timings)
         return Repeats(timings, numbers, usage, *found, place)
