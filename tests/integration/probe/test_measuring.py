@@ -89,6 +89,25 @@ def test_controls_follow_each_run(started: Any) -> None:
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_environment_says_what_controls_are_made_of_unless_it_is_machine_code(
+    started: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    from infercanary.probe.targets import controls
+
+    def refuse() -> None:
+        raise controls.Refused("a profile forbids it")
+
+    if is_refused:
+        monkeypatch.setattr(controls, "mapped_code", refuse)
+    probe = started({"a": Scripted()}, controls=True)
+    seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 1 and s)
+    assert {*ok(seen)[0].controls} == CPU_CONTROLS, "the names are the same"
+    assert seen.report.environment.get("controls_made_of") == (
+        controls.python_and_libc() if is_refused else None
+    )
+
+
 def test_a_control_that_fails_costs_only_itself(
     started: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
