@@ -99,9 +99,8 @@ class Controls:
         deadline = perf_counter() + seconds
         ended = True
         for device, worker in self._workers.items():
-            is_open = any(opened == device for opened, _ in list(self._open))
             left = max(0.1, deadline - perf_counter())
-            ended &= worker.stop(left, partial(self._close_all, device) if is_open else None)
+            ended &= worker.stop(left, partial(self._close_all, device))
         return ended
 
     def _measure_in_thread(self, device: str) -> dict[str, float]:

@@ -59,7 +59,7 @@ round:
     @%more bra round;
 {"".join(f"    add.f32 %x0, %x0, %x{i};" + chr(10) for i in range(1, _FMA_CHAINS))}
     cvta.to.global.u64 %out, %out;
-    mul.wide.u32 %offset, %index, {_WORD};
+    mul.wide.u32 %offset, %index, 4;
     add.u64 %out, %out, %offset;
     st.global.f32 [%out], %x0;
     ret;
@@ -87,7 +87,7 @@ PTX = f"""
     mov.u32 %size, %ntid.x;
     mad.lo.u32 %index, %block, %size, %thread;
     cvta.to.global.u64 %to, %to;
-    mul.wide.u32 %offset, %index, {_WORD};
+    mul.wide.u32 %offset, %index, 4;
     add.u64 %to, %to, %offset;
     st.global.u32 [%to], %index;
     ret;
@@ -103,7 +103,7 @@ PTX = f"""
     mov.u32 %block, %ctaid.x;
     mov.u32 %size, %ntid.x;
     mad.lo.u32 %index, %block, %size, %thread;
-    mul.wide.u32 %offset, %index, {4 * _WORD};
+    mul.wide.u32 %offset, %index, 16;
     cvta.to.global.u64 %to, %to;
     cvta.to.global.u64 %from, %from;
     add.u64 %to, %to, %offset;
