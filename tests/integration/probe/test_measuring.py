@@ -94,9 +94,10 @@ def test_the_environment_says_what_controls_are_made_of_unless_it_is_machine_cod
     started: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
 ) -> None:
     from infercanary.probe.targets import controls
+    from infercanary.probe.targets.controls.machine_code import Refused
 
     def refuse() -> None:
-        raise controls.Refused("a profile forbids it")
+        raise Refused("a profile forbids it")
 
     if is_refused:
         monkeypatch.setattr(controls, "mapped_code", refuse)
