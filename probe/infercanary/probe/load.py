@@ -11,10 +11,11 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, Literal, NamedTuple
 
 from infercanary.probe.deadline import one_line
+from infercanary.probe.memory import place_of
 from infercanary.probe.pool import Pool
-from infercanary.probe.shortage import place_of
 from infercanary.probe.targets import (
     ChecksResults,
+    CountsMemory,
     Failure,
     PreparesRuns,
     ReportsBusy,
@@ -32,7 +33,6 @@ LEAST_REQUESTS = 3
 _MOST_REQUESTS = 10_000
 
 _AIM = 0.8  # of the time that a point has: what is left is for a request that takes longer than those before
-_LOOK_SECONDS = 0.1  # in which a server that grows by 200 MiB/s takes a third of the reserve
 _WARM_UPS = 2
 _WARM_UP_SHARE = 0.2
 _GIVE_WAY_SECONDS, _GIVE_WAY_SHARE = 0.5, 0.2
@@ -67,6 +67,8 @@ class Measured(NamedTuple):
     """Samples a second, of all requests together."""
     peak_bytes: int | None
     """The most device memory in use meanwhile; None where the target does not know."""
+    device_bytes: int = 0
+    """Of it, what was not in use before; 0 where the target does not know."""
 
 
 class Missing(NamedTuple):
@@ -93,7 +95,6 @@ class Measurement:
         load: Samples in a request, and copies that run side by side.
         seconds: How long it may take, making the copies included.
         pool: The server's own; None to run in threads of its own.
-        look: Called between requests, some times a second; what it raises ends the measurement.
     """
 
     def __init__(
@@ -103,15 +104,14 @@ class Measurement:
         load: Load,
         seconds: float,
         pool: Pool | None,
-        look: Callable[[], object] | None = None,
     ) -> None:
         self._name = name
         self._target = target
         self._load = load
         self._seconds = seconds
         self._pool = pool
-        self._look = look
-        self._look_at = 0.0
+        self.look: Callable[[], object] = lambda: None
+        """Called between requests; what it raises ends the measurement."""
         self.ended_at: float | None = None
         """When :meth:`measure` ended (monotonic), also one that was given up."""
         self._until = 0.0
@@ -159,6 +159,8 @@ class Measurement:
         tracks = self._target if isinstance(self._target, TracksPeakMemory) else None
         if tracks is not None:
             tracks.reset_peak_memory()
+        counts = self._target if isinstance(self._target, CountsMemory) else None
+        before = counts.memory_in_use() if counts is not None else None
         for _ in self._threads:
             copies.append(self._target.sized(self._load.batch))
             if self._over.is_set():
@@ -178,7 +180,8 @@ class Measurement:
         peak = tracks.peak_memory() if tracks is not None else None
         latencies = [seconds for driver in self._threads for seconds in driver.latencies]
         rate = sum(driver.rate for driver in self._threads) * self._load.batch
-        return Measured(statistics.median(latencies), rate, None if peak is None else int(peak))
+        more = max(0, int(peak) - int(before)) if peak is not None and before is not None else 0
+        return Measured(statistics.median(latencies), rate, None if peak is None else int(peak), more)
 
     def _together(self, copies: list[Target]) -> None:
         """Drive each copy in a thread; they begin to count together. As daemons they do not delay the exit."""
@@ -237,11 +240,8 @@ class Measurement:
         """Seconds of one request, with the waiting for a turn in the server's pool."""
         if self._over.is_set():
             raise _Over("given up")
+        self.look()
         begin = perf_counter()
-        if self._look is not None and begin >= self._look_at:
-            self._look_at = begin + _LOOK_SECONDS
-            self._look()
-            begin = perf_counter()
         driver = self._threads[number]
         if self._pool is None:
             _, result = copy.clock.measure(copy.run)

@@ -17,18 +17,15 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
-from infercanary.probe.anew import Ended
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
-from infercanary.probe.device_room import DeviceRoom
-from infercanary.probe.footprint import DeviceFootprint, Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
-from infercanary.probe.openings import Openings
+from infercanary.probe.memory import Ended, trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
-from infercanary.probe.shortage import trim
 from infercanary.probe.targets import CountsSamples, Failure, Resizable, Target
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -124,7 +121,7 @@ class Sweeping:
         timeout: float,
         tally: Tally,
         pool: Pool | None = None,
-        openings: Openings | None = None,
+        memory: Memory | None = None,
     ) -> None:
         """Plan the first sweep.
 
@@ -136,7 +133,7 @@ class Sweeping:
             timeout: Seconds after it was given up from which a measurement counts as hanging.
             tally: Where its metrics are counted.
             pool: The server's own; None to run in threads of its own.
-            openings: Asked for host memory before each point, and watching it.
+            memory: Asked before each point, and watching it; None for one of its own.
         """
         self._canary = canary
         assert isinstance(target, Resizable), "checked() refuses any other"
@@ -146,14 +143,7 @@ class Sweeping:
         self._timeout = timeout
         self._tally = tally
         self._pool = pool
-        self._footprint = (
-            Footprint(canary.name, None)
-            if openings is None
-            else Footprint(canary.name, openings.room, watcher=openings.watcher)
-        )
-        self._on_device = DeviceFootprint(
-            canary.name, canary.device, target, DeviceRoom() if openings is None else openings.device_room
-        )
+        self._memory = memory or Memory({})
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
@@ -212,7 +202,7 @@ class Sweeping:
             if self._left:
                 took += self._point(self._left)
             if self._left == []:
-                took += trim()  # a sweep's threads are gone, and their heaps hold what requests took
+                trim()  # a sweep's threads are gone, and their heaps hold what requests took
         # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
@@ -242,10 +232,6 @@ class Sweeping:
         for point in points:
             if point.canary == self.canary and point.load is not None:
                 self._miss(Load(*point.load), Missing("out_of_memory", point.why))
-
-    def be_a_guest(self) -> None:
-        """Run in a server's process from now on: its peak of memory is not reset."""
-        self._footprint.is_guest = True
 
     def interrupt(self) -> None:
         """End the measurement, now and from now on; callable from any thread."""
@@ -294,16 +280,11 @@ class Sweeping:
         found: Measured | Missing
         begin = perf_counter()
         measurement = self._measurement = Measurement(
-            self._canary.name,
-            self._target,
-            load,
-            self._share,
-            self._pool,
-            lambda: self._footprint.look(load),
+            self._canary.name, self._target, load, self._share, self._pool
         )
         try:
-            self._on_device.begin(load)
-            with self._footprint.begin(load):
+            with self._memory.point(self._canary.name, self._target, load) as growth:
+                measurement.look = growth.check
                 found = self._worker.call(measurement.measure, self._share)
         except Failure as error:
             found = Missing("out_of_memory", str(error), was_tried=False)
@@ -330,8 +311,7 @@ class Sweeping:
             if found.reason == "out_of_memory":
                 trim()
         else:
-            self._footprint.end(load)
-            self._on_device.end(load, found.peak_bytes)
+            self._memory.note_point(growth, found.device_bytes)
             self._show(load, found)
         return perf_counter() - begin
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from fresh import in_a_fresh_process
+from infercanary.probe.footprint import RoundFootprint
+from infercanary.probe.room import Room
 
 from infercanary.contract.report import Run
 from infercanary.probe.canary import Canary
 from infercanary.probe.failing import DETAIL, FAILURES
-from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import resident
-from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.sweep import Sweep, Sweeping

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from infercanary.probe.footprint import RoundFootprint
+from infercanary.probe.room import Room
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Run
 from infercanary.probe import HostClock, Phase, Probe, Sweep
 from infercanary.probe.canary import Canary
-from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
-from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan

@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
-
-from infercanary.probe import anew, openings, watcher
 from infercanary.probe.anew import Carried, Ended, carried, start_anew
 from infercanary.probe.openings import Openings
 from infercanary.probe.room import Left, Room
+
+from infercanary.probe import anew, openings, watcher
 from infercanary.probe.targets import Failure, Need
 from infercanary.probe.watcher import Growth, Interrupter, Watcher
 
