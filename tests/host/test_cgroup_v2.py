@@ -114,7 +114,7 @@ def test_cgroup_v2(said: list[dict[str, Any]]) -> None:
     lines.append(
         "\n## Beside\n\n"
         f"- `docker update --cpus 0.75 --cpuset-cpus 1` was seen after {update['samples']} sample(s).\n"
-        "- `memory.oom.group` was set by hand, and a model grew while it loaded, in a probe beside the server and in its\n"
+        "- `memory.oom.group` was set by hand, and a model grew while it loaded, beside the server and in its\n"
         "  process: the kernel ended nothing, the canary was `out_of_memory`, and the other one went on.\n"
         f"- `systemd-analyze security`: {', '.join(f'{name} {value}' for name, value in sorted(exposure.items()))}.\n"
         "- The exporter as that unit found a container through Docker, reloaded by SIGHUP, and went on with its old\n"

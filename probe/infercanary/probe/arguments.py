@@ -11,7 +11,7 @@ import msgspec
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.address import EVERY_ADDRESS
 from infercanary.probe.sweep import Sweep
-from infercanary.probe.targets import Resizable, Target
+from infercanary.probe.targets import Target
 
 _METHODS = ("open", "run", "values", "environment", "close")
 
@@ -149,8 +149,6 @@ def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
     place = f"canaries.{name}.sweep"
     if not isinstance(sweep, Sweep):
         raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
-    if not isinstance(target, Resizable):
-        raise UsageError(
-            f"{place}: {type(target).__name__} cannot be swept: it has no method `sized`; leave the sweep out"
-        )
+    if not target.is_sweepable:
+        raise UsageError(f"{place}: {target.kind} cannot be swept; leave the sweep out")
     return convert(msgspec.to_builtins(sweep), Sweep, place)

@@ -26,16 +26,7 @@ from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
-from infercanary.probe.targets import (
-    Failure,
-    MayLackCuda,
-    NamesReasons,
-    NoCuda,
-    Reason,
-    RunsOnDevice,
-    Target,
-    is_reason,
-)
+from infercanary.probe.targets import Failure, NoCuda, Reason, Target, is_reason
 from infercanary.probe.targets.libraries import MISFITS, misfit
 from infercanary.probe.watcher import Memory
 
@@ -84,8 +75,7 @@ class Canary:
         self.state: CanaryState = "opening"
         self.is_open = False
         self.environment: dict[str, str] = {}
-        device = str(target.device) if isinstance(target, RunsOnDevice) else "cpu"
-        self.device = device if device.startswith("cuda") else "cpu"
+        self.device = str(target.device) if str(target.device).startswith("cuda") else "cpu"
         """Where the target computes: ``cpu`` or ``cuda[:N]``. The controls that follow its runs go there too."""
         self.compute_threads = 0
         """How many threads its engine computes with on the CPU; 0 where that is not known."""
@@ -102,7 +92,7 @@ class Canary:
         self._target = target
         self._is_pooled = pool is not None
         self._runner = Runner(name, target, timeout, pool, container, sweep, memory)
-        self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
+        self._record = Record(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
@@ -141,7 +131,7 @@ class Canary:
     @property
     def gpus(self) -> tuple[int, ...] | None:
         """CUDA's numbers of the GPUs that it runs on; None where that is not known, as of a server."""
-        if not isinstance(self._target, RunsOnDevice):
+        if not self._target.device:
             return None
         if self.device == "cpu" or self.cuda_missing:  # it runs on the CPU instead
             return ()
@@ -150,8 +140,7 @@ class Canary:
     @property
     def cuda_missing(self) -> str:
         """Why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
-        said = str(self._target.cuda_missing) if isinstance(self._target, MayLackCuda) else ""
-        return said or self._unfit
+        return str(self._target.cuda_missing) or self._unfit
 
     @property
     def is_opening(self) -> bool:

@@ -42,7 +42,7 @@ from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
-from infercanary.probe.targets import Profilable, Target
+from infercanary.probe.targets import Target, adapt
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -124,6 +124,7 @@ class Probe:
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
             log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
+        targets = {name: adapt(target) for name, target in targets.items()}
         self._targets = targets
         self._listen = address(listen)
         self._access = Access(tls, token_file)
@@ -144,14 +145,14 @@ class Probe:
         ]  # fmt: skip
         kept, intervals = keep_for_sweeps([(s.seconds, s.every_seconds) for s in wanted.values()], duty_cap)
         profilable = [
-            canary for canary in self._canaries if profile and isinstance(targets[canary.name], Profilable)
+            canary for canary in self._canaries if profile and targets[canary.name].profiler != "none"
         ]
         kept_for_profiles = SHARE * duty_cap if profilable else 0.0
         self._runs_cap = duty_cap - kept - kept_for_profiles
         swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
         self._sweeps = [
             Sweeping(
-                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool, self._memory
+                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, self._memory, pool
             )
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]  # fmt: skip

@@ -31,15 +31,8 @@ from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import (
-    Calibrates,
-    ChecksResults,
     Failure,
-    GivesReadings,
-    MayLackCuda,
-    PreparesRuns,
     Reading,
-    ReportsBusy,
-    RunsOnDevice,
     Target,
 )
 from infercanary.probe.targets.engines.outputs import pending
@@ -127,10 +120,6 @@ class Runner:
         self._container = ContainerCpu() if container is None else container
         self.taking = Taking(target, self._container)  # the measures of its runs
         self._target = target
-        self._prepares = target if isinstance(target, PreparesRuns) else None
-        self._checks = target if isinstance(target, ChecksResults) else None
-        self._reads = target if isinstance(target, GivesReadings) else None
-        self._reports_busy = target if isinstance(target, ReportsBusy) else None
         self._timeout = timeout
         self._pool = pool
         self._worker = Worker(f"infercanary-{name}")
@@ -279,7 +268,7 @@ class Runner:
                 self._space_out()
             raise  # the target knows better: a server's answer may have such words
         except BaseException as error:
-            device = str(self._target.device) if isinstance(self._target, RunsOnDevice) else "cpu"
+            device = str(self._target.device) or "cpu"
             if (place := place_of(error, device)) is None:
                 raise
             text = describe_shortage(error, place, device)
@@ -296,7 +285,7 @@ class Runner:
                 return self._unless_short(self._opened)
             return self._memory.open(self.name, lambda: self._unless_short(self._opened))
         except BaseException as error:
-            if isinstance(self._target, MayLackCuda):
+            if self._target.device:  # else there is no engine here
                 with suppress(BaseException):
                     self.unopened = _texts(self._target.environment())
             with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
@@ -311,8 +300,7 @@ class Runner:
         load = perf_counter() - begin
         environment = _texts(self._target.environment())
         first_run = self._measure()[0].wall
-        if isinstance(self._target, Calibrates):
-            self._target.calibrate()
+        self._target.calibrate()
         latencies: list[float] = []
         limited: Failure | None = None
         begin = perf_counter()
@@ -366,15 +354,14 @@ class Runner:
         place = thread_place(self._thread_id)
         measures = self.taking.end(timings, calls_a_server)
         waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, helped)
-        numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
-        found = waits, crowds, inside, why, self._read(), measures, batch * len(timings)
+        numbers, readings = self._with_target(self._read, result)
+        found = waits, crowds, inside, why, readings, measures, batch * len(timings)
         return Repeats(timings, numbers, usage, *found, place)
 
     def _prepare(self) -> None:
         """Get ready for the repeats, and let the target."""
-        if self._prepares is not None:
-            self._pace()
-            self._with_target(self._prepares.prepare)
+        self._pace()
+        self._with_target(self._target.prepare, in_pool=False)
         self._pace()
         self.taking.begin()
 
@@ -393,27 +380,25 @@ class Runner:
 
     def _check(self, result: Any) -> None:
         """Let the target check a repeat's result; the thread's usage is that of the repeats alone."""
-        if self._checks is not None:
-            usage = self._usage
-            self._with_target(self._checks.check, result)
-            self._usage = usage
+        usage = self._usage
+        self._with_target(self._target.check, result, in_pool=False)
+        self._usage = usage
 
-    def _read(self) -> list[Reading]:
-        """The target's own readings, checked: a bad one would make the report invalid."""
-        if self._reads is None:
-            return []
-        found: list[Reading] = list(islice(self._with_target(self._reads.readings), _MAX_READINGS))
+    def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
+        """Read the result's values, and the target's own readings: a bad one would make the report invalid."""
+        values = [float(value) for value in islice(self._target.values(result), _MAX_VALUES)]
+        found: list[Reading] = list(islice(self._target.readings(), _MAX_READINGS))
         for metric, value, labels in found:
             if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
                 raise ValueError(f"the reading {metric.name} is no gauge whose first label is canary")
             if len(labels) != len(metric.labels) - 1 or not math.isfinite(value):
                 raise ValueError(f"the reading {metric.name} has {labels!r} and {value!r}")
-        return found
+        return values, found
 
     def _wait_until_free(self) -> None:
-        """Give way to work that the host has put on the target's device; see :class:`ReportsBusy`."""
+        """Give way to work that the host has put on the target's device; see :meth:`Target.is_busy`."""
         begin = perf_counter()
-        while self._reports_busy is not None and self._reports_busy.is_busy():
+        while self._target.is_busy():
             if perf_counter() - begin > _GIVE_WAY_SECONDS:
                 raise NoTurn(f"the device was busy for {_GIVE_WAY_SECONDS:g} s")
             sleep(0.001)
@@ -434,7 +419,7 @@ class Runner:
             raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
         return Timing(_seconds(timing.wall), phases), result
 
-    def _with_target(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _with_target(self, function: Callable[..., Any], *arguments: Any, in_pool: bool = True) -> Any:
         def work() -> Any:
             self._thread_id = threading.get_native_id()
             before = thread_usage(before=True)
@@ -446,7 +431,7 @@ class Runner:
                 self._busy += perf_counter() - begin
                 self._usage += thread_usage() - before
 
-        if self._pool is None:
+        if self._pool is None or not in_pool:
             return work()
         self._turn = self._pool.submit(work)
         return self._turn.result()

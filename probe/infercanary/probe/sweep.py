@@ -24,7 +24,7 @@ from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
 from infercanary.probe.memory import Ended, trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
-from infercanary.probe.targets import CountsSamples, Failure, Resizable, Target
+from infercanary.probe.targets import Failure, Target
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -120,8 +120,8 @@ class Sweeping:
         interval: float,
         timeout: float,
         tally: Tally,
+        memory: Memory,
         pool: Pool | None = None,
-        memory: Memory | None = None,
     ) -> None:
         """Plan the first sweep.
 
@@ -132,18 +132,17 @@ class Sweeping:
             interval: Seconds between sweeps at least.
             timeout: Seconds after it was given up from which a measurement counts as hanging.
             tally: Where its metrics are counted.
+            memory: Asked before each point, and watching it.
             pool: The server's own; None to run in threads of its own.
-            memory: Asked before each point, and watching it; None for one of its own.
         """
         self._canary = canary
-        assert isinstance(target, Resizable), "checked() refuses any other"
         self._target = target
         self._sweep = sweep
         self._interval = interval
         self._timeout = timeout
         self._tally = tally
         self._pool = pool
-        self._memory = memory or Memory({})
+        self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
@@ -260,8 +259,7 @@ class Sweeping:
         }
         self._began, self._cost, self._measured = now, 0.0, False
         try:
-            samples = self._target.samples if isinstance(self._target, CountsSamples) else 1
-            self._left = self._sweep.loads(int(samples))
+            self._left = self._sweep.loads(int(self._target.samples))
         except Exception as error:  # the target may be anyone's
             log.warning("canary %s: not swept: %s", self._canary.name, one_line(error))
             self._turns.ended(0.0, now)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from infercanary.probe import memory
@@ -21,14 +20,7 @@ from infercanary.probe.gpu.cuda_driver import CudaError, has_context
 from infercanary.probe.measures import peak, resident
 from infercanary.probe.memory import Ended, HostMemory, Left, readable
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets import (
-    AsksForMemory,
-    BoundsDeviceMemory,
-    Failure,
-    Need,
-    RunsOnDevice,
-    Target,
-)
+from infercanary.probe.targets import Failure, Need, Target
 
 T = TypeVar("T")
 Load = tuple[int, int]
@@ -39,11 +31,10 @@ log = logging.getLogger("infercanary.probe")
 ROUND = 32 << 20
 """Estimate of what a round takes for a moment: outputs, heaps of threads; the controls' buffers have 18 MiB."""
 
-_PROC = Path("/proc/self")
 _LEAST = 8 << 20  # closing what took less is no help
 # Growth that is noticed before it takes what is left, in bytes a second, and seconds between two looks.
-_OPENING_RATE, _OPENING_PAUSES = 4 << 30, (0.01, 0.2)
-_OPEN_RATE, _OPEN_PAUSES = 400 << 20, (0.1, 1.0)
+_OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
+_OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
 _RUN_SECONDS = 1.0  # a longer run does not notice a look
 _UNKNOWN_SECONDS = 60.0
 _FEWER_LOADS = "name fewer or smaller loads"
@@ -56,21 +47,20 @@ class Growth:
     any call of Python; :meth:`finish` has one after its lock is taken, so that nothing comes later.
     """
 
-    def __init__(self, canary: str, load: Load | None, thread: int | None, proc: Path = _PROC) -> None:
+    def __init__(self, canary: str, load: Load | None = None, thread: int | None = None) -> None:
         self.canary = canary
         self.load = load
         self.why = ""
         """Why it was ended; empty if it was not."""
         self.most = 0
         """The most bytes that were seen."""
-        self._proc = proc
         self._thread = thread
         self._lock, self._finished = threading.Lock(), threading.Event()
-        self._before = _resident(proc)
+        self._before = _resident()
 
     def look(self) -> int:
         """Return the bytes by which the process has grown."""
-        size = max(0, _resident(self._proc) - self._before)
+        size = max(0, _resident() - self._before)
         self.most = max(self.most, size)
         return size
 
@@ -100,7 +90,6 @@ class Memory:
         targets: Canary → its target; set up to ask here before it takes memory.
         host: Memory of the host.
         device_reserve: Bytes to leave alone of a GPU's memory; None for the default.
-        proc: The process's folder in ``/proc``.
     """
 
     def __init__(
@@ -108,7 +97,6 @@ class Memory:
         targets: Mapping[str, Target],
         host: HostMemory | None = None,
         device_reserve: int | None = None,
-        proc: Path = _PROC,
     ) -> None:
         self.is_guest = False
         """Whether this is a server's process, which cannot start anew."""
@@ -120,7 +108,6 @@ class Memory:
         """Set if :attr:`closing` has a new one, and by :meth:`stop`."""
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
-        self._proc = proc
         self._ended: dict[tuple[str, Load | None], Ended] = {}
         self._held: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
         self._growing: list[Growth] = []
@@ -129,10 +116,8 @@ class Memory:
         self._thread: threading.Thread | None = None
         self._changed, self._stopping = threading.Event(), threading.Event()
         for name, target in targets.items():
-            if isinstance(target, AsksForMemory):
-                target.ask_for_memory = partial(self.ask, name, _device(target))
-            if isinstance(target, BoundsDeviceMemory):
-                target.device_memory_left = partial(self.device_bound, _device(target))
+            target.ask_for_memory = partial(self.ask, name, target.device)
+            target.device_memory_left = partial(self.device_bound, target.device)
 
     def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
         """Refuse needs that do not fit together.
@@ -166,7 +151,7 @@ class Memory:
             extra: Bytes that are taken in it besides.
         """
         left = self._host.left_for_a_moment()
-        need = max(ROUND, self._peak - _resident(self._proc)) + extra
+        need = max(ROUND, self._peak - _resident()) + extra
         if left is None or left.size >= need:
             return ""
         return (
@@ -177,7 +162,7 @@ class Memory:
     def note_run(self) -> None:
         """Read how much the run that has just ended took at its peak: the next one takes as much."""
         with suppress(OSError, ValueError, IndexError):
-            self._peak = resident(self._proc) if self.is_guest else peak(self._proc)
+            self._peak = resident() if self.is_guest else peak()
 
     def open(self, canary: str, work: Callable[[], T]) -> T:
         """Do the work that opens a canary, watched; in the thread that opens it.
@@ -190,7 +175,7 @@ class Memory:
         if ended is not None and time.monotonic() < ended.retry_at:
             raise Failure("out_of_memory", ended.why)
         self._held.pop(canary, None)
-        growth = Growth(canary, None, threading.get_ident() if self.is_guest else None, self._proc)
+        growth = Growth(canary, thread=threading.get_ident() if self.is_guest else None)
         try:
             self._watch(growth)
             try:
@@ -224,8 +209,8 @@ class Memory:
             what = f"batch {load[0]}, {load[1]} at a time, by what batch {before[0]}, {before[1]} at a time took,"
             need = Need("sweep", int(ratio * on_host), what, _FEWER_LOADS)
             more = [need._replace(size=int(ratio * on_device), where="device")] if on_device else []
-            self.ask(canary, _device(target), [need, *more])
-        growth = Growth(canary, load, None, self._proc)
+            self.ask(canary, target.device, [need, *more])
+        growth = Growth(canary, load)
         self._watch(growth)
         try:
             yield growth
@@ -258,28 +243,29 @@ class Memory:
         What the probe itself takes leaves the whole reserve alone. What others take later may go down to 64 MiB of
         it: a server that is close to its limit by day does not close canaries that had room.
         """
-        growing, held = self._growing, dict(self._held)
+        growing, held, began = self._growing, dict(self._held), self.run_began
         if not growing and not held:
             return None
-        rate, (pause, longest) = (_OPENING_RATE, _OPENING_PAUSES) if growing else (_OPEN_RATE, _OPEN_PAUSES)
-        began = self.run_began
         if not growing and began is not None and time.monotonic() - began < _RUN_SECONDS:
-            return pause
+            return _LEAST_PAUSE
         left, last = self._host.left(), self._host.left_for_a_moment()
         if left is None or last is None:
             return _UNKNOWN_SECONDS
-        sizes = {growth: growth.look() for growth in growing}
-        if left.size == 0 and (large := {g: size for g, size in sizes.items() if size >= _LEAST}):
-            self._end(large, left)
-        canary = max(held, key=lambda name: held[name], default="")
-        if last.size == 0 and held.get(canary, 0) >= _LEAST:
-            self._close(canary, held[canary], last)
-        return min(longest, max(pause, (left if growing else last).size / rate))
+        for growth in growing:
+            growth.look()
+        if left.size == 0:
+            self._end([growth for growth in growing if growth.most >= _LEAST], left)
+        if last.size == 0 and held:
+            largest = max(held, key=lambda name: held[name])
+            self._close(largest, held[largest], last)
+        if growing:
+            return min(_LEAST_PAUSE, max(_OPENING_PAUSE, left.size / _OPENING_RATE))
+        return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
     def _watch(self, growth: Growth) -> None:
         self._growing = [*self._growing, growth]
         self._changed.set()
-        if self._thread is None:
+        if self._thread is None and not self._stopping.is_set():
             thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
             try:
                 thread.start()
@@ -297,19 +283,21 @@ class Memory:
             self._changed.wait(pause)
             self._changed.clear()
 
-    def _end(self, growths: Mapping[Growth, int], left: Left) -> None:
+    def _end(self, growing: Sequence[Growth], left: Left) -> None:
         """End what grows: in a process of the probe's own by starting anew."""
-        for growth, size in growths.items():
-            why = _too_much(growth, size, left)
+        for growth in growing:
+            why = _too_much(growth, left)
             if self.is_guest:
                 growth.end(why)
             else:
                 self._note_ended(growth.canary, why, growth.load)
-        if not self.is_guest:
+        if growing and not self.is_guest:
             self._start_anew()
 
     def _close(self, canary: str, size: int, left: Left) -> None:
         """Close a canary that is open: in a process of the probe's own by starting anew."""
+        if size < _LEAST:
+            return
         ended = self._note_ended(
             canary,
             f"canaries.{canary}: it was closed to give {readable(size)} back, with nothing left of {left.whose} but "
@@ -355,24 +343,20 @@ def _of_context(device: str) -> Need:
     return Need("device", size, what, "choose another GPU", "device")
 
 
-def _device(target: Target) -> str:
-    return str(target.device) if isinstance(target, RunsOnDevice) else "cpu"
-
-
-def _resident(proc: Path) -> int:
+def _resident() -> int:
     with suppress(OSError, ValueError, IndexError):
-        return resident(proc)
+        return resident()
     return 0
 
 
-def _too_much(growth: Growth, size: int, left: Left) -> str:
+def _too_much(growth: Growth, left: Left) -> str:
     place, what = f"canaries.{growth.canary}", "opening it"
     fix = "take a smaller model or input"
     if growth.load is not None:
         place, what, fix = f"{place}.sweep", "the point", _FEWER_LOADS
     return (
-        f"{place}: {what} was ended when it had taken {readable(size)}, with nothing left of {left.whose} but the "
-        f"{readable(left.reserve)} in reserve; {fix}, or grant more memory"
+        f"{place}: {what} was ended when it had taken {readable(growth.most)}, with nothing left of {left.whose} but "
+        f"the {readable(left.reserve)} in reserve; {fix}, or grant more memory"
     )
 
 

@@ -295,6 +295,7 @@ def test_engines_ask_before_they_take(tmp_path: Path) -> None:
 LIMITED = """
 import json, resource, weakref
 from infercanary.probe import HostClock
+from infercanary.probe import targets
 from infercanary.probe.canary import Canary
 from infercanary.probe.failing import DETAIL, FAILURES
 from infercanary.probe.histogram import Tally
@@ -302,7 +303,7 @@ from infercanary.probe.histogram import Tally
 class Held(bytearray):
     pass
 
-class Target:
+class Target(targets.Target):
     clock = HostClock()
     hungry = False
     held = None
