@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from infercanary.probe.deadline import one_line
+from infercanary.probe.memory import place_of
 from infercanary.probe.pool import Pool
-from infercanary.probe.shortage import place_of
 from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
@@ -23,7 +23,6 @@ LEAST_REQUESTS = 3
 _MOST_REQUESTS = 2_000  # of a thread: more make neither a median nor a rate better
 
 _AIM = 0.8  # of the time that a point has: what is left is for a request that takes longer than those before
-_LOOK_SECONDS = 0.1  # in which a server that grows by 200 MiB/s takes a third of the reserve
 _WARM_UPS = 2
 
 
@@ -56,6 +55,8 @@ class Measured(NamedTuple):
     """Samples a second, of all requests together."""
     peak_bytes: int | None
     """The most device memory in use meanwhile; None where the target does not know."""
+    device_bytes: int = 0
+    """Of it, what was not in use before; 0 where the target does not know."""
 
 
 class Missing(NamedTuple):
@@ -82,7 +83,6 @@ class Measurement:
         load: Samples in a request, and copies that run side by side.
         seconds: How long it may take, making the copies included.
         pool: The server's own; None to run in threads of its own.
-        look: Called between requests, some times a second; what it raises ends the measurement.
     """
 
     def __init__(
@@ -92,15 +92,14 @@ class Measurement:
         load: Load,
         seconds: float,
         pool: Pool | None,
-        look: Callable[[], object] = lambda: None,
     ) -> None:
         self._name = name
         self._target = target
         self._load = load
         self._seconds = seconds
         self._pool = pool
-        self._look = look
-        self._look_at = 0.0
+        self.look: Callable[[], object] = lambda: None
+        """Called between requests; what it raises ends the measurement."""
         self._until = 0.0
         self._given_up = threading.Event()
         self._turns: dict[int, Future[Any]] = {}  # each thread's last, in the server's pool
@@ -134,6 +133,7 @@ class Measurement:
         if self._target.is_busy():
             return Missing("busy", "the host keeps the device busy")
         self._target.reset_memory_peak()
+        before = self._target.memory()
         for _ in self.latencies:
             copies.append(self._target.copy_with_batch(self._load.batch))
             if self._given_up.is_set():
@@ -151,7 +151,9 @@ class Measurement:
         median = statistics.median(seconds for latencies in self.latencies for seconds in latencies)
         # Each thread by its own time: they do not end at the same moment.
         rate = self._load.batch * sum(1 / statistics.fmean(latencies) for latencies in self.latencies)
-        return Measured(median, rate, None if memory is None else int(memory.peak))
+        if memory is None or before is None:
+            return Measured(median, rate, None)
+        return Measured(median, rate, memory.peak, max(0, memory.peak - before.in_use))
 
     def _drive_together(self, copies: Sequence[Target]) -> None:
         """Drive each copy in a thread; they begin to count together. As daemons they do not delay the exit."""
@@ -195,9 +197,7 @@ class Measurement:
         """Seconds of one request, with the waiting for a turn in the server's pool."""
         if self._given_up.is_set():
             raise _GivenUp
-        if perf_counter() >= self._look_at:
-            self._look_at = perf_counter() + _LOOK_SECONDS
-            self._look()
+        self.look()
         begin = perf_counter()
         if self._pool is None:
             _, result = copy.clock.measure(copy.run)

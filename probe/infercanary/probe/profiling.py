@@ -18,8 +18,8 @@ from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
-from infercanary.probe.shortage import give_back
 from infercanary.probe.targets import Failure, Target, Unprofiled
 from infercanary.probe.targets.engines.profiled import joined
 

@@ -19,18 +19,15 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
-from infercanary.probe.anew import Ended
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
-from infercanary.probe.device_room import DeviceRoom
-from infercanary.probe.footprint import DeviceFootprint, Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
-from infercanary.probe.openings import Openings
+from infercanary.probe.memory import Ended, trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
-from infercanary.probe.shortage import trim
 from infercanary.probe.targets import Failure, Target
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -124,8 +121,8 @@ class Sweeping:
         interval: Seconds between sweeps at least.
         timeout: Seconds after it was given up from which a measurement counts as hanging.
         tally: Where its metrics are counted.
+        memory: Asked before each point, and watching it.
         pool: The server's own; None to run in threads of its own.
-        openings: Asked for host memory before each point, and watching it.
     """
 
     def __init__(
@@ -136,8 +133,8 @@ class Sweeping:
         interval: float,
         timeout: float,
         tally: Tally,
+        memory: Memory,
         pool: Pool | None = None,
-        openings: Openings | None = None,
     ) -> None:
         self._canary = canary
         self._target = target
@@ -146,14 +143,7 @@ class Sweeping:
         self._timeout = timeout
         self._tally = tally
         self._pool = pool
-        self._footprint = (
-            Footprint(canary.name, None)
-            if openings is None
-            else Footprint(canary.name, openings.room, watcher=openings.watcher)
-        )
-        self._on_device = DeviceFootprint(
-            canary.name, canary.device, target, DeviceRoom() if openings is None else openings.device_room
-        )
+        self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
@@ -212,7 +202,7 @@ class Sweeping:
             if self._left:
                 took += self._measure_next(self._left)
             if self._left == []:
-                took += trim()  # a sweep's threads are gone, and their heaps hold what requests took
+                trim()  # a sweep's threads are gone, and their heaps hold what requests took
         # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
@@ -240,10 +230,6 @@ class Sweeping:
         for point in points:
             if point.canary == self.canary and point.load is not None:
                 self._show(Load(*point.load), Missing("out_of_memory", point.why))
-
-    def be_a_guest(self) -> None:
-        """Run in a server's process from now on: its peak of memory is not reset."""
-        self._footprint.is_guest = True
 
     def interrupt(self) -> None:
         """End the measurement, now and from now on; callable from any thread."""
@@ -285,12 +271,12 @@ class Sweeping:
                 return 0.0
         begin = perf_counter()
         measurement = self._measurement = Measurement(
-            self.canary, self._target, load, self._share, self._pool, lambda: self._footprint.look(load)
+            self.canary, self._target, load, self._share, self._pool
         )
         result: Measured | Missing
         try:
-            self._on_device.begin(load)
-            with self._footprint.begin(load):
+            with self._memory.point(self.canary, self._target, load) as growth:
+                measurement.look = growth.check
                 result = self._worker.call(measurement.measure, self._share)
         except Failure as error:
             result = Missing("out_of_memory", str(error), was_tried=False)
@@ -313,8 +299,7 @@ class Sweeping:
             self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
             return perf_counter() - begin
         if isinstance(result, Measured):
-            self._footprint.end(load)
-            self._on_device.end(load, result.peak_bytes)
+            self._memory.note_point(growth, result.device_bytes)
         elif result.reason == "out_of_memory":
             trim()
         self._show(load, result)

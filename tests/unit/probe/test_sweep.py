@@ -19,16 +19,15 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Run
 from infercanary.probe import HostClock, Phase, Probe, Sweep
 from infercanary.probe.canary import Canary
-from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
-from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan
 from infercanary.probe.sweep import LATENCY, PEAK, RATE, TIMESTAMP, Sweeping
 from infercanary.probe.targets import DeviceMemory, Target, Unsized
+from infercanary.probe.watcher import Memory
 
 # When, and how much of the cap -----------------------------------------------------------------------------------
 
@@ -381,7 +380,9 @@ class Swept:
         self.tally = Tally()
         self.canary = Canary("a", target, self.tally, timeout, 60.0, pool)
         self.canary.open(30.0)
-        self.sweeping = Sweeping(self.canary, target, sweep, 1e-6, timeout, self.tally, pool)
+        memory = Memory({})
+        memory.stop()
+        self.sweeping = Sweeping(self.canary, target, sweep, 1e-6, timeout, self.tally, memory, pool)
         self.sweeping.start(time.monotonic() - 1)
 
     def step(self) -> float:
@@ -425,7 +426,7 @@ def test_the_next_run_that_is_judged_has_what_a_point_gave(swept: Any) -> None:
     target = Sized()
     one = swept(target, Sweep(batches=(1,), seconds=1))
     rounds = Rounds(
-        [one.canary], [one.sweeping], None, Sampling((), one.tally), RoundFootprint(Room()), one.tally,
+        [one.canary], [one.sweeping], None, Sampling((), one.tally), Memory({}), one.tally,
         threading.Event(),
     )  # fmt: skip
 
