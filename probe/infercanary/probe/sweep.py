@@ -19,10 +19,11 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
+from infercanary.probe.background import Background
 from infercanary.probe.canary import Canary
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
+from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.memory import Ended, trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
@@ -69,7 +70,7 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-_TOO_MUCH: tuple[Reason, ...] = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
+_TOO_MUCH = ("out_of_memory", "refused", "too_slow", "timed_out")  # for whatever asks for more, too
 _PUT_OFF_SECONDS = 60.0
 
 
@@ -111,7 +112,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return [*batches, *(load for load in at_a_time if load not in batches)]
 
 
-class Sweeping:
+class Sweeping(Background):
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
 
     Args:
@@ -136,17 +137,13 @@ class Sweeping:
         memory: Memory,
         pool: Pool | None = None,
     ) -> None:
-        self._canary = canary
-        self._target = target
+        super().__init__(canary, target, "sweep", timeout, pool)
         self._sweep = sweep
         self._interval = interval
-        self._timeout = timeout
         self._tally = tally
-        self._pool = pool
         self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
-        self._worker = Worker(f"infercanary-{canary.name}-sweep")
         self._measurement: Measurement | None = None  # under way
         self._given_up_at: float | None = (
             None  # a measurement that still holds its thread, or did at the last step
@@ -161,19 +158,9 @@ class Sweeping:
         tally.set(INTERVAL, interval, canary.name)
 
     @property
-    def is_running(self) -> bool:
-        """Whether a point holds its thread. Between steps it is one that was given up and goes on: it disturbs."""
-        return self._worker.is_busy
-
-    @property
     def next_at(self) -> float:
         """When the next sweep may begin (monotonic), or the one under way might."""
         return self._turns.next_at
-
-    @property
-    def canary(self) -> str:
-        """The name of the one that is swept."""
-        return self._canary.name
 
     def start(self, now: float) -> None:
         """Count from ``now``, when warm-up is over.
@@ -232,27 +219,14 @@ class Sweeping:
                 self._show(Load(*point.load), Missing("out_of_memory", point.why))
 
     def interrupt(self) -> None:
-        """End the measurement, now and from now on; callable from any thread."""
-        self._worker.interrupt()
+        """See :meth:`Background.interrupt`."""
+        super().interrupt()
         if (measurement := self._measurement) is not None:
             measurement.give_up()
 
-    def close(self, seconds: float) -> bool:
-        """Whether its thread ended within ``seconds``.
-
-        Args:
-            seconds: How long to wait.
-        """
-        ended = self._worker.stop(seconds)
-        if not ended:
-            log.warning("canary %s: its sweep still hangs; the thread ends with the process", self.canary)
-        return ended
-
     def _begin(self, now: float) -> None:
         self._too_much = {
-            load: missing
-            for load, missing in self._too_much.items()
-            if missing.reason == "out_of_memory" and missing.was_tried
+            load: missing for load, missing in self._too_much.items() if missing.reason == "out_of_memory"
         }
         self._began, self._cost, self._gave_numbers = now, 0.0, False
         samples = 1
@@ -279,7 +253,7 @@ class Sweeping:
                 measurement.look = growth.check
                 result = self._worker.call(measurement.measure, self._share)
         except Failure as error:
-            result = Missing("out_of_memory", str(error), was_tried=False)
+            result = Missing("refused", str(error))
         except (Interrupted, StillBusy):
             measurement.give_up()
             return 0.0
