@@ -16,8 +16,8 @@ from infercanary.probe.pool import Pool
 from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
-Reason = Literal["out_of_memory", "refused", "too_slow", "timed_out", "raised", "unsupported", "busy"]
-"""Why a point has no numbers; `refused` was not tried, since memory would not have sufficed, and may do later."""
+Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
+"""Why a point has no numbers."""
 
 LEAST_REQUESTS = 3
 _MOST_REQUESTS = 2_000  # of a thread: more make neither a median nor a rate better
@@ -64,6 +64,8 @@ class Missing(NamedTuple):
 
     reason: Reason
     detail: str
+    was_tried: bool = True
+    """Whether the load was put on; else memory would not have sufficed, and may do later."""
 
 
 class _GivenUp(Exception):
@@ -211,5 +213,5 @@ def _missing(error: BaseException) -> Missing:
     if isinstance(error, Unsized):
         return Missing("unsupported", str(error))
     if isinstance(error, Failure) and error.reason == "out_of_memory":
-        return Missing("refused", str(error))
+        return Missing("out_of_memory", str(error), was_tried=False)
     return Missing("out_of_memory" if place_of(error) is not None else "raised", one_line(error))

@@ -70,7 +70,7 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-_TOO_MUCH = ("out_of_memory", "refused", "too_slow", "timed_out")  # for whatever asks for more, too
+_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
 _PUT_OFF_SECONDS = 60.0
 
 
@@ -226,7 +226,9 @@ class Sweeping(Background):
 
     def _begin(self, now: float) -> None:
         self._too_much = {
-            load: missing for load, missing in self._too_much.items() if missing.reason == "out_of_memory"
+            load: missing
+            for load, missing in self._too_much.items()
+            if missing.reason == "out_of_memory" and missing.was_tried
         }
         self._began, self._cost, self._gave_numbers = now, 0.0, False
         samples = 1
@@ -253,7 +255,7 @@ class Sweeping(Background):
                 measurement.look = growth.check
                 result = self._worker.call(measurement.measure, self._share)
         except Failure as error:
-            result = Missing("refused", str(error))
+            result = Missing("out_of_memory", str(error), was_tried=False)
         except (Interrupted, StillBusy):
             measurement.give_up()
             return 0.0

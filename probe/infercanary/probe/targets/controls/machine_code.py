@@ -250,7 +250,9 @@ def mapped_code() -> MachineCode:
     """
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None or sys.platform != "linux" or sys.maxsize < 2**32:
-        raise Refused(f"there is none for {sys.platform} on {platform.machine()}, {platform.architecture()[0]}")
+        raise Refused(
+            f"there is none for {sys.platform} on {platform.machine()}, {platform.architecture()[0]}"
+        )
     try:
         return MachineCode(architecture)
     except OSError as error:
