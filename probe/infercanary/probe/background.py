@@ -42,11 +42,7 @@ class Background:
         self._worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Whether its thread ended within ``seconds``.
-
-        Args:
-            seconds: How long to wait.
-        """
+        """Whether its thread ended within ``seconds``."""
         ended = self._worker.stop(seconds)
         if not ended:
             log.warning(

@@ -70,11 +70,7 @@ class Profiling(Background):
         self._is_over = False  # the engine cannot be profiled here, or hung in it
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for a profile.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Whether it is time for a profile."""
         is_ready = self._canary.state == "steady" and not self._is_over and not self.is_running
         return is_ready and now >= self.next_at
 
@@ -90,11 +86,7 @@ class Profiling(Background):
             self._complain(why)
 
     def step(self, now: float) -> float:
-        """Profile it, if it is time for that; the seconds that took, 0 where nothing was done.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Profile it, if it is time for that; the seconds that took, 0 where nothing was done."""
         if not self.is_due(now):
             return 0.0
         # Does the host's own work wait for what the canary runs on?

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from time import perf_counter
 from typing import Annotated
@@ -24,7 +23,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
-from infercanary.probe.memory import Ended, trim
+from infercanary.probe.memory import trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
 from infercanary.probe.targets import Failure, Target
@@ -107,9 +106,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Returns:
             Loads in growing order: the batches with one request at a time, then the concurrencies.
         """
-        batches = [Load(batch, 1) for batch in sorted(set(self.batches))]
-        at_a_time = [Load(samples, number) for number in sorted(set(self.concurrency))]
-        return [*batches, *(load for load in at_a_time if load not in batches)]
+        batches = [Load(batch, 1) for batch in sorted(self.batches)]
+        return list(
+            dict.fromkeys([*batches, *(Load(samples, number) for number in sorted(self.concurrency))])
+        )
 
 
 class Sweeping(Background):
@@ -163,19 +163,11 @@ class Sweeping(Background):
         return self._turns.next_at
 
     def start(self, now: float) -> None:
-        """Count from ``now``, when warm-up is over.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Count from ``now``, when warm-up is over."""
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
-        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done."""
         if self.is_running:
             self._report_hang(now)
             return 0.0
@@ -207,16 +199,6 @@ class Sweeping(Background):
         """
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
-
-    def leave_out(self, points: Iterable[Ended]) -> None:
-        """Never try those of this canary again, nor larger ones.
-
-        Args:
-            points: They were ended before memory ran out.
-        """
-        for point in points:
-            if point.canary == self.canary and point.load is not None:
-                self._show(Load(*point.load), Missing("out_of_memory", point.why))
 
     def interrupt(self) -> None:
         """See :meth:`Background.interrupt`."""
