@@ -33,11 +33,7 @@ class Load(NamedTuple):
     concurrency: int
 
     def is_at_least(self, other: Load) -> bool:
-        """Whether it asks for as much as ``other`` does, or more.
-
-        Args:
-            other: Compared in both numbers.
-        """
+        """Whether it asks for as much as ``other`` does, or more, in both numbers."""
         return self.batch >= other.batch and self.concurrency >= other.concurrency
 
     @property
@@ -79,8 +75,6 @@ class Measurement:
 
     Args:
         name: The canary's.
-        target: What is copied; it is not run itself.
-        load: Samples in a request, and copies that run side by side.
         seconds: How long it may take, making the copies included.
         pool: The server's own; None to run in threads of its own.
     """

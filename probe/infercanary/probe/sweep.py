@@ -98,14 +98,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("nothing to sweep; give `batches` or `concurrency`")
 
     def loads(self, samples: int) -> list[Load]:
-        """The points, each once, for a canary with so many samples in its own inputs.
-
-        Args:
-            samples: As many as one request of the canary holds.
-
-        Returns:
-            Loads in growing order: the batches with one request at a time, then the concurrencies.
-        """
+        """List the points in growing order: batches one request at a time, then concurrencies with ``samples`` each."""
         batches = [Load(batch, 1) for batch in sorted(self.batches)]
         return list(
             dict.fromkeys([*batches, *(Load(samples, number) for number in sorted(self.concurrency))])
@@ -116,12 +109,8 @@ class Sweeping(Background):
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
 
     Args:
-        canary: Swept while it is fit (:attr:`Canary.is_fit`).
-        target: The canary's.
-        sweep: What is measured.
         interval: Seconds between sweeps at least.
         timeout: Seconds after it was given up from which a measurement counts as hanging.
-        tally: Where its metrics are counted.
         memory: Asked before each point, and watching it.
         pool: The server's own; None to run in threads of its own.
     """
@@ -192,11 +181,7 @@ class Sweeping(Background):
         return took
 
     def taken(self) -> dict[str, float]:
-        """Take the throughput of each point that gave numbers since the last call: each value is given once.
-
-        Returns:
-            Name of the measure → samples a second.
-        """
+        """Take the throughput (measure → samples a second) of each point measured since the last call."""
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
 
