@@ -100,9 +100,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def loads(self, samples: int) -> list[Load]:
         """List the points in growing order: batches one request at a time, then concurrencies with ``samples`` each."""
         batches = [Load(batch, 1) for batch in sorted(self.batches)]
-        return list(
-            dict.fromkeys([*batches, *(Load(samples, number) for number in sorted(self.concurrency))])
-        )
+        together = [Load(samples, number) for number in sorted(self.concurrency)]
+        return list(dict.fromkeys([*batches, *together]))
 
 
 class Sweeping(Background):
@@ -134,9 +133,7 @@ class Sweeping(Background):
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._measurement: Measurement | None = None  # under way
-        self._given_up_at: float | None = (
-            None  # a measurement that still holds its thread, or did at the last step
-        )
+        self._given_up_at: float | None = None  # a point that holds its thread, or did at the last step
         self._hangs_at = math.inf  # when that is to be reported
         self._holds_pool = False
         self._left: list[Load] | None = None  # points of the sweep under way
@@ -192,11 +189,9 @@ class Sweeping(Background):
             measurement.give_up()
 
     def _begin(self, now: float) -> None:
-        self._too_much = {
-            load: missing
-            for load, missing in self._too_much.items()
-            if missing.reason == "out_of_memory" and missing.was_tried
-        }
+        for load, missing in list(self._too_much.items()):
+            if missing.reason != "out_of_memory" or not missing.was_tried:
+                del self._too_much[load]  # may fit, or be fast enough, this time
         self._began, self._cost, self._gave_numbers = now, 0.0, False
         samples = 1
         with suppress(Exception):  # the target may be anyone's
@@ -213,10 +208,9 @@ class Sweeping(Background):
                 self._show(load, missing._replace(detail=detail))
                 return 0.0
         begin = perf_counter()
-        measurement = self._measurement = Measurement(
-            self.canary, self._target, load, self._share, self._pool
-        )
         result: Measured | Missing
+        measurement = Measurement(self.canary, self._target, load, self._share, self._pool)
+        self._measurement = measurement
         try:
             with self._memory.point(self.canary, self._target, load) as growth:
                 measurement.look = growth.check
@@ -229,9 +223,8 @@ class Sweeping(Background):
         except DeadlineExceeded:
             self._given_up_at, self._holds_pool = time.monotonic(), measurement.give_up()
             self._hangs_at = self._given_up_at + self._timeout
-            result = Missing(
-                "timed_out", f"no end within its {self._share:.3g} s; give the sweep more seconds"
-            )
+            late = f"no end within its {self._share:.3g} s; give the sweep more seconds"
+            result = Missing("timed_out", late)
         except RuntimeError as error:  # the host is out of threads
             result = Missing("raised", one_line(error))
         finally:
