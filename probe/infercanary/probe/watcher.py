@@ -17,14 +17,13 @@ from typing import TypeVar
 
 from infercanary.probe import memory
 from infercanary.probe.gpu.cuda_driver import CudaError, has_context
+from infercanary.probe.load import Load
 from infercanary.probe.measures import peak, resident
 from infercanary.probe.memory import Ended, HostMemory, Left, readable
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets import Failure, Need, Target
 
 T = TypeVar("T")
-Load = tuple[int, int]
-"""Batch and concurrency of a sweep's point."""
 
 log = logging.getLogger("infercanary.probe")
 
@@ -108,11 +107,11 @@ class Memory:
         """Set if :attr:`closing` has a new one, and by :meth:`stop`."""
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
-        self._ended: dict[tuple[str, Load | None], Ended] = {}
+        self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
         self._held: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, bytes of host and device
-        self._peak = 0  # resident bytes in the last run
+        self._passing = 0  # bytes that the last run took at its peak and gave back
         self._thread: threading.Thread | None = None
         self._changed, self._stopping = threading.Event(), threading.Event()
         for name, target in targets.items():
@@ -151,7 +150,7 @@ class Memory:
             extra: Bytes that are taken in it besides.
         """
         left = self._host.left_for_a_moment()
-        need = max(ROUND, self._peak - _resident()) + extra
+        need = max(ROUND, self._passing) + extra
         if left is None or left.size >= need:
             return ""
         return (
@@ -160,9 +159,9 @@ class Memory:
         )
 
     def note_run(self) -> None:
-        """Read how much the run that has just ended took at its peak: the next one takes as much."""
+        """Read what the run that has just ended took and gave back; a server's process has a peak of its own."""
         with suppress(OSError, ValueError, IndexError):
-            self._peak = resident() if self.is_guest else peak()
+            self._passing = 0 if self.is_guest else peak() - resident()
 
     def open(self, canary: str, work: Callable[[], T]) -> T:
         """Do the work that opens a canary, watched; in the thread that opens it.
@@ -198,15 +197,15 @@ class Memory:
         Args:
             canary: Its name.
             target: The canary's.
-            load: Samples of a request, and requests at a time.
+            load: What is about to be run.
 
         Raises:
             Failure: `out_of_memory`: it does not fit.
         """
         if canary in self._points:
             before, on_host, on_device = self._points[canary]
-            ratio = load[0] * load[1] / (before[0] * before[1])
-            what = f"batch {load[0]}, {load[1]} at a time, by what batch {before[0]}, {before[1]} at a time took,"
+            ratio = load.batch * load.concurrency / (before.batch * before.concurrency)
+            what = f"{load.words}, by what {before.words} took,"
             need = Need("sweep", int(ratio * on_host), what, _FEWER_LOADS)
             more = [need._replace(size=int(ratio * on_device), where="device")] if on_device else []
             self.ask(canary, target.device, [need, *more])
