@@ -60,6 +60,7 @@ class Container:
 
     def memory(self, reserve: int | None = None, **targets: Target) -> Memory:
         found = Memory(targets, HostMemory(reserve, self.root, self.proc))
+        found.owns_process = True
         found._thread = threading.current_thread()  # a test looks itself
         return found
 
@@ -153,7 +154,7 @@ def test_a_device_is_asked_for_with_a_context_and_bound(
     target.open()
     assert target.device_memory_left() is None
     used[1] = (0, GIB)
-    found.is_guest = True
+    found.owns_process = False
     assert target.device_memory_left() is None, "a server's allocator serves the server"
     found.ask("a", "cpu", [model._replace(size=GIB << 9)])
 
@@ -183,7 +184,8 @@ def test_a_canary_waits_for_room_and_then_opens(
 
 def test_the_probe_answers_its_targets() -> None:
     target = Small(Need("inputs[0]", 1, "it", "give less"))
-    Probe({"a": target}, listen="127.0.0.1:0", memory_reserve=1 << 60, controls=False, samplers=())
+    probe = Probe({"a": target}, listen="127.0.0.1:0", memory_reserve=1 << 60, controls=False, samplers=())
+    assert not probe._memory.owns_process, "it may be anybody's: only the command says that it may start anew"
     assert "1073741824.00 GiB in reserve" in why_not(target.open)
     for name in ("memory_reserve", "device_memory_reserve"):
         with pytest.raises(UsageError, match=f"^{name}: -1 is not a size"):
@@ -249,7 +251,7 @@ def test_what_a_round_needs(
     container.caches(1)
     assert not found.lack_for_round(), "the kernel gives page cache back before it ends a process"
     container.caches(0)
-    found.is_guest = True
+    found.owns_process = False
     found.note_run()
     assert ("up to 32 MiB" in found.lack_for_round()) == (needs == 32), "a server's peak is its own"
     assert not Memory({}, HostMemory(None, tmp_path / "none", tmp_path / "none")).lack_for_round()
@@ -263,7 +265,7 @@ def test_what_grows_is_ended_where_the_reserve_is_touched(
     container: Container, anew: list[list[Ended]], is_guest: bool
 ) -> None:
     found = container.memory()
-    found.is_guest = is_guest
+    found.owns_process = not is_guest
     assert found.look() is None
     with found.point("a", Small(), Load(2, 1)) as a, found.point("b", Small(), Load(8, 1)) as b:
         container.process(147)
@@ -292,7 +294,7 @@ def test_what_others_take_closes_the_largest_at_the_last_64_mib(
     container: Container, anew: list[list[Ended]], is_guest: bool
 ) -> None:
     found = container.memory()
-    found.is_guest = is_guest
+    found.owns_process = not is_guest
     for name, size in (("a", 20), ("b", 30), ("c", 1)):
         container.process(100)
         found.open(name, lambda size=size: container.process(100 + size))  # type: ignore[misc]
@@ -368,7 +370,7 @@ def test_what_was_ended_waits_an_hour(
     now = 1000.0
     monkeypatch.setattr("infercanary.probe.watcher.time.monotonic", lambda: now)
     found = container.memory()
-    found.resume([Ended("a", "why", 1000.0), Ended("b", "point", 900.0, (2, 1))])
+    found.own_process([Ended("a", "why", 1000.0), Ended("b", "point", 900.0, (2, 1))])
     assert why_not(lambda: found.open("a", lambda: None)) == "why"
     assert not why_not(lambda: found.open("b", lambda: None))
     now += 3599
@@ -390,7 +392,7 @@ def test_what_was_ended_waits_an_hour(
 def test_in_a_servers_process_an_opening_is_interrupted(container: Container, late: bool) -> None:
     """What comes too late for it does not reach what its thread does next."""
     found = container.memory()
-    found.is_guest, found._thread = True, None
+    found.owns_process, found._thread = False, None
 
     def opening() -> None:
         [growth] = found._growing
@@ -412,7 +414,7 @@ def test_in_a_servers_process_an_opening_is_interrupted(container: Container, la
 def test_an_interruption_may_hit_any_instruction(container: Container) -> None:
     """At each call and return, where Python looks for it, as long as it may come: this opening ends, and no more."""
     found = container.memory()
-    found.is_guest = True
+    found.owns_process = False
     hits = 0
 
     def interrupted_at(n: int) -> str:
@@ -571,7 +573,7 @@ def test_in_a_servers_process_a_point_is_given_up_where_the_server_takes_what_wa
             return 0
 
     host = container.memory()
-    host.is_guest, host._thread = True, None
+    host.owns_process, host._thread = False, None
     tally = Tally()
     sweeping = swept(Taking(), host, Sweep(batches=(1,), seconds=30), tally)
     container.process(100)
