@@ -472,10 +472,11 @@ class Probe:
     def _close_for_memory(self) -> None:
         """Close the canaries whose memory the server needs."""
         while self._memory.closing:
-            ended = self._memory.closing.pop()
+            ended = self._memory.closing[0]
             for canary in self._canaries:
                 if canary.name == ended.canary:
                     canary.close_for_memory(ended)
+            self._memory.closing.remove(ended)
 
     def _publish(self) -> None:
         self._tally.set(BUSY, self._rounds.busy)

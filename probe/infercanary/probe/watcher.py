@@ -99,7 +99,7 @@ class Memory:
         self.run_began: float | None = None
         """Monotonic start of the run under way, which no look is to disturb; None between runs."""
         self.closing: list[Ended] = []
-        """Canaries that the probe's thread is to close for the server's sake."""
+        """Canaries that the probe's thread is to close for the server's sake, until it has."""
         self.alarm = threading.Event()
         """Set if :attr:`closing` has a new one, and by :meth:`stop`."""
         self._host = host or HostMemory()
@@ -245,9 +245,10 @@ class Memory:
             return _UNKNOWN_SECONDS
         for growth in growing:
             growth.look()
-        if left is not None and left.size == 0:
-            self._end([growth for growth in growing if growth.largest >= _LEAST], left)
-        if last.size == 0 and sizes:
+        large = [growth for growth in growing if growth.largest >= _LEAST]
+        if left is not None and left.size == 0 and large:
+            self._end(large, left)  # which gives memory back, in a moment
+        elif last.size == 0 and sizes and not self.closing:
             canary = max(sizes, key=lambda name: sizes[name])
             self._close(canary, sizes[canary], last)
         if left is not None:
@@ -283,8 +284,7 @@ class Memory:
                 self._note_ended(growth.canary, why, growth.load)
             else:
                 growth.end(why)
-        if growing:
-            self._start_anew()
+        self._start_anew()
 
     def _close(self, canary: str, size: int, left: Left) -> None:
         """Close a canary that is open: in a process of the probe's own by starting anew."""
