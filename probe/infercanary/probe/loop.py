@@ -195,7 +195,6 @@ class Probe:
                 )
             return
         self._pid = os.getpid()
-        self._memory.is_guest = True
         for canary in self._canaries:
             canary.be_a_guest()
         for profiling in self._profiles:
@@ -247,9 +246,13 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def resume(self, ended: Sequence[Ended]) -> None:
-        """Leave alone what the process before this one ended, for lack of memory. Call it before :meth:`open`."""
-        self._memory.resume(ended)
+    def own_process(self, ended: Sequence[Ended]) -> None:
+        """Start this process anew where memory runs out, as the one before it did. Call it before :meth:`open`.
+
+        Args:
+            ended: What the process before this one ended; it is left alone.
+        """
+        self._memory.own_process(ended)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
@@ -457,6 +460,7 @@ class Probe:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
         while (left := slot - time.monotonic()) > 0:
             self._memory.alarm.wait(min(left, _SAMPLE_SECONDS))
+            self._memory.alarm.clear()
             if self._stopping.is_set():
                 return False
             self._close_for_memory()
@@ -467,12 +471,12 @@ class Probe:
 
     def _close_for_memory(self) -> None:
         """Close the canaries whose memory the server needs."""
-        self._memory.alarm.clear()
         while self._memory.closing:
-            ended = self._memory.closing.pop()
+            ended = self._memory.closing[0]
             for canary in self._canaries:
                 if canary.name == ended.canary:
                     canary.close_for_memory(ended)
+            self._memory.closing.remove(ended)
 
     def _publish(self) -> None:
         self._tally.set(BUSY, self._rounds.busy)
