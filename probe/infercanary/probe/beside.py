@@ -19,10 +19,10 @@ import click
 
 from infercanary.command.interpreter import run_module
 from infercanary.command.settings import UsageError
+from infercanary.probe.memory import readable
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, OOM_KILLS
-from infercanary.probe.shortage import readable
 
 log = logging.getLogger("infercanary.beside")
 

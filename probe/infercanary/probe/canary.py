@@ -16,17 +16,19 @@ from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState, Outcome
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
+from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
 from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.record import Record
 from infercanary.probe.round import Round
-from infercanary.probe.runner import Around, Opened, Repeats, Runner
+from infercanary.probe.runner import Opened, Repeats, Runner
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, NoCuda, Reason, Target, is_reason
 from infercanary.probe.targets.libraries import MISFITS, misfit
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -54,7 +56,7 @@ class Canary:
         pool: The server's own; None to run in a thread of the canary's own.
         container: CPU time of the container, read around each run; None for one of its own.
         sweep: What of its sweep changes what that measures; None without one.
-        opening: Around its opening; it may refuse. None for nothing.
+        memory: Watches its opening, and may refuse it; None for nothing.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Canary:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
-        opening: Around | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.name = name
         self.state: CanaryState = "opening"
@@ -89,7 +91,7 @@ class Canary:
         """What the user must fix before it can be opened."""
         self._target = target
         self._is_pooled = pool is not None
-        self._runner = Runner(name, target, timeout, pool, container, sweep, opening)
+        self._runner = Runner(name, target, timeout, pool, container, sweep, memory)
         self._record = Record(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
@@ -227,6 +229,20 @@ class Canary:
         self._lack = self._failed.detail
         self._record.failed(self._failed)
         self._fail(self._lack, state="out_of_memory")
+
+    def close_for_memory(self, ended: Ended) -> None:
+        """Close the target, since the server needs its memory; it is opened again later.
+
+        Args:
+            ended: Why, and until when it is left alone.
+        """
+        if not self.is_open or not self._runner.release():
+            return
+        self.is_open = False
+        self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
+        self._failed = Round("raised", ended.why, reason="out_of_memory")
+        self._record.failed(self._failed)
+        self._fail(ended.why, state="out_of_memory")
 
     def round(self, repeats: int) -> Round | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.

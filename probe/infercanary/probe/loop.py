@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
@@ -16,11 +16,9 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.contract.report import PATH, Report, Run, decode
 from infercanary.probe.access import Access, ServerTls
-from infercanary.probe.anew import Carried
 from infercanary.probe.arguments import address, check, check_others, check_reserves, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.duty import (
     BUSY,
     DUTY_CAP,
@@ -32,12 +30,11 @@ from infercanary.probe.duty import (
 )
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import MAX_BYTES
-from infercanary.probe.openings import Openings
+from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.pace import bursts, pace
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
-from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
@@ -46,6 +43,7 @@ from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
 from infercanary.probe.targets import Target, adapt
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -137,12 +135,11 @@ class Probe:
         pool = Pool(executor, on_hang) if executor is not None else None
         wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
         points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
-        device_room = DeviceRoom(device_memory_reserve)
-        self._openings = Openings(Room(memory_reserve), targets, journal, device_room)
+        self._memory = Memory(targets, HostMemory(memory_reserve), device_memory_reserve)
         self._canaries = [
             Canary(
                 name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
-                sweep=points.get(name), opening=self._openings.of[name],
+                sweep=points.get(name), memory=self._memory,
             )
             for name, target in targets.items()
         ]  # fmt: skip
@@ -155,7 +152,7 @@ class Probe:
         swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
         self._sweeps = [
             Sweeping(
-                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool, self._openings
+                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, self._memory, pool
             )
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]  # fmt: skip
@@ -167,10 +164,12 @@ class Probe:
         if isinstance(samplers, Mapping):
             samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
         self._sampling = Sampling(samplers, self._tally)
-        self._publisher = Publisher(self._tally, self._sampling, self._canaries, journal, journal_bytes)
+        self._publisher = Publisher(
+            self._tally, self._sampling, self._canaries, journal, journal_bytes, self._controls
+        )
         self._stopping = threading.Event()
         self._rounds = Rounds(
-            self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
+            self._canaries, self._sweeps, self._controls, self._sampling, self._memory, self._tally,
             self._stopping, self._profiles,
         )  # fmt: skip
         self._thread: threading.Thread | None = None
@@ -196,11 +195,8 @@ class Probe:
                 )
             return
         self._pid = os.getpid()
-        self._openings.be_a_guest()
         for canary in self._canaries:
             canary.be_a_guest()
-        for sweeping in self._sweeps:
-            sweeping.be_a_guest()
         for profiling in self._profiles:
             profiling.is_guest = True
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
@@ -223,7 +219,7 @@ class Probe:
         if os.getpid() != self._pid:
             return
         self._stopping.set()
-        self._openings.watcher.stop()
+        self._memory.stop()
         for sweeping in self._sweeps:
             sweeping.interrupt()
         for profiling in self._profiles:
@@ -250,15 +246,13 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def watch_memory(self, carried: Carried) -> None:
-        """Watch what is left of the host's memory; where too little is, this process starts anew. Before it serves.
+    def own_process(self, ended: Sequence[Ended]) -> None:
+        """Start this process anew where memory runs out, as the one before it did. Call it before :meth:`open`.
 
         Args:
-            carried: From the process that did.
+            ended: What the process before this one ended; it is left alone.
         """
-        points = self._openings.watch(carried, lambda: self._rounds.running_since)
-        for sweeping in self._sweeps:
-            sweeping.leave_out(points)
+        self._memory.own_process(ended)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
@@ -284,6 +278,7 @@ class Probe:
                         time.monotonic() - begin,
                     )
                     self._sampling.take()
+                self._close_for_memory()
                 self._publisher.observe_environment()
                 self._publisher.keep(self._rounds.failed())
         for canary in self._canaries:
@@ -387,7 +382,7 @@ class Probe:
 
     def close(self) -> bool:
         """Stop listening and let go of every target; False where a thread hangs."""
-        self._openings.watcher.stop()
+        self._memory.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
@@ -464,12 +459,24 @@ class Probe:
     def _wait_until(self, slot: float) -> bool:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
         while (left := slot - time.monotonic()) > 0:
-            if self._stopping.wait(min(left, _SAMPLE_SECONDS)):
+            self._memory.alarm.wait(min(left, _SAMPLE_SECONDS))
+            self._memory.alarm.clear()
+            if self._stopping.is_set():
                 return False
+            self._close_for_memory()
             if slot - time.monotonic() > _SAMPLE_SECONDS / 3:
                 self._sampling.take()
                 self._publish()
         return not self._stopping.is_set()
+
+    def _close_for_memory(self) -> None:
+        """Close the canaries whose memory the server needs."""
+        while self._memory.closing:
+            ended = self._memory.closing[0]
+            for canary in self._canaries:
+                if canary.name == ended.canary:
+                    canary.close_for_memory(ended)
+            self._memory.closing.remove(ended)
 
     def _publish(self) -> None:
         self._tally.set(BUSY, self._rounds.busy)

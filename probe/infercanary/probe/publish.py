@@ -12,8 +12,10 @@ from pathlib import Path
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode, joined
+from infercanary.contract.vocabulary import CONTROLS_MADE_OF
 from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
+from infercanary.probe.controls import Controls
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
@@ -52,6 +54,7 @@ class Publisher:
         canaries: Sequence[Canary],
         journal: str | os.PathLike[str] | None,
         journal_bytes: int,
+        controls: Controls | None = None,
     ) -> None:
         """Open the journal, and find the runs in it that earlier probes of this container left.
 
@@ -61,6 +64,7 @@ class Publisher:
             canaries: Their environments and reference outputs are reported.
             journal: The file; None for none.
             journal_bytes: The most that it and the file before it take.
+            controls: What they are made of is reported; None for none.
 
         Raises:
             UsageError: The journal cannot be written or read there.
@@ -70,6 +74,7 @@ class Publisher:
         self._tally = tally
         self._sampling = sampling
         self._canaries = canaries
+        self._controls = controls
         self._boot_id = uuid.uuid4().hex
         self._started_at = time.time()
         self._journal: Journal | None = None
@@ -126,6 +131,8 @@ class Publisher:
             for component, value in canary.environment.items():
                 found.setdefault(component, set()).add(value)
         engines = {component: ", ".join(sorted(values)) for component, values in found.items()}
+        if self._controls is not None and self._controls.made_of:
+            engines[CONTROLS_MADE_OF] = self._controls.made_of
         if engines != self._engines or (final and not self._environment):
             self._engines, self._environment = engines, fingerprint(engines)
 

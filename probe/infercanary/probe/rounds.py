@@ -14,7 +14,6 @@ from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
@@ -25,6 +24,7 @@ from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
 from infercanary.probe.sweep import Sweeping
 from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
+from infercanary.probe.watcher import Memory
 
 LATENESS = Metric(
     "infercanary_lateness_seconds",
@@ -50,7 +50,7 @@ class Rounds:
         sweeps: Of some of these canaries.
         controls: Measured after each run; None for none.
         sampling: Samples before and after each run.
-        footprint: Asked whether there is memory for a round.
+        memory: Asked whether there is memory for a round.
         tally: Where the probe's own metrics are counted.
         stopping: Ends a round early.
         profiles: Of some of these canaries.
@@ -62,7 +62,7 @@ class Rounds:
         sweeps: Sequence[Sweeping],
         controls: Controls | None,
         sampling: Sampling,
-        footprint: RoundFootprint,
+        memory: Memory,
         tally: Tally,
         stopping: threading.Event,
         profiles: Sequence[Profiling] = (),
@@ -71,14 +71,12 @@ class Rounds:
         """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
         """Monotonic: when warm-up, canaries, controls, sweeps or profiles last ended."""
-        self.running_since: float | None = None
-        """When the run under way began (monotonic)."""
         self._canaries = canaries
         self._sweeps = sweeps
         self._profiles = profiles
         self._controls = controls
         self._sampling = sampling
-        self._footprint = footprint
+        self._memory = memory
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
@@ -92,7 +90,7 @@ class Rounds:
     @property
     def lead(self) -> float:
         """Seconds before its slot at which a round is to be called: what is read first takes about that long."""
-        return self._footprint.seconds + self._sampling.seconds
+        return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
         """Run one round, unless too little memory is left for what it takes for a moment.
@@ -104,7 +102,7 @@ class Rounds:
         Returns:
             The runs, and the seconds that they cost the duty cap.
         """
-        if planned and (why := self._footprint.lacks()):
+        if planned and (why := self._memory.lack_for_round()):
             for canary, _ in planned:
                 canary.put_off(why)
             planned = ()
@@ -120,15 +118,14 @@ class Rounds:
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
         self._tally.set(LATENESS, lateness)
-        self._footprint.begin()
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
             started_at = time.time()
             is_first = canary.name not in self._gpus
-            self.running_since = time.monotonic()
+            self._memory.run_began = time.monotonic()
             done = canary.round(repeats)
-            self.running_since = None
+            self._memory.run_began = None
             if done is not None:
                 if self._controls is not None:
                     # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
@@ -140,7 +137,7 @@ class Rounds:
                         kept = {name: x for name, x in done.measures.items() if name != HOST_MEMORY}
                         done = done._replace(measures=kept)
                 self.worked_until = time.monotonic()
-                self._footprint.look()
+                self._memory.note_run()
                 # The sample says whether the canary was near them.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
@@ -173,7 +170,6 @@ class Rounds:
                 )
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
-        self._footprint.end()
         self._show_gpus(before)
         return runs, cost
 
@@ -198,7 +194,7 @@ class Rounds:
         for profiling in sorted(self._profiles, key=lambda profiling: profiling.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
-            if profiling.is_due(time.monotonic()) and (why := self._footprint.lacks(PROFILER_BYTES)):
+            if profiling.is_due(time.monotonic()) and (why := self._memory.lack_for_round(PROFILER_BYTES)):
                 profiling.put_off(time.monotonic(), why)
             elif took := profiling.step(time.monotonic()):
                 self._worked(took)
