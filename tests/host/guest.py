@@ -389,7 +389,7 @@ def together():
                 "why": why,
             }
         except TimeoutError:
-            raise RuntimeError(run("docker", "logs", name, check=False)) from None
+            raise RuntimeError(run("sh", "-c", f"docker logs {name} 2>&1")) from None
         finally:
             run("docker", "rm", "--force", name, check=False)
 
