@@ -6,10 +6,30 @@ import errno
 import ipaddress
 import socket
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 EVERY_ADDRESS = "::"
 """A socket that listens here takes IPv4 and IPv6."""
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT)
+
+
+def listen_address(listen: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; without a host, the address is every one of IPv4 and IPv6.
+
+    Args:
+        listen: As given; an IPv6 address is in brackets. A port alone is allowed.
+
+    Returns:
+        Host without brackets, and port.
+
+    Raises:
+        ValueError: The text is no such address.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(f"//:{listen}" if listen.isdigit() else f"//{listen}")
+        if parts.port is not None and not parts.path:
+            return parts.hostname or EVERY_ADDRESS, parts.port
+    raise ValueError(f"'{listen}' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797")
 
 
 def listening_socket(

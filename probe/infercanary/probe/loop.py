@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
-from infercanary.contract.report import PATH, Report, Run, decode
-from infercanary.probe.access import Access, ServerTls
+from infercanary.contract.report import PATH, Report, decode
+from infercanary.probe.access import Access
 from infercanary.probe.anew import Carried
-from infercanary.probe.arguments import address, check, check_others, check_reserves, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.device_room import DeviceRoom
@@ -31,18 +30,16 @@ from infercanary.probe.duty import (
     Burst,
 )
 from infercanary.probe.histogram import Tally
-from infercanary.probe.journal import MAX_BYTES
 from infercanary.probe.openings import Openings
-from infercanary.probe.pace import bursts, pace
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
 from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import Sampler, make_samplers
-from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
+from infercanary.probe.settings import Settings, burst_wanted, check_sweep, check_targets, make_settings
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
 from infercanary.probe.targets import Profilable, Target
@@ -51,7 +48,6 @@ log = logging.getLogger("infercanary.probe")
 
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
-_ONCE_LIMITED_SECONDS = 120.0
 
 
 class Probe:
@@ -61,112 +57,81 @@ class Probe:
 
         probe = Probe({"resnet18": TorchTarget(model, [{"shape": [1, 3, 224, 224]}])}, executor=pool)
         probe.start()
-
-    INFERCANARY_INTERVAL_SECONDS, INFERCANARY_DUTY_CAP and INFERCANARY_BURST in the environment override arguments.
     """
 
     def __init__(
         self,
         targets: Mapping[str, Target],
+        settings: Settings | None = None,
         *,
-        listen: str | int = "[::]:9798",
-        tls: ServerTls | None = None,
-        token_file: str | None = None,
-        interval_seconds: float = 10.0,
-        duty_cap: float = 0.01,
-        burst: bool | None = None,
-        timeout_seconds: float = 30.0,
-        open_timeout_seconds: float = 600.0,
-        controls: bool = True,
-        journal: str | os.PathLike[str] | None = None,
-        journal_bytes: int = MAX_BYTES,
-        memory_reserve: int | None = None,
-        device_memory_reserve: int | None = None,
         sweeps: Mapping[str, Sweep] | None = None,
-        profile: bool = False,
-        samplers: Mapping[str, bool] | Iterable[Sampler] = MappingProxyType({}),
+        samplers: Mapping[str, bool] | Iterable[Sampler] | None = None,
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
+        **changes: Any,
     ) -> None:
         """Check the arguments. Nothing runs yet, and nothing raises into the host later.
 
         Args:
             targets: Name → what to execute and time; the names become the label ``canary``.
-            listen: ``host:port``, a port alone for every address (IPv4 and IPv6), or ``unix:///path`` on a
-                volume shared with the exporter.
-            tls: Certificate and key to answer with; None for plain HTTP.
-            token_file: Whose text the exporter must show; None for everybody.
-            interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
-            duty_cap: The largest share of the time that runs may take (0.01 = 1 %).
-            burst: Whether runs may come more often in the first 15 minutes, from the duty of the first hour. By default
-                where all canaries are known to run on the CPU, and without ``executor``: requests would wait for it.
-            timeout_seconds: A run that takes longer counts as ``timed_out``.
-            open_timeout_seconds: The same for loading.
-            controls: Whether to measure the controls after each run: a few milliseconds, within the duty cap.
-            journal: A file to which each run is appended as a line of JSON.
-            journal_bytes: The most that it and the file before it, ``PATH.1``, take.
-            memory_reserve: Bytes of host memory that are left alone when a canary is opened; by default 64 MiB, or 5 %
-                of the limit where that is more.
-            device_memory_reserve: The same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more.
+            settings: By default those of an empty file.
             sweeps: Name → what to sweep of that canary, within the duty cap.
-            profile: Whether repeats are profiled now and then, within the duty cap, where the engine has a profiler.
-            samplers: Name → whether it is on, where that is not its default; or samplers in place of the built-in ones.
+            samplers: The setting ``samplers``; or samplers in place of the built-in ones.
             executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
                 threads that serve. Otherwise canaries run in a thread of the probe's own.
             on_hang: Called in the probe's thread when a canary holds a thread of that pool past its deadline. It may
                 return another pool to use from then on, so that a server with few threads goes on serving.
+            changes: Settings by name, as in :class:`~infercanary.probe.settings.Settings`.
 
         Raises:
             UsageError: An argument that cannot be meant.
         """
-        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
-        check_others(executor, on_hang, controls, samplers)
-        check_reserves(memory_reserve=memory_reserve, device_memory_reserve=device_memory_reserve)
-        given = interval_seconds, duty_cap
-        interval_seconds, duty_cap = pace(*given)
-        if (interval_seconds, duty_cap) != given:
-            log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
-        self._targets = targets
-        self._listen = address(listen)
-        self._access = Access(tls, token_file)
-        self._interval = interval_seconds
-        self._duty_cap = duty_cap
-        self._burst = bursts(burst if executor is None else bool(burst))
-        self._tally = Tally()
-        pool = Pool(executor, on_hang) if executor is not None else None
-        wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
-        points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
-        device_room = DeviceRoom(device_memory_reserve)
-        self._openings = Openings(Room(memory_reserve), targets, journal, device_room)
-        self._canaries = [
-            Canary(
-                name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
-                sweep=points.get(name), opening=self._openings.of[name],
-            )
-            for name, target in targets.items()
-        ]  # fmt: skip
-        kept, intervals = keep_for_sweeps([(s.seconds, s.every_seconds) for s in wanted.values()], duty_cap)
-        profilable = [
-            canary for canary in self._canaries if profile and isinstance(targets[canary.name], Profilable)
-        ]
-        kept_for_profiles = SHARE * duty_cap if profilable else 0.0
-        self._runs_cap = duty_cap - kept - kept_for_profiles
-        swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
-        self._sweeps = [
-            Sweeping(
-                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool, self._openings
-            )
-            for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
-        ]  # fmt: skip
-        self._profiles = [
-            Profiling(c, targets[c.name], kept_for_profiles / len(profilable), timeout_seconds, pool)
-            for c in profilable
-        ]
-        self._controls = Controls(self._tally) if controls else None
+        check_targets(targets)
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise UsageError("executor: it has no method `submit`; give the server's own pool, or leave it out")
+        if on_hang is not None and not callable(on_hang):
+            raise UsageError("on_hang: it cannot be called; give a function that returns a pool or None")
         if isinstance(samplers, Mapping):
-            samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
+            changes["samplers"], samplers = samplers, None
+        self._settings = settings = make_settings(settings or Settings(), changes)
+        burst = burst_wanted()
+        self._burst = False if burst is None and executor is not None else burst
+        self._targets = targets
+        self._access = Access(settings.tls, settings.token_file)
+        self._tally = Tally()
+        self._openings = Openings(
+            Room(settings.memory_reserve), targets, settings.journal, DeviceRoom(settings.device_memory_reserve)
+        )
+        pool = Pool(executor, on_hang) if executor is not None else None
+        sweeps = {name: check_sweep(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
+        canaries = {
+            name: Canary(name, target, self._tally, settings.timeout_seconds, settings.open_timeout_seconds, pool,
+                         sweep=sweeps.get(name), opening=self._openings.of[name])
+            for name, target in targets.items()
+        }  # fmt: skip
+        self._canaries = list(canaries.values())
+        kept, intervals = keep_for_sweeps(
+            [(s.seconds, s.every_seconds) for s in sweeps.values()], settings.duty_cap
+        )
+        self._sweeps = [
+            Sweeping(canaries[name], targets[name], sweep, interval, settings.timeout_seconds, self._tally, pool,
+                     self._openings)
+            for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
+        ]  # fmt: skip
+        profiled = [name for name, target in targets.items() if settings.profile and isinstance(target, Profilable)]
+        share = SHARE * settings.duty_cap if profiled else 0.0
+        self._profiles = [
+            Profiling(canaries[name], targets[name], share / len(profiled), settings.timeout_seconds, pool)
+            for name in profiled
+        ]
+        self._runs_cap = settings.duty_cap - kept - share
+        self._controls = Controls(self._tally) if settings.controls else None
+        if samplers is None:
+            samplers = make_samplers(
+                settings.samplers, compute_threads=self._compute_threads, places=lambda: self._rounds.places()
+            )
         self._sampling = Sampling(samplers, self._tally)
-        self._publisher = Publisher(self._tally, self._sampling, self._canaries, journal, journal_bytes)
+        self._publisher = Publisher(self._tally, self._sampling, self._canaries, settings.journal)
         self._stopping = threading.Event()
         self._rounds = Rounds(
             self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
@@ -174,8 +139,8 @@ class Probe:
         )  # fmt: skip
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._tally.set(INTERVAL, interval_seconds)
-        self._tally.set(DUTY_CAP, duty_cap)
+        self._tally.set(INTERVAL, settings.interval_seconds)
+        self._tally.set(DUTY_CAP, settings.duty_cap)
         self._tally.add(MISSED, 0)
 
     @property
@@ -190,16 +155,11 @@ class Probe:
         """
         if self._thread is not None:
             if os.getpid() != self._pid:
-                log.error(
-                    "the probe was started before this process was forked; make and start another one here"
-                )
+                log.error("the probe was started before this process was forked; make and start another one here")
             return
         self._pid = os.getpid()
-        self._openings.be_a_guest()
-        for canary in self._canaries:
-            canary.be_a_guest()
-        for sweeping in self._sweeps:
-            sweeping.be_a_guest()
+        for part in (self._openings, *self._canaries, *self._sweeps):
+            part.be_a_guest()
         for profiling in self._profiles:
             profiling.is_guest = True
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
@@ -223,23 +183,21 @@ class Probe:
             return
         self._stopping.set()
         self._openings.watcher.stop()
-        for sweeping in self._sweeps:
-            sweeping.interrupt()
-        for profiling in self._profiles:
-            profiling.interrupt()
-        waits = self._thread is not None and self._thread.is_alive() and seconds > 0
+        thread = self._thread if self._thread is not None and self._thread.is_alive() else None
+        for part in (*self._sweeps, *self._profiles):
+            part.interrupt()
         for canary in self._canaries:
-            if not waits or not canary.is_open:  # nothing is lost with a model that is half loaded
+            if thread is None or seconds <= 0 or not canary.is_open:  # nothing is lost with a model half loaded
                 canary.interrupt()
-        if self._thread is None or self._thread is threading.current_thread() or not self._thread.is_alive():
+        if thread is None or thread is threading.current_thread():
             return
-        self._thread.join(seconds)
+        thread.join(seconds)
         for canary in self._canaries:
             canary.interrupt()
         if self._controls is not None:
             self._controls.interrupt()
-        self._thread.join(_CLOSE_SECONDS + 1)
-        if self._thread.is_alive():
+        thread.join(_CLOSE_SECONDS + 1)
+        if thread.is_alive():
             log.warning("the probe did not stop in time; its thread ends with the process")
 
     def __enter__(self) -> Probe:
@@ -260,9 +218,13 @@ class Probe:
             sweeping.leave_out(points)
 
     def serve(self) -> None:
-        """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
+        """Listen: the first of the three steps of :meth:`start`.
+
+        Raises:
+            UsageError: It cannot listen there.
+        """
         self._tally.set(BUSY, self._rounds.busy)
-        self._publisher.serve(self._listen, self._access)
+        self._publisher.serve(self._settings, self._access)
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
@@ -273,15 +235,10 @@ class Probe:
             UsageError: The first mistake in the settings, after all canaries were tried.
         """
         for canary in self._canaries:
-            begin = time.monotonic()
-            while canary.state == "opening" and not canary.limited_seconds and not self._stopping.is_set():
+            while canary.state == "opening" and not self._stopping.is_set():
                 canary.open(_SAMPLE_SECONDS)
                 if canary.is_opening and not self._stopping.is_set():
-                    log.info(
-                        "canary %s: still loading, waiting for its server or warming up after %.0f s",
-                        canary.name,
-                        time.monotonic() - begin,
-                    )
+                    log.info("canary %s: still loading, waiting for its server or warming up", canary.name)
                     self._sampling.take()
                 self._publisher.observe_environment()
                 self._publisher.keep(self._rounds.failed())
@@ -293,13 +250,12 @@ class Probe:
         """Run rounds on schedule until :meth:`stop` is called from another thread: the third step."""
         if self._stopping.is_set():
             return
-        at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
-        log.info("the report is at %s", at)
+        log.info("the report is at %s%s", self.address, "" if self.address.startswith("unix:") else PATH)
         now = self._rounds.worked_until = time.monotonic()
-        schedule = Schedule(self._interval, now)
+        schedule = Schedule(self._settings.interval_seconds, now)
         budget = Budget(self._runs_cap, now)
         if may_burst := self._may_burst():
-            log.info("for some minutes runs come more often, from the duty of the first hour (`burst`)")
+            log.info("for some minutes runs come more often, from the duty of the first hour (a burst)")
         burst = Burst(self._runs_cap, now, may_burst)
         for sweeping in self._sweeps:
             sweeping.start(now)
@@ -310,7 +266,7 @@ class Probe:
             gives_way = any(canary.gives_way for canary in self._canaries)
             interval, share = burst.plan(cost, steady, time.monotonic(), gives_way)
             budget.fill_at(share, time.monotonic())
-            self._pace(schedule, interval, logging.DEBUG if burst.is_on else logging.INFO)
+            self._set_interval(schedule, interval, logging.DEBUG if burst.is_on else logging.INFO)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
@@ -325,7 +281,7 @@ class Probe:
                 account.spend(cost, time.monotonic())
             self._tally.set(BUSY, self._rounds.busy)
             self._publisher.keep(runs)
-            if self._rounds.sweep() or self._rounds.profile():
+            if self._rounds.work_between():
                 self._publish()
 
     def once(self, rounds: int = 1) -> Report | None:
@@ -335,43 +291,24 @@ class Probe:
 
         Args:
             rounds: Or so many, one right after the other.
-
-        Returns:
-            What an exporter would get; None where the probe was stopped.
         """
         self._sampling.settle(self._stopping)
         # The first measurement of the controls takes longer, and is not what they cost.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
-        while self._rounds.profile():  # its run has it
+        while self._rounds.work_between():  # a run has the profile
             pass
-        for number in range(rounds):
-            runs = self._round_within_limits()
+        for _ in range(rounds):
+            runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
             if self._stopping.is_set():
                 return None
-            if number < rounds - 1:
-                self._publisher.publish(runs)
-        # What a round costs is known now.
-        self._pace(Schedule(self._interval, time.monotonic()), self._plan()[2])
+            self._publisher.publish(runs)
+        # The cost of a round is known now.
+        self._set_interval(Schedule(self._settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
-        self._tally.set(BUSY, self._rounds.busy)
-        self._publisher.publish(runs)
+        self._publish()
         return decode(self.report(""))
-
-    def _round_within_limits(self) -> list[Run]:
-        """Run one round; canaries whose server refuses requests for their rate run again when it allows that."""
-        deadline = time.monotonic() + _ONCE_LIMITED_SECONDS
-        planned = self._plan()[0]
-        runs: list[Run] = []
-        while True:
-            wait = max((canary.limited_seconds for canary, _ in planned), default=0.0)
-            self._stopping.wait(max(0.0, min(wait, deadline - time.monotonic())))
-            runs += self._rounds.run(planned, time.monotonic())[0]
-            left = deadline - time.monotonic()
-            planned = [entry for entry in planned if 0 < entry[0].limited_seconds < left]
-            if not planned or self._stopping.is_set():
-                return runs
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
         """Profile every canary now, apart from any schedule. Call it after :meth:`open`, in place of :meth:`run`.
@@ -389,19 +326,10 @@ class Probe:
         self._openings.watcher.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        ended = True
-        parts = (
-            *self._sweeps,
-            *self._profiles,
-            *self._canaries,
-            self._controls,
-            self._sampling,
-            self._publisher,
-        )
-        for part in parts:
-            if part is not None:
-                ended &= part.close(max(0.1, deadline - time.monotonic()))
-        return ended
+        parts = [*self._sweeps, *self._profiles, *self._canaries, self._sampling, self._publisher]
+        if self._controls is not None:
+            parts.append(self._controls)
+        return all([part.close(max(0.1, deadline - time.monotonic())) for part in parts])
 
     def report(self, since: str) -> bytes:
         """The report for a caller with this cursor, as JSON; callable from any thread.
@@ -416,11 +344,9 @@ class Probe:
             self.serve()
             try:
                 self.open()
-            except UsageError:
+            except UsageError as error:
                 # Its canary stays `failing` and is tried again; the others, and the host, go on.
-                for canary in self._canaries:
-                    if canary.mistake is not None:
-                        log.error("canary %s: cannot be opened: %s", canary.name, canary.mistake)
+                log.error("%s", error)
             self.run()
         except UsageError as error:
             log.error("the probe cannot start: %s", error)
@@ -433,37 +359,31 @@ class Probe:
         """The threads of the canary that computes with most."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
-    def _places(self) -> Mapping[str, Place]:
-        return self._rounds.places()
-
     def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
         """The repeats of each open canary, the busy seconds of that round, and the interval that the duty cap needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
-        fixed = sum(self._controls_cost(canary) for canary in canaries)
-        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._runs_cap, fixed)
-        cost = fixed + sum(n * c.repeat_cost for c, n in zip(canaries, repeats, strict=True))
-        return list(zip(canaries, repeats, strict=True)), cost, interval
+        fixed = sum(self._controls.cost(c.device) for c in canaries) if self._controls is not None else 0.0
+        costs = [canary.repeat_cost for canary in canaries]
+        repeats, interval = plan(costs, self._settings.interval_seconds, self._runs_cap, fixed)
+        busy = fixed + sum(n * cost for n, cost in zip(repeats, costs, strict=True))
+        return list(zip(canaries, repeats, strict=True)), busy, interval
 
-    def _pace(self, schedule: Schedule, interval: float, level: int = logging.INFO) -> None:
-        """Go on with a run in every ``interval`` seconds, where that is another pace than now, which is logged."""
+    def _set_interval(self, schedule: Schedule, interval: float, level: int = logging.INFO) -> None:
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
-            log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, 100 * self._duty_cap)
+            cap = 100 * self._settings.duty_cap
+            log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:
         """Whether runs may come more often at first: where it is wanted, and the container has just started."""
-        by_default = all(canary.gpus == () for canary in self._canaries)
-        wanted = by_default if self._burst is None else self._burst
+        wanted = all(canary.gpus == () for canary in self._canaries) if self._burst is None else self._burst
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
-
-    def _controls_cost(self, canary: Canary) -> float:
-        return self._controls.cost(canary.device) if self._controls is not None else 0.0
 
     def _wait_until(self, slot: float) -> bool:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
-        while (left := slot - time.monotonic()) > 0:
-            if self._stopping.wait(min(left, _SAMPLE_SECONDS)):
+        while (seconds := slot - time.monotonic()) > 0:
+            if self._stopping.wait(min(seconds, _SAMPLE_SECONDS)):
                 return False
             if slot - time.monotonic() > _SAMPLE_SECONDS / 3:
                 self._sampling.take()
