@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from infercanary.probe import HostClock, Phase, Probe, room
+from infercanary.probe import HostClock, Phase, Probe, Target, room
 from infercanary.probe.anew import Carried
 
 CPU_GOAL = 0.005
@@ -42,7 +42,7 @@ MEMORY_GOAL = 1 << 20
 _POLL_SECONDS = 5.0
 
 
-class Idle:
+class Idle(Target):
     """A target that waits a millisecond, in a process that has ``threads`` idle ones."""
 
     def __init__(self, seconds: float = 0.001, threads: int = 64) -> None:

@@ -49,7 +49,7 @@ def target() -> TorchTarget:
 def round_of(canary: TorchTarget, is_profiled: bool) -> list[float]:
     """Timed repeats, right after a profile or after as many plain ones."""
     if is_profiled:
-        canary.profiled(_PROFILED)
+        canary.profile(_PROFILED)
         give_back()
         canary.clock.measure(canary.run)  # all as the probe does it
     else:
@@ -94,7 +94,7 @@ def memory(canary: TorchTarget, profiles: int) -> tuple[float, float]:
     """MiB that are resident after a tenth of so many profiles, and after all of them."""
     first = 0.0
     for i in range(1, profiles + 1):
-        canary.profiled(1)
+        canary.profile(1)
         if i == max(1, profiles // 10):
             give_back()
             first = resident() / 2**20
@@ -114,7 +114,7 @@ def main() -> None:
     canary = target()
     found = pairs(canary, arguments.pairs, arguments.null)
     begin = time.perf_counter()
-    profile = canary.profiled(_PROFILED)
+    profile = canary.profile(_PROFILED)
     cost = time.perf_counter() - begin
     plain = statistics.median(x for pair in found for x in pair.without)
     print(f"timed repeats after a profile over those without, {arguments.pairs} pairs of {_TIMED}")

@@ -289,7 +289,7 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
                     found = [working_seconds(control.clock.measure(control.run)[0]) for _ in range(9)]
                     controls[side].append(statistics.median(found))
                 if turn < 2:
-                    profiles[side].append(target.profiled(_PROFILED))
+                    profiles[side].append(target.profile(_PROFILED))
             walls[side].append(statistics.median(t.wall for t in timings))
             phases[side].append(
                 {n: statistics.median(t.phases[n] for t in timings) for n in timings[0].phases}

@@ -98,7 +98,7 @@ def onnxruntime(place: Place) -> list[Measured]:
     if place.on_gpu:
         on_cpu = environment.get("onnx_on_cpu", "")
     else:
-        on_cpu = ", ".join(sorted({row.kind for row in each.profiled(5).rows if row.device == "cpu"}))
+        on_cpu = ", ".join(sorted({row.kind for row in each.profile(5).rows if row.device == "cpu"}))
     each.close()
     first = environment.get("onnx_provider", "")
     right = float(first == ("CUDAExecutionProvider" if place.on_gpu else "CPUExecutionProvider"))

@@ -36,7 +36,7 @@ def opened(mode: str = "eager") -> TorchTarget:
 
 def test_kernels_take_what_torchs_own_table_says() -> None:
     target = opened()
-    profile = target.profiled(5)
+    profile = target.profile(5)
     if profile.state == "no_cupti":
         pytest.skip("CUPTI is refused here: no kernel was timed")
     assert is_sound(profile)
@@ -53,7 +53,7 @@ def test_kernels_take_what_torchs_own_table_says() -> None:
 
 
 def test_a_graphs_kernels_are_shown_without_operators() -> None:
-    profile = opened("graph").profiled(5)
+    profile = opened("graph").profile(5)
     if profile.state == "no_cupti":
         pytest.skip("CUPTI is refused here: no kernel was timed")
     assert is_sound(profile) and sum(row.calls for row in profile.rows if row.device.startswith("cuda")) >= 4
@@ -64,7 +64,7 @@ def test_tf32_on_and_cudnn_off_are_another_kernel_of_the_same_operator(switch: s
     found = []
     for on in (before, not before):
         with torch.backends.cudnn.flags(**{"enabled": True, "allow_tf32": False, switch: on}):
-            profile = opened().profiled(5)
+            profile = opened().profile(5)
         if profile.state == "no_cupti":
             pytest.skip("CUPTI is refused here: no kernel was timed")
         found.append(profile)
@@ -76,7 +76,7 @@ def test_tf32_on_and_cudnn_off_are_another_kernel_of_the_same_operator(switch: s
 
 
 def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators() -> None:
-    graph, eager = opened("graph").profiled(5), opened().profiled(5)
+    graph, eager = opened("graph").profile(5), opened().profile(5)
     if "no_cupti" in (graph.state, eager.state):
         pytest.skip("CUPTI is refused here: no kernel was timed")
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
@@ -106,7 +106,7 @@ def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path:
     script = (
         "import torch\nfrom infercanary.probe import TorchTarget\n"
         "target = TorchTarget(torch.nn.Linear(256, 256).cuda(), [{'shape': [8, 256]}], device='cuda')\n"
-        "target.open()\nprofile = target.profiled(3)\n"
+        "target.open()\nprofile = target.profile(3)\n"
         "print(profile.state, *{row.device for row in profile.rows}, profile.rows[0].kind)\n"
     )
     done = subprocess.run(

@@ -65,4 +65,4 @@ def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing() -> None:
 def test_a_graph_has_one_size() -> None:
     target = convolution(mode="graph")
     with pytest.raises(Unsized, match="a CUDA graph has the one size"):
-        target.sized(2)
+        target.copy_with_batch(2)

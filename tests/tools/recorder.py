@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
-from infercanary.probe.targets import Profilable, Target
+from infercanary.probe.targets import Target
 
 CANARY = "model"
 _STARTS = 3
@@ -51,14 +51,13 @@ def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
 
 
 def _start(target: Target) -> list[JournalEntry]:
-    assert isinstance(target, Profilable)
     target.open()
     components = {name: str(value) for name, value in target.environment().items()}
     environment, boot = environment_id(components), uuid.uuid4().hex
     entries = [JournalEntry(boot, environment, components=components)]
     for _ in range(_WARM_UPS):
         target.clock.measure(target.run)
-    profile = target.profiled(_REPEATS)
+    profile = target.profile(_REPEATS)
     for sequence in range(_RUNS):
         at = time.time()
         timings = [target.clock.measure(target.run)[0] for _ in range(_REPEATS)]

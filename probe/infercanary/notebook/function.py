@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from infercanary.command.extras import needed_by
+from infercanary.probe.targets import Target
 from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
 _COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libraries
 
 
-class FunctionTarget:
+class FunctionTarget(Target):
     """Calls a function with these arguments; on CUDA between two events of the stream that it runs on.
 
     Args:
@@ -51,6 +52,3 @@ class FunctionTarget:
         """The versions of what was imported, as far as they change latency."""
         versions = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPONENTS}
         return {name: str(version) for name, version in versions.items() if version}
-
-    def close(self) -> None:
-        """Nothing was taken."""

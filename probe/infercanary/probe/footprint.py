@@ -13,7 +13,7 @@ from infercanary.probe.load import Load
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.room import Room
 from infercanary.probe.shortage import readable
-from infercanary.probe.targets import CountsMemory, Failure, Need, Target
+from infercanary.probe.targets import Failure, Need, Target
 from infercanary.probe.watcher import Growth, Watcher
 
 _PROC = Path("/proc/self")
@@ -196,7 +196,7 @@ class DeviceFootprint:
     def __init__(self, canary: str, device: str, target: Target, room: DeviceRoom) -> None:
         self._canary = canary
         self._device = device
-        self._counts = target if isinstance(target, CountsMemory) else None
+        self._target = target
         self._room = room
         self._took: dict[Load, int] = {}
         self._before: int | None = None
@@ -211,14 +211,15 @@ class DeviceFootprint:
             Failure: `out_of_memory`.
         """
         self._before = None
-        if self._counts is None or self._device == "cpu":
+        if self._device == "cpu":
             return
         if (known := _scaled(self._took, load)) is not None:
             took, smaller = known
             need = _need(load, smaller, took)._replace(where="device")
             self._room.require(self._canary, self._device, [need])
         with suppress(Exception):  # the target may be anyone's
-            self._before = self._counts.memory_in_use()
+            memory = self._target.memory()
+            self._before = None if memory is None else memory.in_use
 
     def end(self, load: Load, peak_bytes: int | None) -> None:
         """Keep what a point took; not called for one that gave no numbers.

@@ -12,7 +12,7 @@ import msgspec
 
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets import IdentifiesModel, ListsSettings, Target
+from infercanary.probe.targets import Target
 
 log = logging.getLogger("infercanary.probe")
 
@@ -57,7 +57,7 @@ def digest(settings: Mapping[str, Any]) -> str:
 
 
 def _model(target: Target, _: object) -> str:
-    found = str(target.model_identity() or "") if isinstance(target, IdentifiesModel) else ""
+    found = str(target.identity() or "")
     encoded = found.encode(errors="backslashreplace")
     if len(encoded) <= _MOST_BYTES:
         return found
@@ -65,9 +65,8 @@ def _model(target: Target, _: object) -> str:
 
 
 def _settings(target: Target, sweep: object) -> str:
-    if not isinstance(target, ListsSettings):
-        return ""
-    return digest({"target": type(target).__name__, "sweep": sweep, **target.measured_settings()})
+    settings = target.settings()
+    return "" if settings is None else digest({"target": target.kind, "sweep": sweep, **settings})
 
 
 def _kept(value: Any) -> Any:

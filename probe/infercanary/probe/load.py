@@ -13,16 +13,7 @@ from typing import Any, Literal, NamedTuple
 from infercanary.probe.deadline import one_line
 from infercanary.probe.pool import Pool
 from infercanary.probe.shortage import place_of
-from infercanary.probe.targets import (
-    ChecksResults,
-    Failure,
-    PreparesRuns,
-    ReportsBusy,
-    Resizable,
-    Target,
-    TracksPeakMemory,
-    Unsized,
-)
+from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
 Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
@@ -99,7 +90,7 @@ class Measurement:
     def __init__(
         self,
         name: str,
-        target: Resizable,
+        target: Target,
         load: Load,
         seconds: float,
         pool: Pool | None,
@@ -156,11 +147,9 @@ class Measurement:
         return not all(turn.done() for turn in held)
 
     def _measured(self, copies: list[Target]) -> Measured | Missing:
-        tracks = self._target if isinstance(self._target, TracksPeakMemory) else None
-        if tracks is not None:
-            tracks.reset_peak_memory()
+        self._target.reset_memory_peak()
         for _ in self._threads:
-            copies.append(self._target.sized(self._load.batch))
+            copies.append(self._target.copy_with_batch(self._load.batch))
             if self._over.is_set():
                 raise _Over
         if len(copies) == 1:
@@ -175,10 +164,10 @@ class Measurement:
                 "too_slow",
                 f"{fewest} of at least {LEAST_REQUESTS} requests in {self._seconds:.3g} s; give the sweep more seconds",
             )
-        peak = tracks.peak_memory() if tracks is not None else None
+        memory = self._target.memory()
         latencies = [seconds for driver in self._threads for seconds in driver.latencies]
         rate = sum(driver.rate for driver in self._threads) * self._load.batch
-        return Measured(statistics.median(latencies), rate, None if peak is None else int(peak))
+        return Measured(statistics.median(latencies), rate, None if memory is None else int(memory.peak))
 
     def _together(self, copies: list[Target]) -> None:
         """Drive each copy in a thread; they begin to count together. As daemons they do not delay the exit."""
@@ -215,8 +204,7 @@ class Measurement:
 
     def _drive(self, number: int, copy: Target, ready: Callable[[], Any]) -> None:
         """Send one request after another until the time is over; those of the warm-up do not count."""
-        if isinstance(copy, PreparesRuns):
-            copy.prepare()
+        copy.prepare()
         driver = self._threads[number]
         driver.inferences = max(1, int(inferences(copy.clock)))
         warm = perf_counter() + _WARM_UP_SHARE * max(0.0, self._until - perf_counter())
@@ -252,15 +240,13 @@ class Measurement:
             except CancelledError:
                 raise _Over("given up") from None
         end = perf_counter()
-        if isinstance(copy, ChecksResults):
-            copy.check(result)
-            driver.aside += perf_counter() - end
+        copy.check(result)
+        driver.aside += perf_counter() - end
         return (end - begin) / driver.inferences
 
     def _is_busy(self) -> bool:
-        reports = self._target if isinstance(self._target, ReportsBusy) else None
         until = perf_counter() + self._give_way
-        while reports is not None and reports.is_busy():
+        while self._target.is_busy():
             if perf_counter() > until:
                 return True
             sleep(0.001)

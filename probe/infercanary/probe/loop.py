@@ -42,7 +42,7 @@ from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.settings import Settings, burst_wanted, check_sweep, check_targets, make_settings
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
-from infercanary.probe.targets import Profilable, Target
+from infercanary.probe.targets import Target, adapt
 
 log = logging.getLogger("infercanary.probe")
 
@@ -87,6 +87,7 @@ class Probe:
             UsageError: An argument that cannot be meant.
         """
         check_targets(targets)
+        targets = {name: adapt(target) for name, target in targets.items()}
         if executor is not None and not callable(getattr(executor, "submit", None)):
             raise UsageError("executor: it has no method `submit`; give the server's own pool, or leave it out")
         if on_hang is not None and not callable(on_hang):
@@ -104,9 +105,10 @@ class Probe:
         )
         pool = Pool(executor, on_hang) if executor is not None else None
         sweeps = {name: check_sweep(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
+        points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in sweeps.items()}
         canaries = {
             name: Canary(name, target, self._tally, settings.timeout_seconds, settings.open_timeout_seconds, pool,
-                         sweep=sweeps.get(name), opening=self._openings.of[name])
+                         sweep=points.get(name), opening=self._openings.of[name])
             for name, target in targets.items()
         }  # fmt: skip
         self._canaries = list(canaries.values())
@@ -118,7 +120,7 @@ class Probe:
                      self._openings)
             for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
         ]  # fmt: skip
-        profiled = [name for name, target in targets.items() if settings.profile and isinstance(target, Profilable)]
+        profiled = [name for name, target in targets.items() if settings.profile and target.profiler != "none"]
         share = SHARE * settings.duty_cap if profiled else 0.0
         self._profiles = [
             Profiling(canaries[name], targets[name], share / len(profiled), settings.timeout_seconds, pool)

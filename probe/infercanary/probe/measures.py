@@ -21,14 +21,7 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.sampling import UTILIZATION_SECONDS
 from infercanary.probe.tags import Window
-from infercanary.probe.targets import (
-    CallsServer,
-    CountsMemory,
-    CountsOutput,
-    CountsSamples,
-    Target,
-    TracksPeakMemory,
-)
+from infercanary.probe.targets import Target
 from infercanary.probe.targets.wire.listener import listens_here
 from infercanary.probe.timing import Timing
 
@@ -133,11 +126,7 @@ class Taking:
         """Whether the process is a server's, whose peaks are not reset."""
         self.seconds = 0.0
         """What reading took, of one run."""
-        self._counts = target if isinstance(target, CountsSamples) else None
-        self._answers = target if isinstance(target, CountsOutput) else None
-        self._tracks = target if isinstance(target, TracksPeakMemory) else None
-        self._memory = target if isinstance(target, CountsMemory) else None
-        self._calls = target if isinstance(target, CallsServer) else None
+        self._target = target
         self._is_beside: bool | None = None  # the server; None until a run went well: it listens then
         self._container = container
         self._proc = proc
@@ -151,9 +140,8 @@ class Taking:
             with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
                 reset_peak(self._proc)
                 self._has_peak = True
-        if self._tracks is not None and not self.is_guest:
             with suppress(Exception):  # the target may be anyone's
-                self._tracks.reset_peak_memory()
+                self._target.reset_memory_peak()
         self.seconds = perf_counter() - begin
 
     def end(self, timings: Sequence[Timing], calls_a_server: bool) -> dict[str, float]:
@@ -170,29 +158,23 @@ class Taking:
         begin = perf_counter()
         found: dict[str, float] = {}
         with suppress(Exception):
-            samples = 1 if self._counts is None else int(self._counts.samples)
-            found[THROUGHPUT] = samples / fmean(timing.wall for timing in timings)
+            found[THROUGHPUT] = int(self._target.samples) / fmean(timing.wall for timing in timings)
         with suppress(Exception):
-            if self._answers is not None and (tokens := self._answers.output_tokens) is not None:
+            if (tokens := self._target.output_tokens) is not None:
                 found[OUTPUT] = int(tokens)
         with suppress(OSError, ValueError, IndexError):
             on_host = self._of_container() if calls_a_server else self._of_process()
             if on_host is not None:
                 found[HOST_MEMORY] = on_host
         with suppress(Exception):
-            if (on_device := self._on_device()) is not None:
-                found[DEVICE_MEMORY] = int(on_device)
+            if (memory := self._target.memory()) is not None:
+                found[DEVICE_MEMORY] = int(memory.in_use if self.is_guest else memory.peak)
         self.seconds += perf_counter() - begin
         return {name: value for name, value in found.items() if 0 < value < math.inf}
 
-    def _on_device(self) -> int | None:
-        if self.is_guest:
-            return None if self._memory is None else self._memory.memory_in_use()
-        return None if self._tracks is None else self._tracks.peak_memory()
-
     def _of_container(self) -> int | None:
-        if self._is_beside is None and self._calls is not None:
-            self._is_beside = listens_here(*self._calls.server_address)
+        if self._is_beside is None and (address := self._target.server_address) is not None:
+            self._is_beside = listens_here(*address)
         return self._container.resident() if self._is_beside else None
 
     def _of_process(self) -> int:

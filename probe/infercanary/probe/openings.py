@@ -24,11 +24,8 @@ from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.room import Room
 from infercanary.probe.targets import (
-    AsksForMemory,
-    BoundsDeviceMemory,
     Failure,
     Need,
-    RunsOnDevice,
     Target,
 )
 from infercanary.probe.watcher import Growth, Watcher
@@ -195,18 +192,15 @@ class Opening:
     def __init__(self, canary: str, target: Target, openings: Openings) -> None:
         self._canary = canary
         self._openings = openings
-        self._kind = f"{type(target).__module__}.{type(target).__qualname__}"
-        self._asks = isinstance(target, AsksForMemory)
-        self._of: str | None = None  # not asked yet
+        self._kind = f"{type(target).__module__}.{target.kind}"
+        self._of = self._kind  # until the target asks
         self._stack = ExitStack()
         self._growth: Growth | None = None
-        device = str(target.device) if isinstance(target, RunsOnDevice) else ""
+        device = str(target.device)
         self._device = device if device.startswith("cuda") else ""
         self._used: int | None = None  # of the device, before
-        if isinstance(target, AsksForMemory):
-            target.ask_for_memory = self.ask
-        if isinstance(target, BoundsDeviceMemory):
-            target.device_memory_left = self.device_memory_left
+        target.ask_for_memory = self.ask
+        target.device_memory_left = self.device_memory_left
 
     def ask(self, needs: Sequence[Need]) -> None:
         """Refuse what does not fit, by its size and by what the canary took before.
@@ -217,7 +211,7 @@ class Opening:
         Raises:
             Failure: `out_of_memory`.
         """
-        if self._growth is not None and self._of is None:
+        if self._growth is not None and self._of == self._kind:
             self._check(" ".join([self._kind, *(f"{need.place}={need.size}" for need in needs)]))
         self._require(needs, self._openings.device_room.first)
 
@@ -241,11 +235,9 @@ class Opening:
         Raises:
             Failure: `out_of_memory`.
         """
-        self._of = None
         self._refuse_what_was_ended()
         self._openings.watcher.held.pop(self._canary, None)
-        if not self._asks:
-            self._check(self._kind)
+        self._check(self._kind)
         self._used = self._openings.device_room.used(self._device) if self._device else None
         self._growth = self._stack.enter_context(self._openings.watcher.growing(self._canary))
         return self._openings.watcher.interrupting(self._growth)
@@ -262,7 +254,7 @@ class Opening:
             more = 0
             if self._used is not None:
                 more = max(0, (self._openings.device_room.used(self._device) or 0) - self._used)
-            self._openings.keep(self._of or self._kind, self._canary, growth.took, more)
+            self._openings.keep(self._of, self._canary, growth.took, more)
 
     def _check(self, of: str) -> None:
         """By what the same took before."""

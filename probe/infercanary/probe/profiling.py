@@ -20,7 +20,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.pool import Pool
 from infercanary.probe.shortage import give_back
-from infercanary.probe.targets import Failure, Profilable, ReportsBusy, Target, Unprofiled
+from infercanary.probe.targets import Failure, Target, Unprofiled
 from infercanary.probe.targets.engines.profiled import joined
 
 log = logging.getLogger("infercanary.probe")
@@ -65,7 +65,6 @@ class Profiling:
         pool: Pool | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        assert isinstance(target, Profilable), "the caller asks"
         self.is_guest = False
         """Whether the process is a server's, whose free memory is not given back."""
         self._canary = canary
@@ -165,7 +164,7 @@ class Profiling:
         """Whether the host's own work waits for what the canary runs on."""
         if self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags):
             return True
-        return isinstance(self._target, ReportsBusy) and self._target.is_busy()
+        return self._target.is_busy()
 
     def _repeats(self) -> int:
         """As many as the budget of an hour holds, of three to five."""
@@ -209,15 +208,14 @@ class Profiling:
     def _profiled(self, repeats: int) -> Profile:
         """In the profile's thread; or in the server's pool, one repeat in a turn so that requests go in between."""
         target = self._target
-        assert isinstance(target, Profilable)
         pool = self._pool
         if pool is None:
-            return target.profiled(repeats)
-        if target.profile_loads:
+            return target.profile(repeats)
+        if target.profiler == "second_model":
             raise Unprofiled(
                 "its profiler loads the model once more, which would hold a thread of the server's pool"
             )
-        return joined([pool.submit(lambda: target.profiled(1)).result() for _ in range(repeats)])
+        return joined([pool.submit(lambda: target.profile(1)).result() for _ in range(repeats)])
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour
@@ -246,11 +244,9 @@ def profile_each(
             own = trace.with_name(f"{trace.stem}.{canary.name}{trace.suffix}")
         if not canary.is_open:
             found[canary.name] = "it could not be opened; the log says why"
-        elif not isinstance(target, Profilable):
-            found[canary.name] = "its target has no profiler (torch, onnx and tensorrt have)"
         else:
             try:
-                found[canary.name] = target.profiled(MOST_REPEATS, own)
+                found[canary.name] = target.profile(MOST_REPEATS, own)
             except Unprofiled as error:
                 found[canary.name] = str(error)
             except Exception as error:  # the target may be anyone's

@@ -15,7 +15,7 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.contract.address import listen_address
 from infercanary.probe.access import ServerTls
 from infercanary.probe.sweep import Sweep
-from infercanary.probe.targets import Resizable, Target
+from infercanary.probe.targets import Target
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 Interval = Annotated[float, Meta(ge=0.1, le=86_400)]
@@ -135,10 +135,8 @@ def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep
     place = f"canaries.{name}.sweep"
     if not isinstance(sweep, Sweep):
         raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
-    if not isinstance(target, Resizable):
-        raise UsageError(
-            f"{place}: {type(target).__name__} cannot be swept: it has no method `sized`; leave the sweep out"
-        )
+    if not target.is_sweepable:
+        raise UsageError(f"{place}: {target.kind} cannot be swept; leave the sweep out")
     return convert(msgspec.to_builtins(sweep), Sweep, place)
 
 

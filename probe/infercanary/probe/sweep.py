@@ -28,7 +28,7 @@ from infercanary.probe.openings import Openings
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
 from infercanary.probe.shortage import trim
-from infercanary.probe.targets import CountsSamples, Failure, Resizable, Target
+from infercanary.probe.targets import Failure, Target
 
 log = logging.getLogger("infercanary.probe")
 
@@ -139,7 +139,6 @@ class Sweeping:
             openings: Asked for host memory before each point, and watching it.
         """
         self._canary = canary
-        assert isinstance(target, Resizable), "checked() refuses any other"
         self._target = target
         self._sweep = sweep
         self._interval = interval
@@ -274,8 +273,7 @@ class Sweeping:
         }
         self._began, self._cost, self._measured = now, 0.0, False
         try:
-            samples = self._target.samples if isinstance(self._target, CountsSamples) else 1
-            self._left = self._sweep.loads(int(samples))
+            self._left = self._sweep.loads(int(self._target.samples))
         except Exception as error:  # the target may be anyone's
             log.warning("canary %s: not swept: %s", self._canary.name, one_line(error))
             self._turns.ended(0.0, now)

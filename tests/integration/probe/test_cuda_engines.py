@@ -186,12 +186,12 @@ target.open()
 repeats(target, 5)
 before = alive()
 def profile():
-    made = target.profiled(3)
+    made = target.profile(3)
     rows = [[row.kind, row.device, row.calls, row.seconds] for row in made.rows]
     found["profile"] = [made.engine, made.state, rows, made.wall, made.outside]
 found["raised"] = raised(profile)
 found["as it was"] = alive() == before and target._context.profiler is None
-found["traced"] = raised(lambda: target.profiled(3, Path("trace.json")))
+found["traced"] = raised(lambda: target.profile(3, Path("trace.json")))
 repeats(target, 1)
 target.close()
 found["after"] = alive()

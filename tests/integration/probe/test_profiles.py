@@ -61,7 +61,7 @@ def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path: 
     target = TorchTarget(resnet18(), [{"shape": [1, 3, 224, 224]}])
     target.open()
     target.clock.measure(target.run)
-    profile = target.profiled(5, tmp_path / "trace.json")
+    profile = target.profile(5, tmp_path / "trace.json")
     check(profile)
     assert profile.rows[0].kind == "aten::conv2d" and "float" in profile.rows[0].shapes
     assert sum(row.calls for row in profile.rows if row.kind == "aten::conv2d") == 20
@@ -113,7 +113,7 @@ def convolutions() -> tuple[dict[str, float], dict[str, float]]:
     target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}])
     target.open()
     target.clock.measure(target.run)
-    profile = target.profiled(5)
+    profile = target.profile(5)
     shown = {
         " ".join(part.split()[0] for part in row.shapes.split(", ")[:2]): min(row.seconds)
         for row in profile.rows
@@ -140,7 +140,7 @@ def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was
     target.open()
     target.clock.measure(target.run)
     session = target.session
-    profile = target.profiled(5, tmp_path / "trace.json")
+    profile = target.profile(5, tmp_path / "trace.json")
     check(profile)
     assert target.session is session
     assert (profile.engine, profile.rows[0].kind, profile.rows[0].device) == ("onnxruntime", "Conv", "cpu")
@@ -155,7 +155,7 @@ def memory_after(profiles: int) -> tuple[float, float]:
     target.open()
     found = []
     for number in range(1, profiles + 1):
-        target.profiled(1)
+        target.profile(1)
         if number in (profiles // 10, profiles):
             give_back()
             found.append(resident() / 2**20)

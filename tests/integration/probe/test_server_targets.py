@@ -249,9 +249,7 @@ def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
 def test_what_a_server_says_of_its_model_and_how_it_serves_it(server: Faulty) -> None:
     server.model = {**server.model, "versions": None}
     kserve = opened(kserve_target(server.url, "double", **QUICK))
-    assert kserve.model_identity() == "server: double faulty 1", (
-        "without versions of the model, the server's own"
-    )
+    assert kserve.identity() == "server: double faulty 1", "without versions of the model, the server's own"
     assert "kserve_instances" not in kserve.environment()
     server.extensions = [*server.extensions, "model_configuration"]
     assert "kserve_instances" not in opened(kserve_target(server.url, "double", **QUICK)).environment()
@@ -261,7 +259,7 @@ def test_what_a_server_says_of_its_model_and_how_it_serves_it(server: Faulty) ->
         "dynamic_batching": {"max_queue_delay_microseconds": 500},
     }  # fmt: skip
     kserve = opened(kserve_target(server.url, "double", **QUICK))
-    assert kserve.model_identity() == "server: double version 2 3"
+    assert kserve.identity() == "server: double version 2 3"
     found = kserve.environment()
     assert [found[f"kserve_{name}"] for name in ("instances", "max_batch_size", "batching")] == [
         "2 CPU + 1 GPU", "8", "waits 500 µs",
@@ -272,15 +270,15 @@ def test_what_a_server_says_of_its_model_and_how_it_serves_it(server: Faulty) ->
 
 def test_what_a_list_of_models_says_of_the_one_that_is_asked(server: Faulty) -> None:
     target = opened(openai_target(f"{server.url}/v1", "m", prompt="Hello", **QUICK))
-    assert target.model_identity() == "", "it is not in the list"
+    assert target.identity() == "", "it is not in the list"
     listed = {"id": "m", "root": "/models/m-7b", "created": 1, "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}
     for created in (1, 2):  # of the request, in most servers
         server.models = [{"id": "other"}, {**listed, "created": created}]
-        assert target.model_identity() == "server: m, root /models/m-7b, n_params 7, size 9"
+        assert target.identity() == "server: m, root /models/m-7b, n_params 7, size 9"
     server.models = [{"id": "m", "root": "m", "meta": None}]
-    assert target.model_identity() == "server: m"
+    assert target.identity() == "server: m"
     server.fault = "loading"
-    assert target.model_identity() == ""
+    assert target.identity() == ""
 
 
 @pytest.mark.parametrize("kind", ["http", "kserve"])

@@ -80,7 +80,7 @@ def test_every_control_has_its_classification_and_its_own_bottleneck() -> None:
     code = mapped_code()
     made = {**cpu_controls(code), **cpu_controls(None), **cuda_controls(0, code), **cuda_controls(0, None)}
     assert made.keys() == CONTROLS.keys()
-    assert {name: control.bottleneck for name, control in made.items()} == {  # type: ignore[attr-defined]
+    assert {name: control.bottleneck for name, control in made.items()} == {
         name: kind.bottleneck for name, kind in CONTROLS.items()
     }
 

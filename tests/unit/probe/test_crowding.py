@@ -24,6 +24,7 @@ from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Window, tags, values
+from infercanary.probe.targets import Target
 
 CPU = max(os.sched_getaffinity(0))
 REPEATS = 12  # of fewer, two processes that share a CPU need not have had the same part of it
@@ -31,7 +32,7 @@ REPEATS = 12  # of fewer, two processes that share a CPU need not have had the s
 pytestmark = pytest.mark.quiet
 
 
-class Spin:
+class Spin(Target):
     """Computes for about 15 ms, on one CPU; ``phase`` is what it calls that.
 
     Of less than two ticks of the scheduler all waiting may come between the repeats, where the CPU's clock is read.

@@ -18,7 +18,7 @@ from infercanary.probe.footprint import DeviceFootprint
 from infercanary.probe.load import Load
 from infercanary.probe.openings import Openings
 from infercanary.probe.room import Room
-from infercanary.probe.targets import Failure, Need
+from infercanary.probe.targets import DeviceMemory, Failure, Need, Target
 from infercanary.probe.targets.controls import cuda
 from infercanary.probe.timing import HostClock
 
@@ -73,7 +73,7 @@ def test_the_controls_take_no_more_than_is_asked_for_them() -> None:
     assert 2 * cuda._COPY_BYTES + cuda._TRANSFER_BYTES <= CONTROLS - 4 * MIB
 
 
-class Target:
+class Canned(Target):
     """On a GPU of the stand-in; it takes ``takes`` bytes of it, and asks for what it knows."""
 
     clock = HostClock()
@@ -81,8 +81,6 @@ class Target:
 
     def __init__(self, gpu: Gpu, knows: int, takes: int) -> None:
         self._gpu, self._knows, self._takes = gpu, knows, takes
-        self.ask_for_memory: Any = None
-        self.device_memory_left: Any = None
 
     def open(self) -> None:
         self.ask_for_memory([need(self._knows)._replace(where="host"), need(self._knows)])
@@ -108,7 +106,7 @@ def openings(target: Target, gpu: Gpu, journal: Path | None = None, is_guest: bo
 
 def test_what_it_takes_is_known_and_a_process_of_its_own_is_bound() -> None:
     gpu = Gpu(10 * GIB)
-    target = Target(gpu, MIB, 3 * GIB)
+    target = Canned(gpu, MIB, 3 * GIB)
     of = openings(target, gpu)
     with of.of["a"]:
         target.open()
@@ -122,7 +120,7 @@ def test_what_it_takes_is_known_and_a_process_of_its_own_is_bound() -> None:
 def test_a_context_is_asked_for_with_the_rest() -> None:
     """There is no driver here, so that no process has one."""
     gpu = Gpu(80 * GIB - int(RESERVE_SHARE * 80 * GIB) - CONTEXT - CONTROLS - 2 * MIB)
-    target = Target(gpu, 2 * MIB, 0)
+    target = Canned(gpu, 2 * MIB, 0)
     of = openings(target, gpu)
     with of.of["a"]:
         target.open()
@@ -136,7 +134,7 @@ def test_a_context_is_asked_for_with_the_rest() -> None:
 
 def test_in_a_servers_process_it_is_asked_for_what_it_took_before(tmp_path: Path) -> None:
     gpu = Gpu(10 * GIB)
-    target = Target(gpu, MIB, 30 * GIB)
+    target = Canned(gpu, MIB, 30 * GIB)
     with openings(target, gpu, tmp_path / "journal", is_guest=True).of["a"]:
         target.open()
     assert gpu.used == 40 * GIB
@@ -150,13 +148,13 @@ def test_in_a_servers_process_it_is_asked_for_what_it_took_before(tmp_path: Path
     assert gpu.used == 60 * GIB
 
 
-class Counting(Target):
+class Counting(Canned):
     """Its engine counts."""
 
     in_use = 2 * GIB
 
-    def memory_in_use(self) -> int | None:
-        return self.in_use
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory(self.in_use, self.in_use)
 
 
 def test_a_load_is_refused_by_what_a_smaller_one_took() -> None:

@@ -16,7 +16,7 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
 from infercanary.probe.record import COLD_START
 from infercanary.probe.tags import values
-from infercanary.probe.targets import make
+from infercanary.probe.targets import adapt, make
 from infercanary.probe.targets.engines.digests import PIECE_BYTES, beside_onnx, of_files
 from infercanary.probe.targets.wire.server import without_secrets
 
@@ -93,7 +93,7 @@ def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
     def identity(model: Any) -> str:
         target = TorchTarget(model, ONE)
         target.open()
-        return target.model_identity()
+        return target.identity()
 
     def linear(seed: int) -> Any:
         torch.manual_seed(seed)
@@ -251,7 +251,7 @@ def test_a_request_is_known_without_its_secrets() -> None:
 
 
 class Own:
-    """A target of a user's own."""
+    """A target of a user's own, by the recipe of 0.1.0; names of today are its own attributes."""
 
     clock = HostClock()
 
@@ -282,7 +282,7 @@ class Own:
     [("version 3", {"model:own": "version 3"}), ("", {}), (OSError("no such volume"), {})],
 )
 def test_each_canary_has_components_of_its_own(identity: Any, found: dict[str, str]) -> None:
-    canary = Canary("own", Own(identity), Tally(), timeout=5.0, open_timeout=5.0)
+    canary = Canary("own", adapt(Own(identity)), Tally(), timeout=5.0, open_timeout=5.0)
     canary.open(5.0)
     assert canary.is_open and canary.environment == {"own": "1", **found}
     assert canary.close(5.0)
@@ -293,7 +293,7 @@ def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter: st
     """Of a long value the environment keeps the beginning alone."""
 
     def shown(identity: str) -> str:
-        return fingerprint(components("own", Own(identity)))["model:own"]
+        return fingerprint(components("own", adapt(Own(identity))))["model:own"]
 
     path = "server: m, root /models/" + 60 * letter
     one, other = shown(f"{path * 4}/1"), shown(f"{path * 4}/2")
@@ -310,7 +310,7 @@ def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch: pytest.Mo
     begin = time.perf_counter()
     monkeypatch.setattr(canary_module, "since_start", lambda: time.perf_counter() - begin)
     tally = Tally()
-    canary = Canary("own", Slow(), tally, timeout=5.0, open_timeout=5.0)
+    canary = Canary("own", adapt(Slow()), tally, timeout=5.0, open_timeout=5.0)
     canary.open(5.0)
     took = time.perf_counter() - begin
     steps = values(tally.families())[COLD_START.name]

@@ -22,8 +22,9 @@ from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, of_gpu, sho
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.tags import Points, Values, Window
+from infercanary.probe.targets import DeviceMemory, Target
 from infercanary.probe.targets.wire import listener
-from infercanary.probe.timing import Timing
+from infercanary.probe.timing import Phase, Timing
 
 TIMINGS = [Timing(0.1, {}), Timing(0.3, {})]
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -44,14 +45,27 @@ class Container(ContainerCpu):
         return 7000
 
 
-class Calling:
+class Bare(Target):
+    """A target without abilities."""
+
+    def open(self) -> None: ...
+
+    def run(self, phase: Phase) -> None: ...
+
+    def values(self, result: None) -> list[float]:
+        return []
+
+
+class Calling(Bare):
     """A target that asks a server."""
 
     server_address = "localhost", 8000
 
 
-class Counting:
+class Counting(Bare):
     """A target that counts samples and the memory of its engine."""
+
+    samples: Any = 8
 
     def __init__(self, samples: Any = 8, peak: Any = 5000, now: Any = None) -> None:
         self.samples = samples
@@ -59,16 +73,13 @@ class Counting:
         self.now = now
         self.resets = 0
 
-    def reset_peak_memory(self) -> None:
+    def reset_memory_peak(self) -> None:
         self.resets += 1
 
-    def memory_in_use(self) -> Any:
-        return self.now
-
-    def peak_memory(self) -> Any:
+    def memory(self) -> DeviceMemory | None:
         if isinstance(self.peak, Exception):
             raise self.peak
-        return self.peak
+        return None if self.peak is None else DeviceMemory(self.now, self.peak)
 
 
 def taken(

@@ -166,7 +166,7 @@ def test_environment(model: str) -> None:
     usual = opened(model, ONE).environment()
     assert usual["onnx_inter_op_threads"] == "1", "none of them is used in sequence"
     linear(Path("other.onnx"), ir=7)
-    identities = [opened(path, ONE).model_identity() for path in (model, model, "other.onnx")]
+    identities = [opened(path, ONE).identity() for path in (model, model, "other.onnx")]
     assert identities[0] == identities[1] != identities[2]
 
 
@@ -413,7 +413,7 @@ def test_another_size_has_the_same_session_and_the_same_samples_again(model: str
     assert target.samples == 2
     own = measured(target)[1]
     for batch in (1, 2, 5):
-        other = target.sized(batch)
+        other = target.copy_with_batch(batch)
         assert other.samples == batch
         assert measured(other)[1] == pytest.approx((own * 3)[: 3 * batch])
         assert other.session is target.session
@@ -425,7 +425,7 @@ def test_a_size_that_the_model_fixes_raises(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     fixed = save(tmp_path / "fixed.onnx", [node], [("x", Type.FLOAT, [2, 4])], [("y", Type.FLOAT, [2, 3])])
     target = opened(fixed)
-    other = target.sized(4)
+    other = target.copy_with_batch(4)
     with pytest.raises(Exception, match="dimensions"):
         measured(other)
     other.close()

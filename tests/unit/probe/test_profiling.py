@@ -23,17 +23,17 @@ from infercanary.probe.profiling import (
     SHARE,
     Profiling,
 )
-from infercanary.probe.targets import Unprofiled
+from infercanary.probe.targets import Target, Unprofiled
 from infercanary.probe.targets.engines.profiled import ProfiledRepeat, assembled
 
 NOW = 1_000.0
 
 
-class Scripted:
+class Scripted(Target):
     """A target whose profiles are scripted."""
 
     clock = HostClock()
-    profile_loads = False
+    profiler: Any = "same_model"
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -63,7 +63,7 @@ class Scripted:
     def is_busy(self) -> bool:
         return self.is_waited_for
 
-    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+    def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         self.asked.append(repeats)
         self.threads.append(threading.current_thread().name)
         if self.hang is not None:
@@ -182,7 +182,7 @@ def test_in_a_servers_pool_each_repeat_takes_a_turn_of_its_own() -> None:
         assert bench.profiling.step(NOW) > 0
         found = bench.profiling.taken()
         loads = Scripted()
-        loads.profile_loads = True
+        loads.profiler = "second_model"
         other = Bench(loads, Pool(executor, None))
         other.profiling.step(NOW)
     assert target.asked == [1] * 5 and all(name.startswith("server") for name in target.threads)

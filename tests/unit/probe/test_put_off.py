@@ -21,6 +21,7 @@ from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.sweep import Sweep, Sweeping
+from infercanary.probe.targets import Target
 from infercanary.probe.timing import HostClock
 
 MIB = 1 << 20
@@ -61,7 +62,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-class Counting:
+class Counting(Target):
     """A canary's target that counts its repeats."""
 
     clock = HostClock()
@@ -196,7 +197,7 @@ class Scattering(Counting):
     def __init__(self) -> None:
         self.kept: list[bytes] = []
 
-    def sized(self, batch: int) -> Scattering:
+    def copy_with_batch(self, batch: int) -> Scattering:
         return self
 
     def run(self, phase: Any) -> None:

@@ -30,7 +30,7 @@ from infercanary.probe.room import (
     refusal,
 )
 from infercanary.probe.sweep import LATENCY, Sweep, Sweeping
-from infercanary.probe.targets import Failure, Need
+from infercanary.probe.targets import Failure, Need, Target
 from infercanary.probe.targets.engines.needs import of_files, of_input
 from infercanary.probe.timing import HostClock
 
@@ -201,13 +201,12 @@ def container(tmp_path: Path, limit: int, used: int) -> tuple[Path, Path]:
     return root, proc_of(tmp_path, "0::/\n")
 
 
-class Asking:
+class Asking(Target):
     clock = HostClock()
     opened = 0
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self.ask_for_memory: Any = lambda needs: None
 
     def open(self) -> None:
         self.ask_for_memory([of_input("inputs[0]", [self._size], "uint8")])
@@ -412,7 +411,7 @@ def test_a_larger_load_is_never_expected_to_take_less(points: list[tuple[int, in
         )
 
 
-class Growing:
+class Growing(Target):
     """Takes 40 MiB for each sample; its own inputs hold one."""
 
     clock = HostClock()
@@ -420,7 +419,7 @@ class Growing:
     def __init__(self, batch: int = 1) -> None:
         self._batch = batch
 
-    def sized(self, batch: int) -> Growing:
+    def copy_with_batch(self, batch: int) -> Growing:
         return Growing(batch)
 
     def open(self) -> None:
@@ -445,7 +444,7 @@ class Taking(Growing):
     def __init__(self, root: Path, is_swept: bool = False) -> None:
         self._root, self._is_swept, self._used = root, is_swept, 400
 
-    def sized(self, batch: int) -> Growing:
+    def copy_with_batch(self, batch: int) -> Growing:
         return Taking(self._root, True)
 
     def run(self, phase: Any) -> int:

@@ -13,6 +13,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import plan
+from infercanary.probe.targets import Target
 
 REPEATS = 4
 TAKES = 0.1  # seconds of a repeat, by the clock here
@@ -44,7 +45,7 @@ class Server(ThreadPoolExecutor):
         self._clock.now += self.request
 
 
-class Repeat:
+class Repeat(Target):
     """A target that takes its time by the clock here, and fails where the test says so."""
 
     clock = HostClock()

@@ -28,7 +28,7 @@ from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan
 from infercanary.probe.sweep import LATENCY, PEAK, RATE, TIMESTAMP, Sweeping
-from infercanary.probe.targets import Unsized
+from infercanary.probe.targets import DeviceMemory, Target, Unsized
 
 # When, and how much of the cap -----------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ def test_a_sweep_made_in_code_is_held_to_the_same() -> None:
 # A load ------------------------------------------------------------------------------------------------------------
 
 
-class Fixed:
+class Fixed(Target):
     """A target of one size, which takes ``seconds``."""
 
     def __init__(self, seconds: float = 0.002) -> None:
@@ -203,6 +203,7 @@ class Fixed:
 class Sized(Fixed):
     """Takes ``seconds`` and a tenth of that for each sample more, up to what ``acts`` says of a batch."""
 
+    is_sweepable = True
     acts: Mapping[int, Callable[[], None]]
 
     def __init__(self, seconds: float = 0.002, acts: Mapping[int, Callable[[], None]] | None = None) -> None:
@@ -213,7 +214,7 @@ class Sized(Fixed):
         self.closed = 0
         self.threads: set[int] = set()
 
-    def sized(self, batch: int) -> Sized:
+    def copy_with_batch(self, batch: int) -> Sized:
         other = Sized(self.seconds * (1 + (batch - 1) / 10), self.acts)
         other.batch = batch
         self.copies.append(other)
@@ -277,8 +278,9 @@ def test_several_at_a_time_each_have_a_copy_and_a_thread() -> None:
 
 def test_a_clock_of_several_inferences_counts_each() -> None:
     class Batched(Sized):
-        def sized(self, batch: int) -> Sized:
-            other = super().sized(batch)
+        def copy_with_batch(self, batch: int) -> Sized:
+            other = super().copy_with_batch(batch)
+            other.clock = HostClock()
             other.clock.batch = 4
             return other
 
@@ -320,7 +322,7 @@ def test_what_raises_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     class One(Sized):
-        def sized(self, batch: int) -> Sized:
+        def copy_with_batch(self, batch: int) -> Sized:
             raise Unsized("it has one size only")
 
     assert measured(One(), 2) == Missing("unsupported", "it has one size only")
@@ -346,13 +348,13 @@ def test_a_device_that_is_busy_is_left_to_the_host() -> None:
 
 def test_memory_is_watched_where_the_target_can() -> None:
     class Watched(Sized):
-        peak: int | None = 7
+        peak = 7
 
-        def reset_peak_memory(self) -> None:
+        def reset_memory_peak(self) -> None:
             self.peak = 0
 
-        def peak_memory(self) -> int | None:
-            return None if self.peak is None else self.peak + 1000 * len(self.copies)
+        def memory(self) -> DeviceMemory:
+            return DeviceMemory(0, self.peak + 1000 * len(self.copies))
 
     found = measured(Watched(), 1, concurrency=2)
     assert isinstance(found, Measured) and found.peak_bytes == 2000
@@ -446,10 +448,10 @@ def test_the_next_run_that_is_judged_has_what_a_point_gave(swept: Any) -> None:
 
 def test_each_throughput_is_given_once(swept: Any) -> None:
     class NoFours(Sized):
-        def sized(self, batch: int) -> Sized:
+        def copy_with_batch(self, batch: int) -> Sized:
             if batch == 4:
                 raise Unsized("not with 4")
-            return super().sized(batch)
+            return super().copy_with_batch(batch)
 
     one = swept(NoFours(), Sweep(batches=(1, 4), concurrency=(2,), seconds=3))
     one.step()
@@ -582,7 +584,7 @@ def test_where_requests_wait_a_sweep_comes_less_often(swept: Any) -> None:
 
 def test_what_a_target_says_of_itself_may_be_wrong(swept: Any, caplog: pytest.LogCaptureFixture) -> None:
     class Odd(Sized):
-        samples = "many"
+        samples: Any = "many"
 
     one = swept(Odd(), Sweep(batches=(1,), seconds=0.2))
     assert one.step() == 0.0

@@ -12,47 +12,12 @@ import pytest
 
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
-from infercanary.probe.targets import (
-    Calibrates,
-    CallsServer,
-    CountsMemory,
-    CountsSamples,
-    GivesReadings,
-    MayLackCuda,
-    NamesReasons,
-    PreparesRuns,
-    ReportsBusy,
-    Resizable,
-    RunsOnDevice,
-    TracksPeakMemory,
-    make,
-    names,
-    register,
-    registered,
-    registry,
-)
+from infercanary.probe import HostClock, Phase, Target
+from infercanary.probe.targets import DeviceMemory, adapt, make, names, register, registered, registry
 from infercanary.probe.targets.engines.environment import reported
-from infercanary.probe.targets.matmul import MatmulTarget
-from infercanary.probe.targets.onnx import OnnxTarget
-from infercanary.probe.targets.tensorrt import TensorRtTarget
-from infercanary.probe.targets.torch import TorchTarget
 
 ENGINES = {"torch", "numpy", "onnxruntime", "tensorrt"}
-ABILITIES = (
-    Calibrates,
-    CallsServer,
-    CountsMemory,
-    CountsSamples,
-    GivesReadings,
-    MayLackCuda,
-    NamesReasons,
-    PreparesRuns,
-    ReportsBusy,
-    Resizable,
-    RunsOnDevice,
-    TracksPeakMemory,
-)
-ONE_FILE = """
+ONE_FILE = """  # by the recipe of 0.1.0: a class without a base
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.targets import register
 
@@ -139,34 +104,103 @@ def test_one_target_does_not_pay_for_the_others() -> None:
     assert printed(script) == "HttpTarget False"
 
 
-def abilities(target: object) -> set[str]:
-    return {ability.__name__ for ability in ABILITIES if isinstance(target, ability)}
+class Least(Target):
+    def open(self) -> None: ...
+
+    def run(self, phase: Phase) -> int:
+        with phase("compute"):
+            return 3
+
+    def values(self, result: int) -> list[float]:
+        return [float(result)]
 
 
-def test_the_abilities_of_the_built_in_targets() -> None:
-    on_device = {"Calibrates", "MayLackCuda", "RunsOnDevice"}
-    sized = {"Resizable", "CountsSamples"}
-    assert abilities(TensorRtTarget("x.engine")) == on_device
-    assert abilities(OnnxTarget("x.onnx")) == on_device | sized
-    assert abilities(TorchTarget("a:b", [])) == on_device | sized | {
-        "CountsMemory",
-        "ReportsBusy",
-        "TracksPeakMemory",
-    }
-    assert abilities(MatmulTarget()) == on_device | {"ReportsBusy", "PreparesRuns", "GivesReadings"}
-    server = {"CallsServer", "Resizable", "NamesReasons", "GivesReadings", "PreparesRuns"}
-    url = "http://127.0.0.1:1"
-    for name, options in {
-        "http": {},
-        "kserve": {"model": "m"},
-        "openai": {"model": "m", "prompt": "p"},
-    }.items():
-        assert abilities(make(name, {"url": url, **options})) == server, name
+def test_a_target_needs_three_methods() -> None:
+    target = Least()
+    timing, result = target.clock.measure(target.run)
+    assert timing.phases.keys() == {"compute"} and target.values(result) == [3.0]
+    assert (target.kind, target.samples, target.memory(), target.settings()) == ("Least", 1, None, None)
+    assert make(f"{__name__}:Least", {}).environment() == {}
 
 
-def test_a_target_without_abilities_is_a_target_still(folder: Path) -> None:
-    (folder / "newcomer.py").write_text(ONE_FILE)
-    assert abilities(make("newcomer", {})) == set()
+def test_a_target_that_lacks_a_method_is_refused_with_its_name() -> None:
+    class Lacking(Target):
+        open, values = Least.open, Least.values
+
+    factory: Any = Lacking
+    with pytest.raises(TypeError, match="run"):
+        factory()
+
+
+class Old:
+    """Everything that a target could do in 0.1.0, by its names of that time."""
+
+    clock = HostClock()
+    device = "cuda:1"
+    reasons = ("not_ready",)
+    profile_loads = True
+    samples = 2
+
+    def __init__(self) -> None:
+        self.ask_for_memory: Any = None
+        self.cuda_missing = ""
+        self.memory = self.settings = "attributes of its own"
+        self.calls: list[str] = []
+
+    def open(self) -> None:
+        self.ask_for_memory([])
+        self.cuda_missing = "no_device"
+
+    def run(self, phase: Phase) -> None: ...
+
+    def values(self, result: None) -> list[float]:
+        return [1.0]
+
+    def environment(self) -> dict[str, str]:
+        return {"old": "1"}
+
+    def close(self) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        found = {
+            "memory_in_use": 5,
+            "peak_memory": 7,
+            "reset_peak_memory": None,
+            "model_identity": "file-sha256:1",
+            "measured_settings": {"seed": 3},
+            "is_busy": True,
+            "prepare": None,
+        }.get(name, self)
+        if found is self:
+            raise AttributeError(name)
+        self.calls.append(name)
+        return lambda: found
+
+    def sized(self, batch: int) -> Old:
+        return Old()
+
+    def profiled(self, repeats: int, trace: Path | None = None) -> Any:
+        return repeats
+
+
+def test_a_target_of_0_1_0_still_works() -> None:
+    old = Old()
+    target = adapt(old)
+    asked: list[object] = []
+    target.ask_for_memory = asked.append
+    assert target.device_memory_left() is None
+    target.open()
+    assert (asked, target.cuda_missing, target.device) == ([[]], "no_device", "cuda:1")
+    assert (target.kind, target.samples, target.reasons) == ("Old", 2, ("not_ready",))
+    assert target.memory() == DeviceMemory(in_use=5, peak=7)
+    assert (target.identity(), target.settings(), target.is_busy()) == ("file-sha256:1", {"seed": 3}, True)
+    target.reset_memory_peak()
+    target.prepare()
+    target.check(None)
+    assert {"prepare", "reset_peak_memory"} <= {*old.calls} and target.readings() == ()
+    assert target.is_sweepable and target.copy_with_batch(4).kind == "Old"
+    assert target.profiler == "second_model" and target.profile(3) == 3
+    assert adapt(target) is target
 
 
 SUBCLASS = """

@@ -15,13 +15,14 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
 from infercanary.probe.samplers.threads import Place, ThreadSampler
 from infercanary.probe.tags import values
+from infercanary.probe.targets import Target
 
 CPUS = os.sched_getaffinity(0)
 NEAR, FAR = min(CPUS), max(CPUS)
 two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
-class Target:
+class Canned(Target):
     """Does nothing, on any CPU or, in the thread that calls it, on ``cpu``."""
 
     def __init__(self, **environment: str) -> None:
@@ -83,7 +84,7 @@ def reported(canary: Canary, *local: int) -> dict[str, float]:
 
 @two_cpus
 def test_its_place_is_that_of_the_thread_that_lives_for_the_round(opened: Make) -> None:
-    target = Target()
+    target = Canned()
     canary, _ = opened(target)
     assert canary.place is None and reported(canary, NEAR) == {}, "it has not run yet"
     for cpu in (FAR, NEAR):
@@ -100,13 +101,13 @@ def test_its_place_is_that_of_the_thread_that_lives_for_the_round(opened: Make) 
 @two_cpus
 def test_in_the_servers_pool_it_is_that_of_its_thread(opened: Make) -> None:
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
-        canary, _ = opened(Target(), Pool(executor, None))
+        canary, _ = opened(Canned(), Pool(executor, None))
         canary.round(5)
         assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}
 
 
 def test_after_a_run_that_failed_its_place_is_not_known(opened: Make) -> None:
-    target = Target()
+    target = Canned()
     canary, _ = opened(target)
     canary.round(5)
     assert reported(canary, *CPUS).keys() == {"allowed_cpus", "off_node_threads"}
@@ -125,12 +126,12 @@ def test_after_a_run_that_failed_its_place_is_not_known(opened: Make) -> None:
     ],
 )
 def test_the_computing_threads_of_its_engine(opened: Make, environment: dict[str, str], threads: int) -> None:
-    canary, _ = opened(Target(**environment))
+    canary, _ = opened(Canned(**environment))
     assert canary.compute_threads == threads, "without inter_op"
 
 
 def test_a_probe_reports_them() -> None:
-    probe = Probe({"a": Target(torch_intra_op_threads="4")}, controls=False)
+    probe = Probe({"a": Canned(torch_intra_op_threads="4")}, controls=False)
     probe.open()
     report = probe.once()
     assert probe.close() and report is not None

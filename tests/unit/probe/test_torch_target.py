@@ -170,7 +170,9 @@ def test_autocast_computes_in_what_was_asked_for_and_is_a_component() -> None:
         True,
         True,
     ]
-    assert cast.sized(4)._device_inputs[0].shape == (4, 4) and result_of(cast.sized(4)).shape == (4, 3)
+    assert cast.copy_with_batch(4)._device_inputs[0].shape == (4, 4) and result_of(
+        cast.copy_with_batch(4)
+    ).shape == (4, 3)
     cast.close()
 
 
@@ -501,7 +503,7 @@ def test_another_size_has_the_same_model_and_the_same_samples_again() -> None:
     assert target.samples == 2
     own = result_of(target)
     for batch in (1, 2, 5):
-        other = target.sized(batch)
+        other = target.copy_with_batch(batch)
         assert other.samples == batch
         result = result_of(other)
         assert torch.allclose(result, torch.cat([own] * 3)[:batch], atol=1e-6)
@@ -514,30 +516,30 @@ def test_another_size_has_the_same_model_and_the_same_samples_again() -> None:
 
 def test_inputs_without_a_dimension_stay_as_they_are() -> None:
     target = opened(lambda x, scale: x * scale, [torch.ones(2, 3), torch.tensor(2.0)])
-    assert result_of(target.sized(6)).tolist() == [[2.0] * 3] * 6
+    assert result_of(target.copy_with_batch(6)).tolist() == [[2.0] * 3] * 6
 
 
 def test_inputs_that_have_no_size_in_common_have_their_own_only() -> None:
     target = opened(lambda *x: x, [torch.ones(2, 3), torch.ones(4)])
     assert target.samples == 1
-    assert [tuple(t.shape) for t in result_of(target.sized(1))] == [(2, 3), (4,)]
+    assert [tuple(t.shape) for t in result_of(target.copy_with_batch(1))] == [(2, 3), (4,)]
     with pytest.raises(Unsized, match="its inputs have no first dimension in common"):
-        target.sized(2)
+        target.copy_with_batch(2)
     empty = opened(lambda x: x, torch.ones(0, 3))
     with pytest.raises(Unsized):
-        empty.sized(2)
+        empty.copy_with_batch(2)
 
 
 def test_a_compiled_model_is_not_compiled_again() -> None:
     target = TorchTarget(torch.nn.Linear(4, 3).eval(), ONE, mode="compile")
     target.open()
-    assert target.sized(2).samples == 2
+    assert target.copy_with_batch(2).samples == 2
     with pytest.raises(Unsized, match=r"torch.compile would compile the model again"):
-        target.sized(4)
+        target.copy_with_batch(4)
     torch._dynamo.reset()
 
 
 def test_a_copy_that_is_closed_leaves_the_model() -> None:
     target = opened(torch.nn.Linear(4, 3).eval(), ONE)
-    target.sized(8).close()
+    target.copy_with_batch(8).close()
     assert result_of(target).shape == (2, 3)

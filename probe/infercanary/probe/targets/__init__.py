@@ -1,7 +1,7 @@
 """Targets: what the probe executes and times. A new one is one file here, which registers itself by name::
 
     @register("mine")
-    class MyTarget:
+    class MyTarget(Target):
         def open(self) -> None: ...
 
 ``target: mine`` in probe.yaml then names it, and the keys under ``options`` are its arguments. A target in any other
@@ -19,6 +19,7 @@ from infercanary.probe.targets.failures import (
 )
 from infercanary.probe.targets.registry import (
     TakesOptions,
+    adapt,
     attribute,
     make,
     names,
@@ -26,61 +27,21 @@ from infercanary.probe.targets.registry import (
     register,
     registered,
 )
-from infercanary.probe.targets.target import (
-    AsksForMemory,
-    BoundsDeviceMemory,
-    Calibrates,
-    CallsServer,
-    ChecksResults,
-    CountsMemory,
-    CountsOutput,
-    CountsSamples,
-    GivesReadings,
-    IdentifiesModel,
-    ListsSettings,
-    MayLackCuda,
-    NamesReasons,
-    Need,
-    PreparesRuns,
-    Profilable,
-    Reading,
-    ReportsBusy,
-    Resizable,
-    RunsOnDevice,
-    Target,
-    TracksPeakMemory,
-)
+from infercanary.probe.targets.target import DeviceMemory, Need, Reading, Target
 
 __all__ = [
     "REASONS",
-    "AsksForMemory",
-    "BoundsDeviceMemory",
-    "Calibrates",
-    "CallsServer",
-    "ChecksResults",
-    "CountsMemory",
-    "CountsOutput",
-    "CountsSamples",
+    "DeviceMemory",
     "Failure",
-    "GivesReadings",
-    "IdentifiesModel",
-    "ListsSettings",
-    "MayLackCuda",
-    "NamesReasons",
     "Need",
     "NoCuda",
-    "PreparesRuns",
-    "Profilable",
     "Reading",
     "Reason",
-    "ReportsBusy",
-    "Resizable",
-    "RunsOnDevice",
     "TakesOptions",
     "Target",
-    "TracksPeakMemory",
     "Unprofiled",
     "Unsized",
+    "adapt",
     "attribute",
     "is_reason",
     "make",

@@ -151,7 +151,7 @@ class HttpTarget(ServerTarget):
         """Report nothing: which server answers is not known."""
         return {}
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the request. Its query is left out: it may hold a key."""
         body: object = sha256(self._body).hexdigest()
         if self._json is not UNSET:

@@ -219,14 +219,14 @@ class KserveTarget(ServerTarget):
             **self._config.components(),
         }
 
-    def model_identity(self) -> str:
+    def identity(self) -> str:
         """Return the model's name and versions as the server reports them; without versions, the server's own."""
         versions = self._identity[1] or " ".join(self._of_model.versions or [])
         server = f"{self._about.name} {self._about.version}".strip()
         of = f"version {versions}" if versions else server
         return f"server: {self._identity[0]} {of}" if of else ""
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the inputs, and how they are sent."""
         return {"inputs": self._specs, "seed": self._seed, "binary": self._binary}
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
-from infercanary.probe.targets import Need, NoCuda, Reading, register
+from infercanary.probe.targets import Need, NoCuda, Reading, Target, register
 from infercanary.probe.targets.engines import needs, torch_model, torch_profile
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
@@ -78,7 +78,7 @@ def matmul(
     return MatmulTarget(size, device, precision, seed, own_process=True)
 
 
-class MatmulTarget:
+class MatmulTarget(Target):
     """Multiplies two square matrices. One precision is the canary's latency; the others are readings beside it.
 
     Operands stay on the device: there is nothing to copy, so the phases are ``compute`` and on CUDA ``launch`` and
@@ -127,9 +127,7 @@ class MatmulTarget:
         """Those that are measured; known after :meth:`open`."""
         self.cuda_missing = ""
         """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none."""
-        self.clock = _KeepingClock(HostClock())
-        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
-        self.device_memory_left: Callable[[], int | None] = needs.unbounded
+        self.clock: _KeepingClock = _KeepingClock(HostClock())
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -233,7 +231,7 @@ class MatmulTarget:
             k: v for k, v in own.items() if v
         }
 
-    def measured_settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping[str, Any]:
         """List the device, the size, the precision that is timed and the seed."""
         return {
             "device": self.device.partition(":")[0],

@@ -14,7 +14,7 @@ from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
-from infercanary.probe.targets import Need, Unprofiled, Unsized, register
+from infercanary.probe.targets import Target, Unprofiled, Unsized, register
 from infercanary.probe.targets.engines import needs, onnx_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock
 from infercanary.probe.targets.engines.digests import beside_onnx, of_files
@@ -42,7 +42,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @register("onnx")
-class OnnxTarget:
+class OnnxTarget(Target):
     """Runs an ONNX model with ONNX Runtime on fixed inputs.
 
     With ``cuda`` or ``tensorrt`` first, inputs and outputs are bound to memory on the device, ONNX Runtime runs on a
@@ -52,7 +52,8 @@ class OnnxTarget:
     there are no copies, and what another accelerator copies is part of it.
     """
 
-    profile_loads = True
+    profiler = "second_model"
+    is_sweepable = True
 
     def __init__(
         self,
@@ -117,15 +118,13 @@ class OnnxTarget:
         self.device = f"cuda:{self._loaded.ordinal}" if on_cuda else "cpu"
         """Where it was asked to run."""
         self.clock: Clock = HostClock()
-        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
-        self.device_memory_left: Callable[[], int | None] = needs.unbounded
         self._is_copy = False
         self._arrays: dict[str, NDArray[Any]] = {}
         self._dtypes: dict[str, str] = {}
         self._bound: HostBinding | DeviceBinding | None = None
 
     @property
-    def cuda_missing(self) -> str:
+    def cuda_missing(self) -> str:  # type: ignore[override]
         """Why there is no CUDA where it was asked for; empty where there is."""
         return self._loaded.cuda_missing
 
@@ -225,12 +224,12 @@ class OnnxTarget:
             }
         )
 
-    def model_identity(self) -> str:
+    def identity(self) -> str:
         """Digest the file, and those beside it that hold its weights."""
         path = Path(self._path)
         return of_files([path, *beside_onnx(path)])
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the inputs, the providers and the session's options."""
         return {
             "inputs": self._specs,
@@ -265,7 +264,7 @@ class OnnxTarget:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
         return common_size(self._arrays.values()) or 1
 
-    def sized(self, batch: int) -> OnnxTarget:
+    def copy_with_batch(self, batch: int) -> OnnxTarget:
         """Make a target of the same session, on the CPU only.
 
         Args:
@@ -294,7 +293,7 @@ class OnnxTarget:
         other._bind(arrays, self._dtypes)
         return other
 
-    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+    def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         """Profile some repeats of a second session with ONNX Runtime's own profiler, on the CPU only.
 
         Raises:

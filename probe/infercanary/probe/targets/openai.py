@@ -282,7 +282,7 @@ class OpenaiTarget(ServerTarget):
         """Report whether prompts are salted; the protocol has no version."""
         return {} if self._salted_body is None else {"openai_prompt": "salted"}
 
-    def model_identity(self) -> str:
+    def identity(self) -> str:
         """Return what the server's list says of the model; empty where it has no such list.
 
         Its `created` is left out: vLLM, SGLang and llama.cpp have the time of the request there.
@@ -299,7 +299,7 @@ class OpenaiTarget(ServerTarget):
                 return ", ".join([f"server: {model.id}", *root, *size])
         return ""
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List what is asked for: the prompt, and how it is completed."""
         asked = {key: value for key, value in without_secrets(self._asked).items() if key != "model"}
         return {

@@ -6,12 +6,13 @@ import importlib
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from infercanary.command.settings import UsageError, unknown_key
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets.target import Target
+from infercanary.probe.targets.target import DeviceMemory, Target
+from infercanary.probe.timing import Phase
 
 Factory = Callable[..., Target]
 F = TypeVar("F", bound=Factory)
@@ -151,7 +152,88 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
             raise UsageError(
                 f"target: `{target}` gave a {type(made).__name__}, which is no target: it has no method `{method}`"
             )
-    return made
+    return adapt(made)
+
+
+def adapt(target: Any) -> Target:
+    """Give a target by the recipe of 0.1.0, a class without a base, the interface of today."""
+    return target if isinstance(target, Target) else _PlainTarget(target)
+
+
+_SAME_NAMES = [
+    "clock",
+    "device",
+    "cuda_missing",
+    "reasons",
+    "samples",
+    "output_tokens",
+    "server_address",
+    "ask_for_memory",
+    "device_memory_left",
+    "open",
+    "run",
+    "values",
+    "environment",
+    "close",
+    "calibrate",
+    "is_busy",
+    "prepare",
+    "check",
+    "readings",
+]
+_OTHER_NAMES = {
+    "identity": "model_identity",
+    "settings": "measured_settings",
+    "profile": "profiled",
+    "reset_memory_peak": "reset_peak_memory",
+}
+_NAMES_OF_0_1_0 = {name: name for name in _SAME_NAMES} | _OTHER_NAMES
+
+
+class _PlainTarget(Target):
+    """A target of 0.1.0: a class without a base, with some of the abilities under their names of that time."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def __getattribute__(self, name: str) -> Any:
+        old = _NAMES_OF_0_1_0.get(name, "")
+        if old and hasattr(self._plain, old):
+            return getattr(self._plain, old)
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        has_it = name in _NAMES_OF_0_1_0 and hasattr(self._plain, name)
+        object.__setattr__(self._plain if has_it else self, name, value)
+
+    def open(self) -> None: ...
+
+    def run(self, phase: Phase) -> Any: ...
+
+    def values(self, result: Any) -> Sequence[float]:
+        return ()
+
+    @property
+    def kind(self) -> str:
+        return type(self._plain).__name__
+
+    @property
+    def is_sweepable(self) -> bool:  # type: ignore[override]
+        return hasattr(self._plain, "sized")
+
+    @property
+    def profiler(self) -> Literal["none", "same_model", "second_model"]:  # type: ignore[override]
+        if not hasattr(self._plain, "profiled"):
+            return "none"
+        return "second_model" if self._plain.profile_loads else "same_model"
+
+    def memory(self) -> DeviceMemory | None:
+        methods = (getattr(self._plain, name, None) for name in ("memory_in_use", "peak_memory"))
+        sizes = [method() for method in methods if method is not None]
+        return None if not sizes or None in sizes else DeviceMemory(sizes[0], sizes[-1])
+
+    def copy_with_batch(self, batch: int) -> Target:
+        return adapt(self._plain.sized(batch))
 
 
 def _factory(target: str) -> Factory:

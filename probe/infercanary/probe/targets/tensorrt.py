@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets import Need, NoCuda, Unprofiled, register
+from infercanary.probe.targets import Need, NoCuda, Target, Unprofiled, register
 from infercanary.probe.targets.engines import needs, tensorrt_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
@@ -37,14 +37,14 @@ _DTYPES = {
 
 
 @register("tensorrt")
-class TensorRtTarget:
+class TensorRtTarget(Target):
     """Runs a TensorRT engine on fixed inputs, on a stream of the probe's with the lowest priority.
 
     ``h2d``, ``compute`` and ``d2h`` are between CUDA events on that stream; the copies are from and to pinned memory.
     A repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
     """
 
-    profile_loads = False
+    profiler = "same_model"
 
     def __init__(
         self,
@@ -85,7 +85,6 @@ class TensorRtTarget:
         self.cuda_missing = ""
         """``no_device`` or ``version_mismatch``, or empty; read after :meth:`open`."""
         self.clock: Clock = HostClock()
-        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
         self._gpu: Device | None = None
         self._inputs: list[StagedTensor] = []
         self._outputs: list[StagedTensor] = []
@@ -163,11 +162,11 @@ class TensorRtTarget:
             }
         )
 
-    def model_identity(self) -> str:
+    def identity(self) -> str:
         """Digest the engine's file."""
         return of_files([Path(self._path)])
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the inputs and the profile."""
         return {"inputs": self._specs, "profile": self._profile, "seed": self._seed}
 
@@ -176,7 +175,7 @@ class TensorRtTarget:
         if isinstance(self.clock, StagedClock):
             self.clock.calibrate(self.run)
 
-    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+    def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         """Profile some repeats with TensorRT's own profiler, in an execution context of its own.
 
         A profiler stays with its context, and makes each enqueue wait.

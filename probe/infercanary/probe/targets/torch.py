@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
-from infercanary.probe.targets import Need, NoCuda, Unsized, register
+from infercanary.probe.targets import DeviceMemory, Need, NoCuda, Target, Unsized, register
 from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
@@ -23,7 +23,7 @@ _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 @register("torch")
-class TorchTarget:
+class TorchTarget(Target):
     """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
 
     In a server's own process, with its own model object::
@@ -35,7 +35,8 @@ class TorchTarget:
     is not seen by that: its load is in the runs' tag ``gpu_busy``.
     """
 
-    profile_loads = False
+    profiler = "same_model"
+    is_sweepable = True
 
     def __init__(
         self,
@@ -114,8 +115,6 @@ class TorchTarget:
         """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none; read
         after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
-        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
-        self.device_memory_left: Callable[[], int | None] = needs.unbounded
         self._is_copy = False
         self._loaded: Any = None  # as it was given, with its weights
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
@@ -179,7 +178,7 @@ class TorchTarget:
             self._torch, self._device, self._mode, self._compile_mode, self._autocast
         )
 
-    def model_identity(self) -> str:
+    def identity(self) -> str:
         """Digest the file, or the weights of a model that is no file; empty where it has none."""
         if isinstance(self._source, str) and torch_model.is_file(self._source):
             return of_files([Path(self._source)])
@@ -187,7 +186,7 @@ class TorchTarget:
         with self._torch.cuda.stream(stream):  # None leaves the stream as it is
             return digest_of(self._torch, self._loaded)
 
-    def measured_settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         """List the inputs, and how they are computed."""
         return {
             "inputs": [
@@ -214,7 +213,7 @@ class TorchTarget:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
         return self._common_size() or 1
 
-    def sized(self, batch: int) -> TorchTarget:
+    def copy_with_batch(self, batch: int) -> TorchTarget:
         """Make a target of the same model with inputs of its own.
 
         Args:
@@ -251,7 +250,7 @@ class TorchTarget:
             other._place(torch_model.repeated(t, batch) if common else t.clone() for t in inputs)
         return other
 
-    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+    def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         """Profile some repeats with torch's own profiler: operators, and on CUDA their kernels."""
         batch = inferences(self.clock)
 
@@ -260,22 +259,19 @@ class TorchTarget:
 
         return torch_profile.profiled(self._torch, repeat, repeats, batch, str(self._device), trace)
 
-    def reset_peak_memory(self) -> None:
+    def reset_memory_peak(self) -> None:
         """Begin to count peak memory anew, also for other readers in this process."""
         if self._device.type == "cuda":
             self._torch.cuda.reset_peak_memory_stats(self._device)
 
-    def peak_memory(self) -> int | None:
-        """Return the most bytes that were allocated on the device since then; None on the CPU."""
+    def memory(self) -> DeviceMemory | None:
+        """Return the bytes that torch has allocated on the device; None on the CPU."""
         if self._device.type != "cuda":
             return None
-        return int(self._torch.cuda.max_memory_allocated(self._device))
-
-    def memory_in_use(self) -> int | None:
-        """Return the bytes that are allocated on the device now; None on the CPU."""
-        if self._device.type != "cuda":
-            return None
-        return int(self._torch.cuda.memory_allocated(self._device))
+        cuda = self._torch.cuda
+        return DeviceMemory(
+            int(cuda.memory_allocated(self._device)), int(cuda.max_memory_allocated(self._device))
+        )
 
     def _needs(self) -> list[Need]:
         """The model's file, and the inputs that are made."""

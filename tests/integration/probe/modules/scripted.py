@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infercanary.command.settings import UsageError
-from infercanary.probe import HostClock, Phase
+from infercanary.probe import HostClock, Phase, Target
 
 LONG = 120.0
 
 
-class Scripted:
+class Scripted(Target):
     """``script`` maps a method to what it does: ok, raise, exit, interrupt, hang, nan, nothing, junk, mistake, usage.
 
     ``script`` is read at each call, so a test can break and repair a target while it is run.

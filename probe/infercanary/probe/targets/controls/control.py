@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from infercanary.contract.vocabulary import PHASES, Bottleneck
 from infercanary.probe.targets import Target
@@ -20,21 +20,16 @@ class Work(NamedTuple):
     """Bytes moved: each one read counts, and each one written."""
 
 
-class Control(Target, Protocol):
+class Control(Target):
     """A tiny target that does the same in every image: when it slows down, it is not the image.
 
     Between calls it does nothing, and what :meth:`~infercanary.probe.targets.Target.run` returns is always the same.
     """
 
-    @property
-    def bottleneck(self) -> Bottleneck:
-        """What its time depends on."""
-        ...
-
-    @property
-    def work(self) -> Work:
-        """What one repeat does; read after :meth:`~infercanary.probe.targets.Target.open`."""
-        ...
+    bottleneck: Bottleneck
+    """What its time depends on."""
+    work: Work
+    """What one repeat does; read after :meth:`~infercanary.probe.targets.Target.open`."""
 
 
 def working_seconds(timing: Timing) -> float:

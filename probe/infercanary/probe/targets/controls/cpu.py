@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any, NamedTuple, TypeVar
 
 from infercanary.contract.vocabulary import Bottleneck
-from infercanary.probe.targets.controls.control import Work
+from infercanary.probe.targets.controls.control import Control, Work
 from infercanary.probe.targets.controls.machine_code import (
     MachineCode,
     TimedCall,
@@ -66,7 +66,7 @@ def _not_open() -> None:
 _CLOSED = CpuRepeat(_not_open, list)
 
 
-class CpuControl:
+class CpuControl(Control):
     """A control on the CPU: ``prepare`` takes what it needs for as long as it is open.
 
     Args:

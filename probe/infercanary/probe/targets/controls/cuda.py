@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from infercanary.contract.vocabulary import Bottleneck
 from infercanary.probe.gpu.cuda_driver import Device
-from infercanary.probe.targets.controls.control import Work
+from infercanary.probe.targets.controls.control import Control, Work
 from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
 from infercanary.probe.timing import Clock, HostClock, Phase, Timing
 
@@ -128,7 +128,7 @@ class CudaBatch(NamedTuple):
     values: Callable[[], Sequence[float]]
 
 
-class CudaControl:
+class CudaControl(Control):
     """A control on a GPU: ``prepare`` makes what it needs there, for as long as it is open.
 
     Args:

@@ -20,7 +20,7 @@ import msgspec
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.text import printable
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets import Failure, Reason, Unsized
+from infercanary.probe.targets import Failure, Reason, Target, Unsized
 from infercanary.probe.targets.wire.connection import Connection, Response
 from infercanary.probe.timing import HostClock
 
@@ -308,11 +308,12 @@ class Server:
         return host if self.port == (443 if self._is_tls else 80) else f"{host}:{self.port}"
 
 
-class ServerTarget:
+class ServerTarget(Target):
     """What every target for a server has: its options, why its runs fail, and a connection for each part of a sweep."""
 
     options_type: type[ServerOptions] = ServerOptions
     reasons = REASONS
+    is_sweepable = True
 
     def __init__(self, options: ServerOptions) -> None:
         """Check the options that all of them have.
@@ -331,7 +332,7 @@ class ServerTarget:
         """Host and port of the server."""
         return self._server.host, self._server.port
 
-    def sized(self: S, batch: int) -> S:
+    def copy_with_batch(self: S, batch: int) -> S:
         """Make a target with the same request on a connection of its own, for a sweep."""
         other = copy.copy(self)
         other._server = self._server.another(batch)
