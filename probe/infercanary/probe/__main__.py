@@ -18,7 +18,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.anew import be_ended_first, carried
 from infercanary.probe.config import read
 from infercanary.probe.loop import Probe
-from infercanary.probe.once import once, profile
+from infercanary.probe.once import once
 
 log = logging.getLogger("infercanary.probe")
 
@@ -100,10 +100,8 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     probe = read(path)
     probe.watch_memory(before)
     try:
-        if only_once:
-            code = once(probe) or code
-        elif profiles:
-            code = profile(probe, trace) or code
+        if for_a_person:
+            code = once(probe, profiles, trace) or code
         else:
             probe.serve()
             probe.open()

@@ -161,7 +161,9 @@ class Canary:
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
                 self._runner.opening_hangs()
-                self._fail(f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it")
+                self._fail(
+                    f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
+                )
             return
         except BaseException as error:
             self._refuse(error)
@@ -203,7 +205,9 @@ class Canary:
         if begin < self._retry_at:
             return None
         try:
-            result = self._check(self._runner.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1))
+            result = self._check(
+                self._runner.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
+            )
         except Interrupted:
             return None
         except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
@@ -276,7 +280,9 @@ class Canary:
             took = 0.0
             if reason not in _ABSENT and self._opening_since is not None:
                 took = perf_counter() - self._opening_since
-            rest = min(longest, max(least, rest, took / _REOPEN_DUTY, getattr(error, "retry_after", None) or 0.0))
+            rest = min(
+                longest, max(least, rest, took / _REOPEN_DUTY, getattr(error, "retry_after", None) or 0.0)
+            )
         self._retry_at = perf_counter() + rest
         self._unfit = reason if reason in MISFITS else ""
         # What does not fit together is what must be seen; where it runs, it does not run.
@@ -372,7 +378,9 @@ def _describe(error: BaseException) -> Round:
     if isinstance(error, NoTurn):
         return Round("busy", str(error))
     if isinstance(error, Failure):
-        return Round("timed_out" if error.reason == "timed_out" else "raised", str(error), reason=error.reason)
+        return Round(
+            "timed_out" if error.reason == "timed_out" else "raised", str(error), reason=error.reason
+        )
     if isinstance(error, DeadlineExceeded):
         return Round("timed_out", str(error))
     return Round("raised", str(error) if isinstance(error, UsageError) else one_line(error))

@@ -89,19 +89,24 @@ class Probe:
         check_targets(targets)
         targets = {name: adapt(target) for name, target in targets.items()}
         if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise UsageError("executor: it has no method `submit`; give the server's own pool, or leave it out")
+            raise UsageError(
+                "executor: it has no method `submit`; give the server's own pool, or leave it out"
+            )
         if on_hang is not None and not callable(on_hang):
             raise UsageError("on_hang: it cannot be called; give a function that returns a pool or None")
         if isinstance(samplers, Mapping):
             changes["samplers"], samplers = samplers, None
-        self._settings = settings = make_settings(settings or Settings(), changes)
+        self.settings = settings = make_settings(settings or Settings(), changes)
         burst = burst_wanted()
         self._burst = False if burst is None and executor is not None else burst
         self._targets = targets
         self._access = Access(settings.tls, settings.token_file)
         self._tally = Tally()
         self._openings = Openings(
-            Room(settings.memory_reserve), targets, settings.journal, DeviceRoom(settings.device_memory_reserve)
+            Room(settings.memory_reserve),
+            targets,
+            settings.journal,
+            DeviceRoom(settings.device_memory_reserve),
         )
         pool = Pool(executor, on_hang) if executor is not None else None
         sweeps = {name: check_sweep(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
@@ -120,12 +125,15 @@ class Probe:
                      self._openings)
             for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
         ]  # fmt: skip
-        profiled = [name for name, target in targets.items() if settings.profile and target.profiler != "none"]
+        profiled = [
+            name for name, target in targets.items() if settings.profile and target.profiler != "none"
+        ]
         share = SHARE * settings.duty_cap if profiled else 0.0
         self._profiles = [
             Profiling(canaries[name], targets[name], share / len(profiled), settings.timeout_seconds, pool)
             for name in profiled
         ]
+        self._between: list[Sweeping | Profiling] = [*self._sweeps, *self._profiles]
         self._runs_cap = settings.duty_cap - kept - share
         self._controls = Controls(self._tally) if settings.controls else None
         if samplers is None:
@@ -157,10 +165,14 @@ class Probe:
         """
         if self._thread is not None:
             if os.getpid() != self._pid:
-                log.error("the probe was started before this process was forked; make and start another one here")
+                log.error(
+                    "the probe was started before this process was forked; make and start another one here"
+                )
             return
         self._pid = os.getpid()
-        for part in (self._openings, *self._canaries, *self._sweeps):
+        self._openings.be_a_guest()
+        guests: list[Canary | Sweeping] = [*self._canaries, *self._sweeps]
+        for part in guests:
             part.be_a_guest()
         for profiling in self._profiles:
             profiling.is_guest = True
@@ -186,10 +198,12 @@ class Probe:
         self._stopping.set()
         self._openings.watcher.stop()
         thread = self._thread if self._thread is not None and self._thread.is_alive() else None
-        for part in (*self._sweeps, *self._profiles):
-            part.interrupt()
+        for work in self._between:
+            work.interrupt()
         for canary in self._canaries:
-            if thread is None or seconds <= 0 or not canary.is_open:  # nothing is lost with a model half loaded
+            if (
+                thread is None or seconds <= 0 or not canary.is_open
+            ):  # nothing is lost with a model half loaded
                 canary.interrupt()
         if thread is None or thread is threading.current_thread():
             return
@@ -226,7 +240,7 @@ class Probe:
             UsageError: It cannot listen there.
         """
         self._tally.set(BUSY, self._rounds.busy)
-        self._publisher.serve(self._settings, self._access)
+        self._publisher.serve(str(self.settings.listen), self._access)
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
@@ -254,7 +268,7 @@ class Probe:
             return
         log.info("the report is at %s%s", self.address, "" if self.address.startswith("unix:") else PATH)
         now = self._rounds.worked_until = time.monotonic()
-        schedule = Schedule(self._settings.interval_seconds, now)
+        schedule = Schedule(self.settings.interval_seconds, now)
         budget = Budget(self._runs_cap, now)
         if may_burst := self._may_burst():
             log.info("for some minutes runs come more often, from the duty of the first hour (a burst)")
@@ -307,7 +321,7 @@ class Probe:
                 return None
             self._publisher.publish(runs)
         # The cost of a round is known now.
-        self._set_interval(Schedule(self._settings.interval_seconds, time.monotonic()), self._plan()[2])
+        self._set_interval(Schedule(self.settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
         self._publish()
         return decode(self.report(""))
@@ -328,7 +342,9 @@ class Probe:
         self._openings.watcher.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        parts = [*self._sweeps, *self._profiles, *self._canaries, self._sampling, self._publisher]
+        parts: list[Sweeping | Profiling | Canary | Controls | Sampling | Publisher] = [
+            *self._between, *self._canaries, self._sampling, self._publisher,
+        ]  # fmt: skip
         if self._controls is not None:
             parts.append(self._controls)
         return all([part.close(max(0.1, deadline - time.monotonic())) for part in parts])
@@ -366,7 +382,7 @@ class Probe:
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls.cost(c.device) for c in canaries) if self._controls is not None else 0.0
         costs = [canary.repeat_cost for canary in canaries]
-        repeats, interval = plan(costs, self._settings.interval_seconds, self._runs_cap, fixed)
+        repeats, interval = plan(costs, self.settings.interval_seconds, self._runs_cap, fixed)
         busy = fixed + sum(n * cost for n, cost in zip(repeats, costs, strict=True))
         return list(zip(canaries, repeats, strict=True)), busy, interval
 
@@ -374,7 +390,7 @@ class Probe:
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
-            cap = 100 * self._settings.duty_cap
+            cap = 100 * self.settings.duty_cap
             log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:

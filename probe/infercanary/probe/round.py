@@ -83,7 +83,8 @@ class Round(NamedTuple):
         """Reason (of ``OFF_CPU``) → its part of the median latency; empty where unknown."""
         reasons = dict.fromkeys(reason for repeat in self.off_cpu for reason in repeat)
         seconds = {
-            reason: self._share_of_median([repeat.get(reason) for repeat in self.off_cpu]) for reason in reasons
+            reason: self._share_of_median([repeat.get(reason) for repeat in self.off_cpu])
+            for reason in reasons
         }
         return {reason: number for reason, number in seconds.items() if number is not None}
 

@@ -75,6 +75,7 @@ class Rounds:
         self._canaries = canaries
         self._sweeps = sweeps
         self._profiles = profiles
+        self._between: list[Sweeping | Profiling] = [*sweeps, *profiles]
         self._controls = controls
         self._sampling = sampling
         self._footprint = footprint
@@ -106,7 +107,7 @@ class Rounds:
                 canary.put_off(why)
             planned = ()
         runs, cost = self.failed(), 0.0
-        self._is_beside_work = any(work.is_running for work in (*self._sweeps, *self._profiles))
+        self._is_beside_work = any(work.is_running for work in self._between)
         rested = time.monotonic() - self.worked_until
         before, began = self._sampling.take(), self._sampling.began
         # NVML's utilization so soon after the probe's own work may be that work.
@@ -166,11 +167,15 @@ class Rounds:
 
         Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
         """
-        for work in sorted((*self._sweeps, *self._profiles), key=lambda work: work.next_at):
+        for work in sorted(self._between, key=lambda work: work.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             now = time.monotonic()
-            if isinstance(work, Profiling) and work.is_due(now) and (why := self._footprint.lacks(PROFILER_BYTES)):
+            if (
+                isinstance(work, Profiling)
+                and work.is_due(now)
+                and (why := self._footprint.lacks(PROFILER_BYTES))
+            ):
                 work.put_off(now, why)
             elif took := work.step(now):
                 # Its effects on the host are not the next run's.

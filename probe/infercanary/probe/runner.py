@@ -198,7 +198,11 @@ class Runner:
             return work()
         except Failure:
             raise  # the target knows better: a server's answer may have such words
-        except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:  # not a person's: this is the target's thread
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+            GeneratorExit,
+        ) as error:  # not a person's: this is the target's thread
             raise Failure("raised", one_line(error)) from None
         except BaseException as error:
             device = str(self._target.device) or "cpu"

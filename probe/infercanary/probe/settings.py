@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.contract.address import listen_address
+from infercanary.contract.address import listen_place
 from infercanary.probe.access import ServerTls
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import Target
@@ -58,20 +57,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device_memory_reserve: Bytes | None = None
     """the same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more"""
 
-    def address(self) -> Path | tuple[str, int]:
-        """Return where to listen: the path of a Unix socket, or host (without brackets) and port.
-
-        Raises:
-            UsageError: It is neither.
-        """
-        listen = str(self.listen)
-        if listen.startswith("unix:///"):
-            return Path(listen.removeprefix("unix://"))
-        try:
-            return listen_address(listen)
-        except ValueError as error:
-            raise UsageError(f"listen: {error}; or unix:///path") from None
-
 
 def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """Return settings with changes, checked; environment variables override both.
@@ -83,7 +68,10 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     if isinstance(journal, os.PathLike):
         changes = {**changes, "journal": os.fspath(journal)}
     made = convert({**msgspec.structs.asdict(settings), **changes}, Settings, "Probe")
-    made.address()
+    try:
+        listen_place(str(made.listen))
+    except ValueError as error:
+        raise UsageError(f"listen: {error}") from None
     interval = _from_environment("INFERCANARY_INTERVAL_SECONDS", Interval)
     duty_cap = _from_environment("INFERCANARY_DUTY_CAP", Share)
     return msgspec.structs.replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from infercanary.probe.timing import inferences
 torch = pytest.importorskip("torch")
 
 
-def found(readings: list[Reading]) -> dict[tuple[str, ...], float]:
+def found(readings: Sequence[Reading]) -> dict[tuple[str, ...], float]:
     return {(metric.name, *labels): value for metric, value, labels in readings}
 
 
