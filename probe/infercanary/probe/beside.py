@@ -19,10 +19,6 @@ import click
 
 from infercanary.command.interpreter import run_module
 from infercanary.command.settings import UsageError
-from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
-from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, OOM_KILLS
-from infercanary.probe.shortage import readable
 
 log = logging.getLogger("infercanary.beside")
 
@@ -48,17 +44,15 @@ class _Probe:
         self._command = run_module("infercanary", "probe", "--config", path)
         self._pause = _FIRST_PAUSE
         self._started = 0.0
-        self._kills = 0.0
         self._end_by = inf
 
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
         self.restart_at, self._started = None, time.monotonic()
-        self._kills, _ = _memory()
         try:
             self.pid = _spawn(self._command, own_group=True)
         except OSError as error:  # no process or no memory is left for it, and the server needs both
-            self._again(f"the probe cannot be started ({error.strerror})")
+            self._restart_later(f"the probe cannot be started ({error.strerror})")
             return
         with suppress(OSError):
             # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
@@ -69,23 +63,13 @@ class _Probe:
         self.pid = None
         if self._end_by < inf:
             return
-        kills, whose = _memory() if code == _KILLED else (self._kills, "")
-        if kills > self._kills:
-            # By all that is known it takes as much again, and each time the server's page cache goes first.
-            self._pause = _LONGEST_PAUSE
-            self._again(f"the kernel ended the probe: {whose} was used up")
-            return
         if code == _USAGE:
             # It will most likely fail again; but a model, a secret or a GPU may still arrive.
             self._pause = _LONGEST_PAUSE
         elif time.monotonic() - self._started > _WELL_SECONDS:
             self._pause = _FIRST_PAUSE
-        self._again(f"the probe ended with exit code {code}")
-
-    def _again(self, why: str) -> None:
-        log.warning("%s; it is started again in %g s, and the server goes on", why, self._pause)
-        self.restart_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        killed = " (killed, by the kernel where memory was used up)" if code == _KILLED else ""
+        self._restart_later(f"the probe ended with exit code {code}{killed}")
 
     def tell_to_end(self) -> None:
         """Send SIGTERM; no probe is started from now on."""
@@ -103,11 +87,16 @@ class _Probe:
             self._ends_by(time.monotonic() + _END_SECONDS)  # one that hangs in a driver cannot even be killed
 
     def _ends_by(self, deadline: float) -> bool:
-        while self.pid not in _reaped():
-            if (left := deadline - time.monotonic()) <= 0:
+        while self.pid not in _reap():
+            if (seconds := deadline - time.monotonic()) <= 0:
                 return False
-            signal.sigtimedwait({signal.SIGCHLD}, left)
+            signal.sigtimedwait({signal.SIGCHLD}, seconds)
         return True
+
+    def _restart_later(self, why: str) -> None:
+        log.warning("%s; it is started again in %g s, and the server goes on", why, self._pause)
+        self.restart_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
 @click.command(name="beside", context_settings={"ignore_unknown_options": True})
@@ -150,7 +139,7 @@ def command(path: str, server: tuple[str, ...]) -> int:
         pause = 3600.0 if probe.restart_at is None else max(0.0, probe.restart_at - time.monotonic())
         came = signal.sigtimedwait(_AWAITED, pause)
         if came is not None and came.si_signo == signal.SIGCHLD:
-            ended = _reaped()
+            ended = _reap()
             code = ended.get(child)
             if probe.pid in ended:
                 probe.ended(ended[probe.pid])
@@ -180,29 +169,17 @@ def _pass_on(came: signal.struct_siginfo, child: int) -> None:
         log.warning("signal %d cannot be passed on: the server runs as another user", came.si_signo)
 
 
-def _memory() -> tuple[float, str]:
-    """How many processes of this container the kernel has ended for memory, and what ran out."""
-    try:
-        facts = own_cgroup(Path("/sys/fs/cgroup"), Path("/proc/self")).facts()
-    except Unavailable:
-        return 0.0, ""
-    limit = facts[MEMORY_LIMIT]
-    whose = "the host's memory" if limit is None else f"the container's memory (limit {readable(limit)})"
-    return facts[OOM_KILLS] or 0.0, whose
-
-
 def _spawn(command: list[str], *, own_group: bool = False) -> int:
     """Start a command as a shell would: with no signal blocked or ignored."""
     spawn = partial(os.posix_spawnp, command[0], command, os.environ, setsigmask=(), setsigdef=_RESET)
     return spawn(setpgroup=0) if own_group else spawn()
 
 
-def _reaped() -> dict[int, int]:
-    """Every child that has ended, orphans included → its exit code, or 128 + the signal's number."""
+def _reap() -> dict[int, int]:
+    """Return every child that has ended, orphans included → its exit code, or 128 + the signal's number."""
     ended = {}
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = found
-            code = os.waitstatus_to_exitcode(status)
-            ended[pid] = code if code >= 0 else 128 - code
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            code = os.waitstatus_to_exitcode(child[1])
+            ended[child[0]] = code if code >= 0 else 128 - code
     return ended
