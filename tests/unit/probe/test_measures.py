@@ -122,7 +122,7 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(
 
     monkeypatch.setattr("infercanary.probe.measures.listens_here", listens)
     is_here = True
-    assert taken(object(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
+    assert taken(Bare(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
     assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
     is_here = False
     taking = Taking(cast(Any, Calling()), Container(), proc)

@@ -13,7 +13,7 @@ import pytest
 from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import CudaError
 from infercanary.probe.shortage import explained, largest_other, place_of
-from infercanary.probe.targets import Failure
+from infercanary.probe.targets import Failure, Target
 
 TORCH = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.20 GiB is "
@@ -152,7 +152,7 @@ def test_torch_says_who_has_the_device() -> None:
 
 LIMITED = """
 import gc, json, resource, weakref
-from infercanary.probe import HostClock
+from infercanary.probe import Target
 from infercanary.probe.canary import Canary
 from infercanary.probe.failing import DETAIL, FAILURES
 from infercanary.probe.histogram import Tally
@@ -161,23 +161,20 @@ from infercanary.probe.record import RUNS
 class Held(bytearray):
     pass
 
-class Target:
-    clock = HostClock()
+class Hungry(Target):
     hungry = False
     held = None
     def open(self): pass
     def run(self, phase):
         mine = Held(64 << 20)
-        Target.held = weakref.ref(mine)
+        Hungry.held = weakref.ref(mine)
         return bytearray((1 << 40) if self.hungry else 9)
     def values(self, result): return [1.0]
-    def environment(self): return {}
-    def close(self): pass
 
 def points(metric):
     return {"|".join(p.labels): p.value for f in tally.families() if f.name == metric.name for p in f.points}
 
-tally, target = Tally(), Target()
+tally, target = Tally(), Hungry()
 canary = Canary("c", target, tally, 30, 300)
 canary.open(300)
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -186,7 +183,7 @@ found = {"good": canary.round(3).outcome}
 target.hungry = True
 done = canary.round(3)
 found |= {"outcome": done.outcome, "reason": done.reason, "latencies": done.latencies, "detail": done.detail}
-found["state"], found["held"] = canary.state, Target.held() is not None
+found["state"], found["held"] = canary.state, Hungry.held() is not None
 found["shown"] = list(points(DETAIL))
 found["rests"] = canary.round(3) is None and round(canary._rest)
 canary._retry_at = 0.0
@@ -219,19 +216,18 @@ def test_a_process_that_may_have_no_more_goes_on() -> None:
 def test_a_reason_that_the_target_gave_stays() -> None:
     from infercanary.probe.runner import Runner
 
-    class Server:
+    class Server(Target):
         device = "cpu"
 
         def open(self) -> None:
             raise Failure("error_answer", "500: CUDA out of memory")
 
-        def environment(self) -> dict[str, str]:
-            return {}
+        def run(self, phase: object) -> None: ...
 
-        def close(self) -> None:
-            pass
+        def values(self, result: object) -> list[float]:
+            return []
 
-    runner = Runner("c", Server(), 5)  # type: ignore[arg-type]
+    runner = Runner("c", Server(), 5)
     runner.begin_opening()
     with pytest.raises(Failure) as caught:
         runner.opened(30)

@@ -16,7 +16,7 @@ from infercanary.probe import anew, openings, watcher
 from infercanary.probe.anew import Carried, Ended, carried, start_anew
 from infercanary.probe.openings import Openings
 from infercanary.probe.room import Left, Room
-from infercanary.probe.targets import Failure, Need
+from infercanary.probe.targets import Failure, Need, Target
 from infercanary.probe.watcher import Growth, Interrupter, Watcher
 
 MIB = 1 << 20
@@ -167,12 +167,18 @@ def test_pauses_grow_to_a_day() -> None:
     assert [Ended("a", None, 1, "", 0.0, times).rest / 60 for times in (1, 2)] == [1, 4]
 
 
-class Target:
+class Plain(Target):
     """Needs nothing that is known beforehand."""
 
+    def open(self) -> None: ...
 
-class Asking(Target):
-    ask_for_memory: Any = None
+    def run(self, phase: Any) -> None: ...
+
+    def values(self, result: None) -> list[float]:
+        return []
+
+
+class Asking(Plain): ...
 
 
 def opened(of: Openings, canary: str) -> str:
@@ -186,7 +192,7 @@ def opened(of: Openings, canary: str) -> str:
 
 
 def alone(room: Room, left: Carried) -> Openings:
-    of: Openings = Openings(room, {"a": Target(), "b": Target()})  # type: ignore[dict-item]
+    of: Openings = Openings(room, {"a": Plain(), "b": Plain()})
     of.watcher.start = lambda *_: None  # type: ignore[method-assign]
     of.watch(left, lambda: None)
     return of
@@ -249,18 +255,18 @@ def test_a_guest_keeps_what_canaries_took_beside_the_journal(
     room = FakeRoom(500)
 
     def guest(**targets: Target) -> Openings:
-        of = Openings(room, targets, tmp_path / "journal")  # type: ignore[arg-type]
+        of = Openings(room, targets, tmp_path / "journal")
         of.be_a_guest()
         return of
 
-    of = guest(a=Asking(), b=Target())
+    of = guest(a=Asking(), b=Plain())
     assert opened(of, "b") == ""
     with of.of["a"]:
         of.of["a"].ask([Need("model", 30 * MIB, "its file", "")])
         resident["now"] += 80
     of.of["a"].ask([Need("sweep", 1, "", "")])  # not while it is opened: nothing to remember
     room.mib = 70
-    of = guest(a=Asking(), b=Target())
+    of = guest(a=Asking(), b=Plain())
     assert opened(of, "b") == ""
     with pytest.raises(Failure) as caught, of.of["a"]:
         of.of["a"].ask([Need("model", 30 * MIB, "its file", "")])
@@ -271,17 +277,17 @@ def test_a_guest_keeps_what_canaries_took_beside_the_journal(
     with of.of["a"]:  # another model
         of.of["a"].ask([Need("model", 31 * MIB, "its file", "")])
     (tmp_path / "journal.memory").write_text("junk")
-    assert opened(guest(a=Asking(), b=Target()), "b") == ""
+    assert opened(guest(a=Asking(), b=Plain()), "b") == ""
     (tmp_path / "journal.memory").unlink()
     (tmp_path / "journal.memory").mkdir()
-    assert opened(guest(a=Asking(), b=Target()), "b") == ""
+    assert opened(guest(a=Asking(), b=Plain()), "b") == ""
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_in_a_servers_process_an_opening_is_interrupted(resident: dict[str, int], late: bool) -> None:
     """What comes too late for it does not reach what its thread does next; and it waits as in a process of its own."""
     room = FakeRoom(1)
-    of: Openings = Openings(room, {"a": Target(), "b": Target()})  # type: ignore[dict-item]
+    of: Openings = Openings(room, {"a": Plain(), "b": Plain()})
     of.be_a_guest()
 
     def opens() -> None:
@@ -312,7 +318,7 @@ def test_an_interruption_may_hit_any_instruction(
 ) -> None:
     """At each call and return, where Python looks for it, as long as it may come: this opening ends, and no more."""
     monkeypatch.setattr(Interrupter, "_watch", lambda self: None)  # this test interrupts in its place
-    of: Openings = Openings(FakeRoom(1000), {"a": Target(), "b": Target()})  # type: ignore[dict-item]
+    of: Openings = Openings(FakeRoom(1000), {"a": Plain(), "b": Plain()})
     of.be_a_guest()
     files = {watcher.__file__, openings.__file__}
     hits = 0

@@ -20,7 +20,7 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.record import Record
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Runner
-from infercanary.probe.targets import REASONS, Failure, Reading
+from infercanary.probe.targets import REASONS, Failure, Reading, Target
 from infercanary.probe.targets.http import _missing, _numbers, _parsed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.server import Server, ServerOptions
@@ -304,13 +304,15 @@ def test_each_failure_is_counted_once() -> None:
 PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
 
 
-class Reporting:
+class Reporting(Target):
     """A target with readings, as anybody may write it."""
 
     def __init__(self, *readings: Any) -> None:
         self.clock = HostClock()
         self.calls: list[str] = []
         self._readings = readings
+
+    def open(self) -> None: ...
 
     def prepare(self) -> None:
         self.calls.append("prepare")
@@ -328,7 +330,7 @@ class Reporting:
 
 def test_readings_are_taken_around_a_run() -> None:
     target = Reporting(*(Reading(PACE, i, (str(i),)) for i in range(100)))
-    runner = Runner("c", target, 10.0)  # type: ignore[arg-type]
+    runner = Runner("c", target, 10.0)
     done = runner.run(3)
     runner.close(1, False)
     assert target.calls == ["prepare", "run", "run", "run", "readings"]
@@ -345,7 +347,7 @@ def test_readings_are_taken_around_a_run() -> None:
     ],
 )
 def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
-    runner = Runner("c", Reporting(reading), 10.0)  # type: ignore[arg-type]
+    runner = Runner("c", Reporting(reading), 10.0)
     with pytest.raises(ValueError, match="the reading "):
         runner.run(1)
     runner.close(1, False)

@@ -64,7 +64,7 @@ class Target(ABC):
     device: str = ""
     """``cpu`` or ``cuda[:N]``: its controls run beside it. Empty where another process does the work."""
     cuda_missing: str = ""
-    """Reason why CUDA was asked for and is missing, one of ``failing.CUDA_MISSING_REASONS``; read after :meth:`open`."""
+    """Why CUDA was asked for and is missing, one of ``failing.CUDA_MISSING_REASONS``; read after :meth:`open`."""
     reasons: Sequence[Reason] = ()
     """Reasons of its own failures; they are counted from 0 on."""
     is_sweepable: bool = False
@@ -97,7 +97,7 @@ class Target(ABC):
         """Read a result as numbers, for the check that the output stays the same.
 
         Returns:
-            At most 1,024 numbers, from the same positions each time. One is not finite if any part of the result is not.
+            At most 1,024 numbers, from the same positions each time; one of them is NaN if the result is not finite.
         """
 
     def environment(self) -> Mapping[str, str]:
