@@ -39,9 +39,8 @@ def tenant(has_probe: bool) -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     address = ""
     if has_probe:
-        from probe_cost import Idle
-
         from infercanary.probe import Probe
+        from probe_cost import Idle
 
         probe = Probe({"idle": Idle(threads=0)}, listen="127.0.0.1:0")
         probe.start()

@@ -96,6 +96,8 @@ class Probe:
             raise UsageError("on_hang: it cannot be called; give a function that returns a pool or None")
         if isinstance(samplers, Mapping):
             changes["samplers"], samplers = samplers, None
+        elif samplers is not None and any(isinstance(sampler, str) for sampler in samplers):
+            raise UsageError('samplers: give a mapping, such as {"nvml": False}')
         self.settings = settings = make_settings(settings or Settings(), changes)
         burst = burst_wanted()
         self._burst = False if burst is None and executor is not None else burst

@@ -146,7 +146,7 @@ class Rounds:
                     None if began is None or self._sampling.began is None else now - began, gpus,
                 )  # fmt: skip
                 measures = {**done.measures, **of_gpu(window)}
-                if is_first:  # the controls, which stay, had no memory yet
+                if is_first and self._controls is not None:  # which stay, and had no memory yet
                     measures.pop(HOST_MEMORY, None)
                 runs.append(
                     self._record(

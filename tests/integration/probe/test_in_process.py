@@ -309,25 +309,6 @@ def test_as_a_context_manager() -> None:
     assert until(lambda: not probe_threads()) is True
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"interval_seconds": 0}, "interval_seconds: 0 is not a time; give seconds above 0"),
-        ({"interval_seconds": -1.0}, "interval_seconds: -1 is not"),
-        ({"timeout_seconds": float("nan")}, "timeout_seconds: nan is not"),
-        ({"open_timeout_seconds": float("inf")}, "open_timeout_seconds: inf is not"),
-        ({"duty_cap": 0.0}, "duty_cap: 0 is not a share"),
-        ({"duty_cap": 1.5}, "duty_cap: 1.5 is not a share"),
-        ({"targets": {"a b": Scripted()}}, "canaries: `a b` is not a name"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused_immediately(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        Probe(**({"targets": SOME} | settings))
-
-
 def test_beside_a_canary_that_fails_it_still_samples(started: Any) -> None:
     probe = started(SOME, samplers={})
     until(lambda: fetch(probe.address).value("infercanary_process_granted_cpus"))

@@ -58,7 +58,7 @@ class Scene:
     def begin(self, big: dict[str, Any], small: dict[str, Any] | None = SMALL, holds: int = HELD) -> None:
         """Start it all. The kind `exec` has no exporter: its probe answers none."""
         canaries = {"small": small, "big": big} if small else {"big": big}
-        settings = {"interval_seconds": 0.5, "duty_cap": 1, "burst": False, "timeout_seconds": 5}
+        settings = {"interval_seconds": 0.5, "duty_cap": 1, "timeout_seconds": 5}
         (self._folder / "probe.yaml").write_text(
             yaml.safe_dump({**settings, "canaries": canaries}, sort_keys=False)
         )

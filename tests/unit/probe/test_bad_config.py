@@ -75,8 +75,8 @@ EXPECTED = {
     "sampler_unknown": f": samplers: no sampler `gpu`; there are {', '.join(sorted(registered()))}",
     "sampler_text": ": samplers.nvml: expected true or false, got text",
     "controls_text": ": controls: expected true or false, got text",
-    "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); <free it>",
-    "listen_number": ": listen: '[::]:98000' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
+    "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); free it, choose another, or make its folder writable for this user (uid <uid>)",
+    "listen_number": ": listen: '98000' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
     "listen_port": ": listen: '127.0.0.1:99999' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
     "listen_url": ": listen: 'http://127.0.0.1:9798' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
     "listen_word": ": listen: 'everywhere' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
@@ -105,8 +105,8 @@ EXPECTED = {
     "options_list": ": canaries.c.options: expected a mapping, got a list; leave the `-` out, and write `name: value`",
     "python_object": ":2:9: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'; leave the tag out",
     "shape_of_wrong_type": ": canaries.c.options: inputs[0]: shape: expected a list, got text; write it in brackets, as in [a, b]",
-    "socket_folder": ": listen: cannot listen on unix:///no/such/folder/probe.sock (No such file or directory); <free it>",
-    "socket_long": ": listen: cannot listen on unix:///tmp/<200 x> (AF_UNIX path too long); <free it>",
+    "socket_folder": ": listen: cannot listen on unix:///no/such/folder/probe.sock (No such file or directory); free it, choose another, or make its folder writable for this user (uid <uid>)",
+    "socket_long": ": listen: cannot listen on unix:///tmp/<200 x> (AF_UNIX path too long); free it, choose another, or make its folder writable for this user (uid <uid>)",
     "socket_relative": ": listen: 'unix://probe.sock' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
     "sweep_batch": ": canaries.c.sweep.batches[1]: expected a whole number <= 4096",
     "sweep_empty": ": canaries.c.sweep: nothing to sweep; give `batches` or `concurrency`",
@@ -202,6 +202,7 @@ def test_a_mistake_is_one_line(
     line = (
         line.removeprefix(f"infercanary: {path}")
         .replace(os.getcwd(), "<cwd>")
+        .replace(f"(uid {os.getuid()})", "(uid <uid>)")
         .replace(torch.__version__, "<torch>")
         .replace(", ".join(names()), "<built in>")
     )
@@ -220,7 +221,7 @@ def test_a_port_that_is_taken(
         path.write_text(GOOD.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
         assert said(capsys, monkeypatch, "probe", "--config", str(path)) == (
             f"infercanary: {path}: listen: cannot listen on 127.0.0.1:{port} (Address already in use); "
-            "free it or choose another"
+            f"free it, choose another, or make its folder writable for this user (uid {os.getuid()})"
         )
 
 

@@ -210,7 +210,6 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             mode eager
             intra-op threads 2
             granted CPUs 2
-            os Debian GNU/Linux 12 (bookworm)\\n
             working threads, cgroup
             nvml no_driver; the log says why
             warnings: none

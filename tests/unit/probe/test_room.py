@@ -267,7 +267,7 @@ def test_the_probe_answers_its_targets(tmp_path: Path) -> None:
         target.open()
     assert caught.value.reason == "out_of_memory" and "1073741824.00 GiB in reserve" in str(caught.value)
     for name in ("memory_reserve", "device_memory_reserve"):
-        with pytest.raises(UsageError, match=f"^{name}: -1 is not a size"):
+        with pytest.raises(UsageError, match=rf"Probe: {name}: expected a whole number >= 0"):
             Probe({"a": target}, **{name: -1})  # type: ignore[arg-type]
 
 
