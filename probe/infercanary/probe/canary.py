@@ -235,8 +235,7 @@ class Canary:
             eligible: Whether the round is fit for comparing images.
         """
         self.last_tags = tags
-        self._record.tags(tags, eligible)
-        self._record.measured(measures)
+        self._record.found(tags, measures, eligible)
 
     def be_a_guest(self) -> None:
         """Run in a server's process from now on: counts that are the server's too are not reset."""
@@ -316,9 +315,7 @@ class Canary:
             self._costs.append(result.cost / len(result.latencies))
             self.crowding = result.cost / result.busy if result.busy else 1.0
             self._settle(result.latencies)
-            self._record.run(result)
-        else:
-            self._record.failed(result)
+        self._record.run(result)
         if result.outcome == "ok":
             self._recover()
         elif result.outcome == "busy":
@@ -329,7 +326,7 @@ class Canary:
     def _count_failed(self, result: Round, log_it: bool = True) -> None:
         """Count a run that was not made, and keep it for :meth:`failed`."""
         self._failed = result
-        self._record.failed(result)
+        self._record.run(result)
         self._fail(result.detail, log_it, _state_of(result))
 
     def _rest_after(self, error: BaseException) -> float:

@@ -58,10 +58,8 @@ class Failing:
         self._tally = tally
         self._kind: tuple[Reason, str] | None = None  # of the failure that is shown
         self._noticed: set[str] = set()
-        named = {*_ANY, *reasons}
-        for reason in REASONS:  # at 0, so that the first one is an increase
-            if reason in named:
-                tally.add(FAILURES, 0, name, reason)
+        for reason in dict.fromkeys([*_ANY, *reasons]):  # at 0, so that the first one is an increase
+            tally.add(FAILURES, 0, name, reason)
 
     def cuda(self, missing: str, runs: bool) -> None:
         """Set why its engine has no CUDA; empty where it has.
@@ -88,17 +86,16 @@ class Failing:
             reason == "wrong_answer" and done.reason is None,
         )
         self._notice(ADVICE, any(reading.metric is UNUSED and reading.value for reading in done.readings))
-        if reason is not None:
-            self._tally.add(FAILURES, 1, self._name, reason)
         # A text that differs in numbers only would be a series of each failure.
         kind = None if reason is None else (reason, _NUMBER.sub("0", done.detail))
-        if kind == self._kind:
-            return
-        self._kind = kind
-        self._tally.forget(DETAIL, self._name)
+        if kind != self._kind:
+            self._tally.forget(DETAIL, self._name)
         if reason is not None:
-            detail = done.detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
-            self._tally.set(DETAIL, 1, self._name, reason, detail)
+            self._tally.add(FAILURES, 1, self._name, reason)
+            if kind != self._kind:
+                detail = done.detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
+                self._tally.set(DETAIL, 1, self._name, reason, detail)
+        self._kind = kind
 
     def _notice(self, words: str, holds: bool) -> None:
         """Warn of what is no failure and has an alert, once when it begins."""

@@ -37,6 +37,7 @@ from infercanary.probe.publish import Publisher
 from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import Sampler, make_samplers
+from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.settings import Settings, burst_wanted, check_sweep, check_targets, make_settings
@@ -140,7 +141,7 @@ class Probe:
         self._controls = Controls(self._tally) if settings.controls else None
         if samplers is None:
             samplers = make_samplers(
-                settings.samplers, compute_threads=self._compute_threads, places=lambda: self._rounds.places()
+                settings.samplers, compute_threads=self._compute_threads, places=self._places
             )
         self._sampling = Sampling(samplers, self._tally)
         self._publisher = Publisher(self._tally, self._sampling, self._canaries, settings.journal)
@@ -349,7 +350,8 @@ class Probe:
         ]  # fmt: skip
         if self._controls is not None:
             parts.append(self._controls)
-        return all([part.close(max(0.1, deadline - time.monotonic())) for part in parts])
+        ended = [part.close(max(0.1, deadline - time.monotonic())) for part in parts]
+        return all(ended)
 
     def report(self, since: str) -> bytes:
         """The report for a caller with this cursor, as JSON; callable from any thread.
@@ -378,6 +380,9 @@ class Probe:
     def _compute_threads(self) -> int | None:
         """The threads of the canary that computes with most."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
+
+    def _places(self) -> Mapping[str, Place]:
+        return self._rounds.places()
 
     def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
         """The repeats of each open canary, the busy seconds of that round, and the interval that the duty cap needs."""

@@ -285,7 +285,7 @@ def test_each_failure_is_counted_once() -> None:
         Round("raised", reason="not_ready"), Round("raised", reason="too_large"), Round("raised"), Round("busy"),
         Round("timed_out"), Round("timed_out", reason="timed_out"),
     ):  # fmt: skip
-        record.failed(done)
+        record.run(done)
     expected = {
         "not_ready": 1,
         "too_large": 1,
