@@ -27,6 +27,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -37,7 +38,7 @@ from infercanary.probe import TorchTarget
 from infercanary.probe.gpu.cuda_driver import CudaError, Device, pci_bus_id
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import NvmlSampler
-from infercanary.probe.targets.controls import Control, available_controls, working_seconds
+from infercanary.probe.targets.controls import Seconds, available_controls, cuda
 
 GOAL = 0.02
 """How far from 1."""
@@ -208,40 +209,40 @@ class Measured(NamedTuple):
     rates: list[Rate]
 
 
-def measure(control: Control, most: Ceilings) -> Measured:
+_FLOPS_OF_A_THREAD = 2 * cuda._FMA_ROUNDS * cuda._FMA_UNROLL * cuda._FMA_CHAINS
+
+
+def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
     """An open control."""
     until = time.perf_counter() + _WARM_UP_SECONDS
     while time.perf_counter() < until:
-        control.clock.measure(control.run)
-    timings, repeats = [], []
+        seconds()
+    times, repeats = [], []
     for _ in range(_REPEATS):
         begin = time.perf_counter()
-        timings.append(control.clock.measure(control.run)[0])
+        times.append(seconds())
         repeats.append(time.perf_counter() - begin)
-    working = statistics.median(map(working_seconds, timings))
+    working = statistics.median(times)
     rates = []
-    if control.bottleneck == "compute":
-        rates = [Rate("FLOP/s", control.work.flops / working, most.flops)]
-    elif control.bottleneck == "memory":
-        rates = [Rate("B/s", control.work.bytes / working, most.memory_bytes)]
-    elif control.bottleneck == "io":
-        each = {phase: statistics.median(t.phases[phase] for t in timings) for phase in ("h2d", "d2h")}
-        rates = [
-            Rate(f"B/s {phase}", control.work.bytes / 2 / seconds, most.link_bytes)
-            for phase, seconds in each.items()
-        ]
+    if name == "gpu_fma":
+        device = Device(0)
+        threads = device.multiprocessors * cuda._FMA_BLOCKS * cuda._BLOCK
+        device.close()
+        rates = [Rate("FLOP/s", threads * _FLOPS_OF_A_THREAD / working, most.flops)]
+    elif name == "gpu_copy":
+        rates = [Rate("B/s", 2 * cuda._COPY_BYTES / working, most.memory_bytes)]
+    elif name == "gpu_transfer":
+        rates = [Rate("B/s", 2 * cuda._TRANSFER_BYTES / working, most.link_bytes)]
     return Measured(working, statistics.median(repeats), rates)
 
 
 def show_controls() -> None:
     """Print what each achieves."""
     most = ceilings()
-    for name, control in available_controls("cuda").items():
-        control.open()
-        try:
-            found = measure(control, most)
-        finally:
-            control.close()
+    controls, _ = available_controls("cuda")
+    for name, control in controls.items():
+        with control() as seconds:
+            found = measure(name, seconds, most)
         rates = "; ".join(map(str, found.rates)) or "no ceiling"
         print(
             f"controls  {name}: {found.working * 1e6:.2f} µs each, {found.repeat * 1e6:.0f} µs a repeat; {rates}",
@@ -256,23 +257,19 @@ def show_nvml() -> None:
     """Print what a run spends in it: a sample just before and one just after the GPU has worked."""
     clock = 0.0
     sampler = NvmlSampler(monotonic=lambda: clock)
-    control = available_controls("cuda")["gpu_fma"]
+    controls, _ = available_controls("cuda")
+    with closing(sampler), controls["gpu_fma"]() as work:
 
-    def sample() -> tuple[float, tuple[Family, ...]]:
-        control.clock.measure(control.run)
-        begin = time.perf_counter()
-        families = tuple(sampler.sample())
-        return time.perf_counter() - begin, families
+        def sample() -> tuple[float, tuple[Family, ...]]:
+            work()
+            begin = time.perf_counter()
+            families = tuple(sampler.sample())
+            return time.perf_counter() - begin, families
 
-    control.open()
-    try:
         sample()  # initialises NVML
         samples = [sample() for _ in range(_REPEATS)]
         clock += 120
         slow, _ = sample()
-    finally:
-        sampler.close()
-        control.close()
     seconds = [took for took, _ in samples]
     median = statistics.median(seconds)
     print(

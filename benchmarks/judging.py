@@ -27,7 +27,7 @@ from infercanary.judge.model import Generation
 
 GOAL = 0.05
 CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0
-CONTROL_NAMES = tuple(name for name, control in CONTROLS.items() if control.made_of is None)
+CONTROL_NAMES = tuple(CONTROLS)
 RESTART_RUNS = 24  # the first look at which a change can be called
 PHASE_NAMES = tuple(name for name, phase in PHASES.items() if not phase.of_server)
 

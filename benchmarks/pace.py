@@ -29,13 +29,12 @@ from infercanary.contract.report import Run
 from infercanary.probe import TorchTarget
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
-from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import make_samplers
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import plan
+from infercanary.probe.watcher import Memory
 
 MODELS = {"small": 32, "large": 224}
 """Name → height and width of the image."""
@@ -74,7 +73,7 @@ class Bench:
         self._sampling = Sampling(make_samplers(), tally)
         self._stopping = threading.Event()
         self._rounds = Rounds(
-            [self._canary], [], self._controls, self._sampling, RoundFootprint(Room()), tally, self._stopping
+            [self._canary], [], self._controls, self._sampling, Memory({}), tally, self._stopping
         )
         self._canary.open(600.0)
         for _ in range(2):

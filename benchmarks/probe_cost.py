@@ -30,8 +30,8 @@ from typing import Any
 
 import psutil
 
-from infercanary.probe import HostClock, Phase, Probe, Target, room
-from infercanary.probe.anew import Carried
+from infercanary.probe import HostClock, Phase, Probe, Target
+from infercanary.probe.memory import Bound, HostMemory
 
 CPU_GOAL = 0.005
 """Of a core."""
@@ -196,18 +196,18 @@ class Reads:
         self.seconds: list[float] = []
         self.is_open = False
         self._probe = probe
-        self._bounds = room.bounds
+        self._bounds = HostMemory.bounds
 
-    def __call__(self, *arguments: Path) -> list[room.Bound]:
-        """In place of :func:`infercanary.probe.room.bounds`."""
-        when = "in a run" if self._probe._rounds.running_since is not None else "between runs"
+    def read(self, memory: HostMemory) -> list[Bound]:
+        """In place of :meth:`infercanary.probe.memory.HostMemory.bounds`."""
+        when = "in a run" if self._probe._memory.run_began is not None else "between runs"
         if threading.current_thread().name == "infercanary-memory":
             when = "by the watcher"
         elif not self.is_open:
             when = "while it opened"
         self.counts[when] += 1
         begin = time.perf_counter()
-        found = self._bounds(*arguments)
+        found = self._bounds(memory)
         self.seconds.append(time.perf_counter() - begin)
         return found
 
@@ -218,8 +218,11 @@ def asking(seconds: float, port: int) -> bool:
         {"idle": Idle()}, listen=f"127.0.0.1:{port}", interval_seconds=0.01, duty_cap=1.0, controls=False
     )
     reads = Reads(probe)
-    room.bounds = reads  # type: ignore[assignment]
-    probe.watch_memory(Carried())
+
+    def read(memory: HostMemory) -> list[Bound]:
+        return reads.read(memory)
+
+    HostMemory.bounds = read  # type: ignore[method-assign, assignment]
     probe.serve()
     probe.open()
     reads.is_open = True
@@ -231,7 +234,7 @@ def asking(seconds: float, port: int) -> bool:
     reports = Reports(f"http://127.0.0.1:{port}/report")
     reports.poll()
     probe.close()
-    room.bounds = reads._bounds
+    HostMemory.bounds = reads._bounds  # type: ignore[method-assign]
     counts = ", ".join(f"{count} {when}" for when, count in reads.counts.items())
     print(
         f"{reports.runs} runs in {seconds:.0f} s: what is left was read {counts} (goal: one before each, none in it)"

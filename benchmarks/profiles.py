@@ -20,7 +20,7 @@ from typing import NamedTuple
 from goals import TENANT
 from infercanary.probe import TorchTarget
 from infercanary.probe.measures import resident
-from infercanary.probe.shortage import give_back
+from infercanary.probe.memory import give_back
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18"
 _PROFILED = 5

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 from infercanary.probe.measures import peak, reset_peak, resident
-from infercanary.probe.shortage import readable
+from infercanary.probe.memory import readable
 
 # Never a timed test: machines are shared, and a slow moment is no mistake.
 settings.register_profile("untimed", deadline=None, max_examples=40)

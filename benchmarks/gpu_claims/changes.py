@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from gpu_claims.claim import Measured
 from gpu_claims.step import Busy, NotRun, Place, need, step, synchronized, torch_module
 from infercanary.contract.profile import Profile
 from infercanary.probe import TorchTarget
-from infercanary.probe.targets.controls import available_controls, working_seconds
+from infercanary.probe.targets.controls import available_controls
 
 _RUNS, _REPEATS, _PROFILED = 24, 5, 6
 
@@ -266,16 +266,15 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
 
     torch = torch_module(place)
     sides = change.sides(torch, place)
-    control = next(
-        (each for each in available_controls(place.device).values() if each.bottleneck == "compute"), None
-    )
+    available, _ = available_controls(place.device)
+    control = available.get("gpu_fma", available.get("cpu_spin"))
     for side, target in enumerate(sides):
         with around(bool(side)):
             target.open()
             for _ in range(3):
                 target.clock.measure(target.run)
-    if control is not None:
-        control.open()
+    stack = ExitStack()
+    work = stack.enter_context(control()) if control is not None else None
     walls: tuple[list[float], list[float]] = ([], [])
     phases: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
     controls: tuple[list[float], list[float]] = ([], [])
@@ -285,9 +284,8 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
             target = sides[side]
             with around(bool(side)):
                 timings = [target.clock.measure(target.run)[0] for _ in range(_REPEATS)]
-                if control is not None:
-                    found = [working_seconds(control.clock.measure(control.run)[0]) for _ in range(9)]
-                    controls[side].append(statistics.median(found))
+                if work is not None:
+                    controls[side].append(statistics.median(work() for _ in range(9)))
                 if turn < 2:
                     profiles[side].append(target.profile(_PROFILED))
             walls[side].append(statistics.median(t.wall for t in timings))
@@ -297,8 +295,7 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
     synchronized(torch, place)
     for target in sides:
         target.close()
-    if control is not None:
-        control.close()
+    stack.close()
     judged = compare(walls[0], walls[1])
     middle = [{n: statistics.median(p[n] for p in each) for n in each[0]} for each in phases]
     operators = compare_operators(*profiles, (statistics.median(walls[0]), statistics.median(walls[1])))

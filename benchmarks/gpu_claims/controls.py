@@ -6,12 +6,14 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from gpu_claims.claim import Measured, interval, share
 from gpu_claims.step import Busy, NotRun, Place, run_median, step, torch_module
 from infercanary.contract.report import Run, decode
+from infercanary.contract.vocabulary import CONTROLS
 from infercanary.probe import Probe, TorchTarget
-from infercanary.probe.targets.controls import Control, available_controls, working_seconds
+from infercanary.probe.targets.controls import Seconds, available_controls
 
 _ROUNDS, _REPEATS = 10, 40
 _INTERVAL_SECONDS = 1.6
@@ -19,24 +21,27 @@ _INTERVAL_SECONDS = 1.6
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[Mapping[str, Control]]:
+def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
     """The device's controls; those that time a launch alone are left out of what has to repeat."""
-    found = available_controls(place.device)
-    if not found:
+    controls, _ = available_controls(place.device)
+    if not controls:
         raise NotRun(f"no controls of {place.device} here")
-    with ExitStack() as held:
-        for control in found.values():
-            control.open()
-            held.callback(control.close)
-        for control in found.values():
+    with ExitStack() as stack:
+        works = {name: stack.enter_context(control()) for name, control in controls.items()}
+        for work in works.values():
             for _ in range(20):
-                control.clock.measure(control.run)
-        yield found
+                work()
+        yield works
 
 
-def seconds(control: Control, repeats: int = _REPEATS) -> float:
+def seconds(work: Seconds, repeats: int = _REPEATS) -> float:
     """The median of one execution."""
-    return statistics.median(working_seconds(control.clock.measure(control.run)[0]) for _ in range(repeats))
+    return statistics.median(work() for _ in range(repeats))
+
+
+def of_kind(controls: Mapping[str, Any], bottleneck: str) -> str:
+    """The name of the one that is limited by ``bottleneck``."""
+    return next(name for name in controls if CONTROLS[name].bottleneck == bottleneck)
 
 
 @step("controls-repeat", "each control repeats within 1 %")
@@ -45,7 +50,7 @@ def repeat(place: Place) -> list[Measured]:
     rows = []
     with opened(place) as controls:
         for name, control in controls.items():
-            if control.bottleneck == "scheduling":
+            if CONTROLS[name].bottleneck == "scheduling":
                 continue
             rounds = [seconds(control) for _ in range(place.times(2 * _ROUNDS))]
             middle = statistics.median(rounds)
@@ -73,10 +78,10 @@ def memory_hog(place: Place) -> list[Measured]:
     with Busy(place, "memory", 1 if place.on_gpu else 2) as load:
         ratios = _under(place, load)
         rows = _tagged(place, load)
-    name, control = _of(ratios, "memory", place)
+    name = of_kind(ratios, "memory")
     shared = "a GPU that processes share in turns"
     stays = Measured(
-        f"{name} on {shared}", "within 5 % of 1", *interval(control), 0.95, 1.05, decided=place.on_gpu
+        f"{name} on {shared}", "within 5 % of 1", *interval(ratios[name]), 0.95, 1.05, decided=place.on_gpu
     )
     return [stays, *rows]
 
@@ -92,12 +97,6 @@ def _under(place: Place, load: Busy) -> dict[str, list[float]]:
             for name in controls:
                 ratios.setdefault(name, []).append(during[name] / before[name])
     return ratios
-
-
-def _of(ratios: Mapping[str, list[float]], bottleneck: str, place: Place) -> tuple[str, list[float]]:
-    kinds = {name: control.bottleneck for name, control in available_controls(place.device).items()}
-    name = next(name for name in ratios if kinds[name] == bottleneck)
-    return name, ratios[name]
 
 
 def _tagged(place: Place, load: Busy) -> list[Measured]:
@@ -154,7 +153,7 @@ def neighbour(place: Place) -> list[Measured]:
     for target in (once, twice):
         target.open()
     with Busy(place, "compute", 1 if place.on_gpu else 4) as load, opened(place) as controls:
-        control = next(each for each in controls.values() if each.bottleneck == "compute")
+        control = controls[of_kind(controls, "compute")]
         for _ in range(place.times(6)):
             alone, before = run_median(once), seconds(control, 15)
             by_image.append(run_median(twice) / alone / (seconds(control, 15) / before))
@@ -201,7 +200,7 @@ def power_cap(place: Place) -> list[Measured]:
     torch_module(place)
     sampler, clocks, capped = NvmlSampler(), [], 0.0
     with Busy(place, "compute", 2) as load, opened(place) as controls:
-        control = next(each for each in controls.values() if each.bottleneck == "compute")
+        control = controls[of_kind(controls, "compute")]
         alone = [seconds(control) for _ in range(3)]
         (label,) = gpus_at(pci_bus_id(0), values(sampler.sample())) or ("0",)
 

@@ -6,7 +6,7 @@ import json
 
 from gpu_claims.claim import Measured, interval
 from gpu_claims.step import Place, child, step, torch_module
-from infercanary.probe.device_room import BESIDE, CONTEXT, CONTROLS
+from infercanary.probe.memory import BESIDE, CONTEXT, CONTROLS
 
 _MODEL_BYTES = 64 << 20
 
@@ -17,10 +17,10 @@ device, controls = sys.argv[1], sys.argv[2] == "True"
 on_gpu = device != "cpu"
 from infercanary.probe import Probe, TorchTarget
 from infercanary.probe.measures import resident
-from infercanary.probe.shortage import of_device
+from infercanary.probe.memory import device_memory
 
 def used():
-    return of_device(0)[0] if on_gpu else resident()
+    return device_memory(0)[0] if on_gpu else resident()
 
 found, before = {}, used()
 def stage(name):

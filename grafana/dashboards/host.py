@@ -51,7 +51,7 @@ def _first_screen() -> list[Panel]:
     # By this host's exporter; by another one where they share a store.
     own = "max by (BY) (infercanary_baseline_seconds{HOST, SERVICE} or infercanary_current_seconds{HOST, SERVICE})"
     canaries = change(now, f"({own} or {level(SERVICES)})")
-    work = reference_work(f"{CONTAINER}, control", CONTAINERS, 'control!~".*_python"', host=INSTANCE)
+    work = reference_work(f"{CONTAINER}, control", CONTAINERS, host=INSTANCE)
     throttled = worst_rates("infercanary_cgroup_cpu_throttled_periods_total", CONTAINERS)
     used = 'sum by (CONTAINER) (rate(infercanary_cpu_seconds_total{CONTAINERS, scope!="canary"}[$__rate_interval]))'
     return [

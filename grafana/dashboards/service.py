@@ -311,7 +311,7 @@ _VERDICT = [
             (),
         ),
         Query(
-            reference_work("namespace, service, control", "SERVICE", 'control!~".*_python"'),
+            reference_work("namespace, service, control", "SERVICE"),
             "{{control}} {{namespace}}",
         ),
         Query(

@@ -55,7 +55,7 @@ def _run(now: Moment, number: int) -> Run:
     controls = {
         name: 0.0004 * (slow if kind.in_step else 1.0) * (1 + 0.01 * math.sin(number + len(name)))
         for name, kind in CONTROLS.items()
-        if kind.made_of is None and ("gpu" in now.words or not name.startswith("gpu_"))
+        if ("gpu" in now.words or not name.startswith("gpu_"))
     }
     profiled = not failing and number % _PROFILED_EVERY == _FIRST_PROFILED
     return Run(
@@ -141,7 +141,7 @@ def _labels(now: Moment, metric: Metric, stem: str) -> Iterator[tuple[str, ...]]
     for labels in product(*values):
         of = dict(zip(metric.labels, labels, strict=True))
         control = of.get("control", "")
-        if control and (control.startswith("gpu_") != (of["device"] != "cpu") or control.endswith("_python")):
+        if control and (control.startswith("gpu_") != (of["device"] != "cpu")):
             continue
         if "scope" in of:  # what does not apply to the scope is empty
             of |= {

@@ -55,18 +55,17 @@ def load() -> Iterator[None]:
 
     def work() -> None:
         while not ended.is_set():
-            control.clock.measure(control.run)
+            seconds()
 
-    control.open()
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        time.sleep(2)
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        control.close()
+    with control() as seconds:
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            time.sleep(2)
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def label(found: Values) -> str:

@@ -51,6 +51,26 @@ class Work:
     def environment(self): return {}
     def close(self): pass
 """
+GROWING = """
+import os, time
+from work import Work as Small
+class Work(Small):
+    def open(self):
+        while not os.path.exists("/run/probes/go"):
+            time.sleep(0.1)
+        self.kept = []
+        for _ in range(150):
+            self.kept.append(b"x" * (4 << 20))
+            time.sleep(0.1)
+"""
+SERVER = """
+import logging, sys, time
+logging.basicConfig(level="INFO")
+if sys.argv[1:]:
+    from infercanary.probe.config import read
+    read(sys.argv[1]).start()
+time.sleep(1e6)
+"""
 HOG = """
 open("/proc/self/oom_score_adj", "w").write("1000")
 kept = []
@@ -312,6 +332,67 @@ def nested():
     hidden.remove()
 
 
+def together():
+    """`memory.oom.group`, as the kubelet sets it, and a model that grows while it loads: the server lives."""
+    settings = CONFIG.replace("memory_reserve: 0\n", "").replace(
+        "canaries: {{", 'canaries: {{grows: {{target: "growing:Work"}}, '
+    )
+    (PROBES / "work.py").write_text(WORK)
+    (PROBES / "growing.py").write_text(GROWING)
+    (PROBES / "server.py").write_text(SERVER)
+    for way in ("beside", "inside"):
+        name = f"together-{way}"
+        socket, config, go = PROBES / f"{name}.sock", PROBES / f"{name}.yaml", PROBES / "go"
+        go.unlink(missing_ok=True)
+        config.write_text(settings.format(socket=socket))
+        server = ("/usr/bin/python3", str(PROBES / "server.py"))
+        beside = ("/usr/bin/python3", "-m", "infercanary", "beside", "--config", str(config), "--")
+        run(
+            "docker", "run", "--detach", "--name", name, "--memory", "256m", "--memory-swap", "256m",
+            "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{PROBES}:{PROBES}",
+            "-e", f"PYTHONPATH={HERE}/site:{PROBES}", "-w", str(PROBES), "bare",
+            *((*beside, *server) if way == "beside" else (*server, str(config))),
+        )  # fmt: skip
+
+        def state(name=name):
+            return json.loads(run("docker", "inspect", name))[0]["State"]
+
+        def named(socket=socket):
+            answer = report(socket)
+            states = next(f["points"] for f in answer["families"] if f["name"] == "infercanary_canary_state")
+            named = [["grows", "out_of_memory"], 1] in states
+            ran = sum(each["canary"] == "work" and each["outcome"] == "ok" for each in answer["runs"])
+            return named and ran > 2 and {"named": named, "ran": ran}
+
+        try:
+            before = state()
+            folder = CGROUPS / pathlib.Path("/proc", str(before["Pid"]), "cgroup").read_text().strip()[4:]
+            (folder / "memory.oom.group").write_text("1")
+            until(lambda socket=socket: report(socket))
+            go.touch()
+            found = until(named)
+            after, events = state(), keyed((folder / "memory.events").read_text())
+            lives = after["Running"] and (after["Pid"], after["StartedAt"]) == (
+                before["Pid"],
+                before["StartedAt"],
+            )
+            log = subprocess.run(["docker", "logs", name], capture_output=True, text=True, check=True).stderr
+            why = [line for line in log.splitlines() if "canary grows" in line]
+            run("docker", "exec", "--detach", name, "/usr/bin/python3", "-c", HOG)
+            until(lambda state=state: not state()["Running"])  # the group goes as a whole: it is really set
+            yield {
+                "scenario": f"together_{way}",
+                **found,
+                "lives": lives,
+                "kills": events["oom_kill"],
+                "why": why,
+            }
+        except TimeoutError:
+            raise RuntimeError(run("docker", "logs", name, check=False)) from None
+        finally:
+            run("docker", "rm", "--force", name, check=False)
+
+
 def service():
     """The exporter as the docs' unit: hardened, finds a container through Docker, reloads by SIGHUP."""
     program = pathlib.Path("/opt/infercanary/bin/infercanary")
@@ -432,7 +513,7 @@ def main():
     PROBES.mkdir()
     image()
     failed = 0
-    for scenario in (limits, nested, service, rootless):
+    for scenario in (limits, nested, together, service, rootless):
         if sys.argv[1:] and scenario.__name__ not in sys.argv[1:]:
             continue
         begin = time.monotonic()

@@ -102,6 +102,9 @@ def test_cgroup_v2(said: list[dict[str, Any]]) -> None:
     assert found["private"]["ours"]["cpu_throttled_periods_total"] > 5
     assert found["private"]["ours"]["pressure_waiting_seconds_total cpu"] > 0
     assert found["nested"]["ours"]["memory_limit_bytes"] == 200 << 20
+    for way in ("beside", "inside"):
+        grown = found[f"together_{way}"]
+        assert (grown["lives"], grown["kills"], grown["named"]) == (True, 0, True), grown
     update = found["update"]
     assert (update["quota"], update["cpuset"]) == (0.75, ["cpuset_info 1"]) and update["samples"] <= 2
     exposure = {name: value for name, value in found["exposure"].items() if name != "scenario"}
@@ -111,6 +114,8 @@ def test_cgroup_v2(said: list[dict[str, Any]]) -> None:
     lines.append(
         "\n## Beside\n\n"
         f"- `docker update --cpus 0.75 --cpuset-cpus 1` was seen after {update['samples']} sample(s).\n"
+        "- `memory.oom.group` was set by hand, and a model grew while it loaded, beside the server and in its\n"
+        "  process: the kernel ended nothing, the canary was `out_of_memory`, and the other one went on.\n"
         f"- `systemd-analyze security`: {', '.join(f'{name} {value}' for name, value in sorted(exposure.items()))}.\n"
         "- The exporter as that unit found a container through Docker, reloaded by SIGHUP, and went on with its old\n"
         "  config where the new one had a mistake.\n"

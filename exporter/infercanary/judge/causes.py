@@ -179,11 +179,7 @@ class Attribution:
         Siblings do such work as the canary. Those or controls that stood still say that the host did not change; where
         one moved the same way as the canary, the host's part is what it moved by: of several the largest, at most all.
         """
-        told = [
-            s
-            for name, s in seen.controls.items()
-            if CONTROLS[name].in_step and CONTROLS[name].made_of not in changed and seen.tells(s)
-        ]
+        told = [s for name, s in seen.controls.items() if CONTROLS[name].in_step and seen.tells(s)]
         is_crowded = CPU_WAIT_INSIDE in seen.risen
         if is_crowded:
             # They shared the container's CPU with others as the canary did: what moved them is not the host.

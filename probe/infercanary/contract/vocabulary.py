@@ -243,8 +243,6 @@ class ControlKind:
     Waking a thread, launching a kernel and crossing the bus are parts of a run, in proportions that differ: their
     shifts are shown, and no share of the canary's shift is attributed to them.
     """
-    made_of: str | None = None
-    """The component of the environment that it is made of where machine code is refused: an image may change that."""
 
 
 CONTROLS: Mapping[str, ControlKind] = _table(
@@ -253,16 +251,10 @@ CONTROLS: Mapping[str, ControlKind] = _table(
         ControlKind("memory_copy", "memory", in_step=True),
         ControlKind("page_io", "io", in_step=False),
         ControlKind("thread_wake", "scheduling", in_step=False),
-        # Python's own work, in place of machine code.
-        ControlKind("cpu_spin_python", "compute", in_step=True, made_of="python"),
-        ControlKind("memory_copy_python", "memory", in_step=True, made_of="os"),  # libc's memcpy
-        ControlKind("page_io_python", "io", in_step=False, made_of="python"),
-        ControlKind("thread_wake_python", "scheduling", in_step=False, made_of="python"),
         ControlKind("gpu_fma", "compute", in_step=True),
         ControlKind("gpu_copy", "memory", in_step=True),
         ControlKind("gpu_transfer", "io", in_step=False),
         ControlKind("gpu_launch", "scheduling", in_step=False),
-        ControlKind("gpu_launch_python", "scheduling", in_step=False, made_of="python"),
     )
 )
 
@@ -290,6 +282,9 @@ SETTINGS: Final = "settings"
 GPU_SHARED_WITH: Final = "gpu_shared_with"
 """Set by the exporter: the other containers on a container's GPUs, or ``NOBODY``."""
 NOBODY: Final = "nobody"
+CONTROLS_MADE_OF: Final = "controls_made_of"
+"""Versions of Python and libc, where the controls are no machine code; missing where they are. Starts that differ in it
+are not compared by their controls."""
 
 
 def of_canary(component: str, canary: str) -> str:
@@ -335,6 +330,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("cpu_quota", "CPU quota", is_given=True),
         Component("cpuset_cpus", "CPUs", is_given=True),
         Component("memory_limit", "memory limit", is_given=True),
+        Component(CONTROLS_MADE_OF, "controls made of", is_first=False, is_given=True),
         Component("kserve_instances", "server's instances", is_given=True),
         Component("kserve_max_batch_size", "server's largest batch", is_given=True),
         Component("kserve_batching", "server's batching", is_given=True),

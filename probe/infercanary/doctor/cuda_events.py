@@ -11,9 +11,8 @@ from statistics import median
 from time import perf_counter_ns
 
 from infercanary.doctor.ability import Ability, Machine, Refusal, check, limited, ok, refused
-from infercanary.probe.device_room import CONTEXT, DeviceRoom
 from infercanary.probe.gpu.cuda_driver import Device, Event
-from infercanary.probe.shortage import readable
+from infercanary.probe.memory import CONTEXT, device_memory, left_on_device, readable
 from infercanary.probe.targets.controls.cuda import PTX
 
 _PAIRS = 200
@@ -37,7 +36,7 @@ def device(ordinal: int) -> Device:
         Unavailable: There is no driver, or no such GPU.
         CudaError: Anything else failed.
     """
-    left = DeviceRoom().left(f"cuda:{ordinal}")
+    left = left_on_device(f"cuda:{ordinal}")
     if left is not None and left.size < CONTEXT:
         raise Refusal(
             f"not tried: a context takes up to {readable(CONTEXT)}, and GPU {ordinal} has less free",
@@ -48,14 +47,13 @@ def device(ordinal: int) -> Device:
 
 @check("CUDA", "context", seconds=60.0)
 def _context(machine: Machine) -> Ability:
-    room, place = DeviceRoom(), f"cuda:{machine.device}"
-    before = room.used(place)
+    before = device_memory(machine.device)
     gpu = device(machine.device)
-    after = room.used(place)
+    after = device_memory(machine.device)
     found = f"GPU {machine.device}: {gpu.name}"
     if before is None or after is None:
         return ok(found)
-    return ok(f"{found}; its context took {readable(after - before)} of device memory")
+    return ok(f"{found}; its context took {readable(after[0] - before[0])} of device memory")
 
 
 @check("CUDA", "events", needs="context")

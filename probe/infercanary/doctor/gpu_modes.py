@@ -9,9 +9,9 @@ import pynvml
 
 from infercanary.doctor.ability import Ability, Machine, check, limited, ok, refused
 from infercanary.doctor.nvml_calls import opened
+from infercanary.probe.memory import readable
 from infercanary.probe.samplers.nvml.calls import text
 from infercanary.probe.samplers.nvml.gpus import gpus, local_cpus, numa_node
-from infercanary.probe.shortage import readable
 
 
 @check("GPU", "GPUs", seconds=20.0)

@@ -114,7 +114,7 @@ def _launches(machine: Machine) -> Ability:
     except Refused as error:
         return limited(
             "by Python",
-            f"not by machine code: {error}; launch times then include Python's, in controls named …_python",
+            f"not by machine code: {error}; controls depend on Python and libc, and count within a version",
             "allow memory that is executable, where a policy refuses it (SELinux: execmem)",
         )
     return ok("by machine code, so that Python's time is not in them")

@@ -15,9 +15,9 @@ import click
 from infercanary.command.interpreter import libraries_first
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
-from infercanary.probe.anew import be_ended_first, carried
 from infercanary.probe.config import read
 from infercanary.probe.loop import Probe
+from infercanary.probe.memory import be_ended_first, take_ended
 from infercanary.probe.once import once
 
 log = logging.getLogger("infercanary.probe")
@@ -79,9 +79,8 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     for_a_person = only_once or profiles
     line = "%(message)s" if for_a_person else "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=log_level.upper(), format=line)
-    if (error := be_ended_first()) is not None:
-        log.debug("where memory runs out, the kernel may end the server first: %s", error)
-    before = carried()
+    be_ended_first()
+    ended = take_ended()
     libraries_first()
     probe: Probe | None = None
     code = 0
@@ -98,7 +97,7 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     probe = read(path)
-    probe.watch_memory(before)
+    probe.resume(ended)
     try:
         if for_a_person:
             code = once(probe, profiles, trace) or code
@@ -109,8 +108,8 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     finally:
-        ended = probe.close()
-    if not ended:
+        closed = probe.close()
+    if not closed:
         # The interpreter would cut the hanging thread off inside a library's C++ code, which can abort the process.
         logging.shutdown()
         os._exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from time import perf_counter
@@ -14,17 +15,19 @@ from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
+from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
 from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.record import Record
 from infercanary.probe.round import Round
-from infercanary.probe.runner import Around, Opened, Runner
+from infercanary.probe.runner import Opened, Runner
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, NoCuda, Target, is_reason
 from infercanary.probe.targets.libraries import MISFITS, misfit
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -52,7 +55,7 @@ class Canary:
         pool: The server's own; None to run in a thread of the canary's own.
         container: CPU time of the container, read around each run; None for one of its own.
         sweep: Points that its sweep measures, a part of its identity; None without one.
-        opening: Around its opening; it may refuse. None for nothing.
+        memory: Watches its opening, and may refuse it; None for nothing.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Canary:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
-        opening: Around | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.name = name
         self.state: CanaryState = "opening"
@@ -87,7 +90,7 @@ class Canary:
         """What the user must fix before it can be opened."""
         self._target = target
         self._is_pooled = pool is not None
-        self._runner = Runner(name, target, timeout, pool, container, sweep, opening)
+        self._runner = Runner(name, target, timeout, pool, container, sweep, memory)
         self._record = Record(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
@@ -191,6 +194,14 @@ class Canary:
         self._lack = self._lack or why
         self._retry_at = now + self._longer_rest(_PUT_OFF_SECONDS)
         self._count_failed(Round("raised", self._lack, reason="out_of_memory"))
+
+    def close_for_memory(self, ended: Ended) -> None:
+        """Close the target, since the server needs its memory; it is opened again later."""
+        if not self.is_open or not self._runner.release():
+            return
+        self.is_open = False
+        self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
+        self._count_failed(Round("raised", ended.why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> Round | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
+from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter
 
@@ -12,7 +13,7 @@ from infercanary.contract.report import Metric
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets.controls import Control, available_controls, working_seconds
+from infercanary.probe.targets.controls import Control, Seconds, available_controls
 
 log = logging.getLogger("infercanary.probe")
 
@@ -44,23 +45,22 @@ class Controls:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._workers: dict[str, Worker] = {}
-        self._sets: dict[str, dict[str, Control]] = {}
-        self._open: dict[tuple[str, str], Control] = {}
+        self._available: dict[str, dict[str, Control]] = {}
+        self._open: dict[tuple[str, str], tuple[AbstractContextManager[Seconds], Seconds]] = {}
         self._retry_at: dict[tuple[str, str], float] = {}
         self._complaints: dict[tuple[str, str], str] = {}
         self._costs: dict[str, deque[float]] = {}
         self._interrupted = False
+        self.made_of = ""
+        """Versions of Python and libc where machine code is refused; empty for machine code."""
         self.took = 0.0
         """Seconds that the last measurement took; 0 for a device's first, which is warm-up."""
 
     def cost(self, device: str) -> float:
-        """Seconds that a measurement for a canary on ``device`` takes: the median of the last ones.
+        """Median seconds of the last measurements for a canary on ``device``; 0 where none was measured.
 
         Args:
             device: ``cpu`` or ``cuda[:N]``, as :attr:`Canary.device`.
-
-        Returns:
-            Seconds; 0 where none was measured for that device.
         """
         return statistics.median(self._costs.get(device) or (0.0,))
 
@@ -74,15 +74,15 @@ class Controls:
             Name → median seconds of a repeat, of those that could be measured.
         """
         begin = perf_counter()
-        found = {each: self._measured(each) for each in dict.fromkeys(("cpu", device))}
+        medians: dict[str, float] = {}
+        for measured in dict.fromkeys(("cpu", device)):
+            medians |= self._measure_in_thread(measured)
         if (costs := self._costs.get(device)) is None:
             self._costs[device], self.took = deque(maxlen=_COSTS), 0.0
         else:
             self.took = perf_counter() - begin
             costs.append(self.took)
-        for each, measured in found.items():
-            self._show(each, measured)
-        return {name: seconds for measured in found.values() for name, seconds in measured.items()}
+        return medians
 
     def interrupt(self) -> None:
         """End the wait for a measurement, now and from now on; callable from any thread."""
@@ -91,7 +91,7 @@ class Controls:
             worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Let go of everything; whether that was within ``seconds``.
+        """Release everything; whether that was within ``seconds``.
 
         Args:
             seconds: For all of them together; each thread gets 0.1 s at least.
@@ -99,33 +99,30 @@ class Controls:
         deadline = perf_counter() + seconds
         ended = True
         for device, worker in self._workers.items():
-            held = any(each == device for each, _ in list(self._open))
             left = max(0.1, deadline - perf_counter())
-            ended &= worker.stop(left, partial(self._close, device) if held else None)
+            ended &= worker.stop(left, partial(self._close_all, device))
         return ended
 
-    def _measured(self, device: str) -> dict[str, float]:
+    def _measure_in_thread(self, device: str) -> dict[str, float]:
         if self._interrupted:
             return {}
         worker = self._workers.setdefault(device, Worker(f"infercanary-controls-{device}"))
-        found: dict[str, float] = {}
+        medians: dict[str, float] = {}
         try:
-            found = worker.call(lambda: self._measure(device), _DEADLINE_SECONDS)
+            medians = worker.call(lambda: self._measure(device), _DEADLINE_SECONDS)
             self._complaints.pop((device, "controls"), None)
         except (Interrupted, StillBusy):
             pass
+        except DeadlineExceeded as error:
+            self._complain((device, "controls"), str(error))
         except BaseException as error:
-            self._complain(
-                (device, "controls"), str(error) if isinstance(error, DeadlineExceeded) else one_line(error)
-            )
+            self._complain((device, "controls"), one_line(error))
         worker.rest()
-        return found
-
-    def _show(self, device: str, found: dict[str, float]) -> None:
         self._tally.forget(SECONDS, device)
-        for name, seconds in found.items():
+        for name, seconds in medians.items():
             if seconds:
                 self._tally.set(SECONDS, seconds, device, name)
+        return medians
 
     def _complain(self, which: tuple[str, str], complaint: str) -> None:
         if complaint != self._complaints.get(which):  # once per change, not once per run
@@ -136,41 +133,43 @@ class Controls:
     # From here on all runs in the device's thread.
 
     def _measure(self, device: str) -> dict[str, float]:
-        if device not in self._sets:
-            self._sets[device] = available_controls(device)
-        found = {}
-        for name, control in list(self._sets[device].items()):
+        if device not in self._available:
+            self._available[device], self.made_of = available_controls(device)
+        medians = {}
+        for name, control in list(self._available[device].items()):
             which = device, name
             try:
                 if which not in self._open:
                     if perf_counter() < self._retry_at.get(which, 0.0):
                         continue
-                    self._open[which] = control
-                    control.open()
-                    _repeat(control, _WARM_UP_REPEATS)
-                found[name] = _repeat(control, _REPEATS)
+                    opening = control()
+                    self._open[which] = opening, opening.__enter__()
+                    self._repeat(which, _WARM_UP_REPEATS)
+                medians[name] = self._repeat(which, _REPEATS)
                 self._complaints.pop(which, None)
             except Unavailable as error:  # no such device here
                 log.info("control %s on %s: %s", name, device, error)
-                del self._open[which], self._sets[device][name]
+                del self._available[device][name]
             except Exception as error:
                 self._complain(which, one_line(error))
                 self._retry_at[which] = perf_counter() + _REOPEN_SECONDS
-                self._close_one(which)
-        return found
+                self._close(which)
+        return medians
 
-    def _close(self, device: str) -> None:
-        for which in [which for which in list(self._open) if which[0] == device]:
-            self._close_one(which)
+    def _repeat(self, which: tuple[str, str], repeats: int) -> float:
+        _, seconds = self._open[which]
+        return statistics.median(seconds() for _ in range(repeats))
 
-    def _close_one(self, which: tuple[str, str]) -> None:
-        device, name = which
+    def _close_all(self, device: str) -> None:
+        for which in [which for which in self._open if which[0] == device]:
+            self._close(which)
+
+    def _close(self, which: tuple[str, str]) -> None:
+        if which not in self._open:
+            return
+        opening, _ = self._open.pop(which)
         try:
-            self._open.pop(which).close()
+            opening.__exit__(None, None, None)
         except Exception as error:
+            device, name = which
             log.warning("control %s on %s: closing failed: %s", name, device, one_line(error))
-
-
-def _repeat(control: Control, repeats: int) -> float:
-    """Median seconds of the work itself."""
-    return statistics.median(working_seconds(control.clock.measure(control.run)[0]) for _ in range(repeats))

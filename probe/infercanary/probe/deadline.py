@@ -47,14 +47,9 @@ class Worker:
         self._calls: Calls = queue.SimpleQueue()
         self._answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._interrupted = False
-        self._idle = threading.Event()
-        self._idle.set()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def is_busy(self) -> bool:
+        self.is_busy = False
         """Whether a call holds the thread, maybe one that exceeded its deadline."""
-        return not self._idle.is_set()
+        self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
         """Call ``function`` in the thread: :meth:`begin`, then :meth:`result`.
@@ -85,11 +80,11 @@ class Worker:
         Raises:
             StillBusy: An earlier call hangs.
         """
-        if not self._idle.is_set():
+        if self.is_busy:
             raise StillBusy
         if self._thread is None:
             self._start()
-        self._idle.clear()
+        self.is_busy = True
         self._answer = queue.SimpleQueue()
         self._calls.put((function, self._answer))
 
@@ -131,7 +126,7 @@ class Worker:
         libgomp hardly spins any more, in the whole process: with a canary's idle pool beside the server's own, a
         ResNet-18 on two CPUs took 62 ms instead of 35 (docs/adr/0006-threads-of-a-canary.md).
         """
-        if self._thread is not None and self._idle.is_set():
+        if self._thread is not None and not self.is_busy:
             self._calls.put(None)
             self._thread = None
 
@@ -174,7 +169,7 @@ class Worker:
                 outcome = (False, error)
             self.cpu_seconds += time.thread_time() - before
             # Idle before the answer: who has the answer may call again immediately.
-            self._idle.set()
+            self.is_busy = False
             answer.put(outcome)
             del call, function, answer, outcome
 

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.access import Access
-from infercanary.probe.anew import Carried
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.duty import (
     BUSY,
     DUTY_CAP,
@@ -30,11 +28,10 @@ from infercanary.probe.duty import (
     Burst,
 )
 from infercanary.probe.histogram import Tally
-from infercanary.probe.openings import Openings
+from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
-from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
@@ -44,6 +41,7 @@ from infercanary.probe.settings import Settings, burst_wanted, check_sweep, chec
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
 from infercanary.probe.targets import Target, adapt
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -105,18 +103,13 @@ class Probe:
         self._targets = targets
         self._access = Access(settings.tls, settings.token_file)
         self._tally = Tally()
-        self._openings = Openings(
-            Room(settings.memory_reserve),
-            targets,
-            settings.journal,
-            DeviceRoom(settings.device_memory_reserve),
-        )
+        self._memory = Memory(targets, HostMemory(settings.memory_reserve), settings.device_memory_reserve)
         pool = Pool(executor, on_hang) if executor is not None else None
         sweeps = {name: check_sweep(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
         points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in sweeps.items()}
         canaries = {
             name: Canary(name, target, self._tally, settings.timeout_seconds, settings.open_timeout_seconds, pool,
-                         sweep=points.get(name), opening=self._openings.of[name])
+                         sweep=points.get(name), memory=self._memory)
             for name, target in targets.items()
         }  # fmt: skip
         self._canaries = list(canaries.values())
@@ -124,8 +117,10 @@ class Probe:
             [(s.seconds, s.every_seconds) for s in sweeps.values()], settings.duty_cap
         )
         self._sweeps = [
-            Sweeping(canaries[name], targets[name], sweep, interval, settings.timeout_seconds, self._tally, pool,
-                     self._openings)
+            Sweeping(
+                canaries[name], targets[name], sweep, interval, settings.timeout_seconds, self._tally, self._memory,
+                pool,
+            )  # fmt: skip
             for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
         ]  # fmt: skip
         profiled = [
@@ -144,10 +139,12 @@ class Probe:
                 settings.samplers, compute_threads=self._compute_threads, places=self._places
             )
         self._sampling = Sampling(samplers, self._tally)
-        self._publisher = Publisher(self._tally, self._sampling, self._canaries, settings.journal)
+        self._publisher = Publisher(
+            self._tally, self._sampling, self._canaries, self._controls, settings.journal
+        )
         self._stopping = threading.Event()
         self._rounds = Rounds(
-            self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
+            self._canaries, self._sweeps, self._controls, self._sampling, self._memory, self._tally,
             self._stopping, self._profiles,
         )  # fmt: skip
         self._thread: threading.Thread | None = None
@@ -173,10 +170,9 @@ class Probe:
                 )
             return
         self._pid = os.getpid()
-        self._openings.be_a_guest()
-        guests: list[Canary | Sweeping] = [*self._canaries, *self._sweeps]
-        for part in guests:
-            part.be_a_guest()
+        self._memory.is_guest = True
+        for canary in self._canaries:
+            canary.be_a_guest()
         for profiling in self._profiles:
             profiling.is_guest = True
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
@@ -199,7 +195,7 @@ class Probe:
         if os.getpid() != self._pid:
             return
         self._stopping.set()
-        self._openings.watcher.stop()
+        self._memory.stop()
         thread = self._thread if self._thread is not None and self._thread.is_alive() else None
         for work in self._between:
             work.interrupt()
@@ -226,15 +222,11 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def watch_memory(self, carried: Carried) -> None:
-        """Watch what is left of the host's memory; where too little is, this process starts anew. Before it serves.
-
-        Args:
-            carried: From the process that did.
-        """
-        points = self._openings.watch(carried, lambda: self._rounds.running_since)
+    def resume(self, ended: Sequence[Ended]) -> None:
+        """Leave alone what the process before this one ended, for lack of memory. Call it before :meth:`open`."""
+        self._memory.resume(ended)
         for sweeping in self._sweeps:
-            sweeping.leave_out(points)
+            sweeping.leave_out(ended)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`.
@@ -259,6 +251,7 @@ class Probe:
                 if canary.is_opening and not self._stopping.is_set():
                     log.info("canary %s: still loading, waiting for its server or warming up", canary.name)
                     self._sampling.take()
+                self._close_for_memory()
                 self._publisher.observe_environment()
                 self._publisher.keep(self._rounds.failed())
         for canary in self._canaries:
@@ -342,7 +335,7 @@ class Probe:
 
     def close(self) -> bool:
         """Stop listening and let go of every target; False where a thread hangs."""
-        self._openings.watcher.stop()
+        self._memory.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
         parts: list[Sweeping | Profiling | Canary | Controls | Sampling | Publisher] = [
@@ -408,12 +401,23 @@ class Probe:
     def _wait_until(self, slot: float) -> bool:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
         while (seconds := slot - time.monotonic()) > 0:
-            if self._stopping.wait(min(seconds, _SAMPLE_SECONDS)):
+            self._memory.alarm.wait(min(seconds, _SAMPLE_SECONDS))
+            if self._stopping.is_set():
                 return False
+            self._close_for_memory()
             if slot - time.monotonic() > _SAMPLE_SECONDS / 3:
                 self._sampling.take()
                 self._publish()
         return not self._stopping.is_set()
+
+    def _close_for_memory(self) -> None:
+        """Close the canaries whose memory the server needs."""
+        self._memory.alarm.clear()
+        while self._memory.closing:
+            ended = self._memory.closing.pop()
+            for canary in self._canaries:
+                if canary.name == ended.canary:
+                    canary.close_for_memory(ended)
 
     def _publish(self) -> None:
         self._tally.set(BUSY, self._rounds.busy)

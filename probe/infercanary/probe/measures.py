@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -156,21 +156,24 @@ class Taking:
             Name (of :mod:`infercanary.contract.measures`) → value.
         """
         begin = perf_counter()
-        found: dict[str, float] = {}
-        with suppress(Exception):
-            found[THROUGHPUT] = int(self._target.samples) / fmean(timing.wall for timing in timings)
-        with suppress(Exception):
-            if (tokens := self._target.output_tokens) is not None:
-                found[OUTPUT] = int(tokens)
-        with suppress(OSError, ValueError, IndexError):
-            on_host = self._of_container() if calls_a_server else self._of_process()
-            if on_host is not None:
-                found[HOST_MEMORY] = on_host
-        with suppress(Exception):
-            if (memory := self._target.memory()) is not None:
-                found[DEVICE_MEMORY] = int(memory.in_use if self.is_guest else memory.peak)
+        wall = fmean(timing.wall for timing in timings)
+        readers: dict[str, Callable[[], float | None]] = {
+            THROUGHPUT: lambda: int(self._target.samples) / wall,
+            OUTPUT: lambda: self._target.output_tokens,
+            HOST_MEMORY: self._of_container if calls_a_server else self._of_process,
+            DEVICE_MEMORY: self._on_device,
+        }
+        measures: dict[str, float] = {}
+        for name, read in readers.items():
+            with suppress(Exception):  # the target may be anyone's
+                if 0 < (value := read() or 0) < math.inf:
+                    measures[name] = value
         self.seconds += perf_counter() - begin
-        return {name: value for name, value in found.items() if 0 < value < math.inf}
+        return measures
+
+    def _on_device(self) -> int | None:
+        memory = self._target.memory()
+        return memory and int(memory.in_use if self.is_guest else memory.peak)
 
     def _of_container(self) -> int | None:
         if self._is_beside is None and (address := self._target.server_address) is not None:
@@ -178,9 +181,7 @@ class Taking:
         return self._container.resident() if self._is_beside else None
 
     def _of_process(self) -> int:
-        if not self._has_peak:
-            return resident(self._proc)
-        return peak(self._proc)
+        return peak(self._proc) if self._has_peak else resident(self._proc)
 
 
 def reset_peak(proc: Path = _PROC) -> None:

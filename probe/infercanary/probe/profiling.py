@@ -18,8 +18,8 @@ from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
-from infercanary.probe.shortage import give_back
 from infercanary.probe.targets import Failure, Target, Unprofiled
 from infercanary.probe.targets.engines.profiled import joined
 
@@ -37,8 +37,7 @@ MAX_PAUSE: Final = 86_400.0
 PROFILER_BYTES: Final = 64 << 20
 """What torch's profiler takes for a moment: 47 MiB for five repeats of ResNet-18."""
 
-MOST_REPEATS, LEAST_REPEATS = 5, 3
-_OVERHEAD = 2  # repeats that an engine makes beside those that count, about
+REPEATS = 5
 _PUT_OFF_SECONDS = 60.0
 _JITTER = 0.1
 _OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
@@ -53,39 +52,26 @@ class Profiling:
         share: Of the time, that its profiles may take.
         timeout: Seconds that a profile may take.
         pool: The server's own; None to run in a thread of its own.
-        rng: Where the jitter comes from, which keeps replicas apart; None for one of its own.
     """
 
     def __init__(
-        self,
-        canary: Canary,
-        target: Target,
-        share: float,
-        timeout: float,
-        pool: Pool | None = None,
-        rng: random.Random | None = None,
+        self, canary: Canary, target: Target, share: float, timeout: float, pool: Pool | None = None
     ) -> None:
         self.is_guest = False
         """Whether the process is a server's, whose free memory is not given back."""
+        self.canary = canary.name
+        self.next_at = 0.0
+        """When the next one may begin (monotonic), once the canary is steady."""
         self._canary = canary
         self._target = target
         self._share = share
         self._timeout = timeout
         self._pool = pool
-        self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
         self._worker = Worker(f"infercanary-{canary.name}-profile")
-        self._taken = 0
-        self._cost = 0.0  # of the last one; 0 before the first
-        self._found: Profile | None = None  # not taken yet
+        self._pause = AGAIN_SECONDS
+        self._profile: Profile | None = None  # not taken yet
         self._complaint = ""
         self._is_over = False  # the engine cannot be profiled here, or hung in it
-        self.next_at = 0.0
-        """When the next one may begin (monotonic), once the canary is steady."""
-
-    @property
-    def canary(self) -> str:
-        """The name of the one that is profiled."""
-        return self._canary.name
 
     @property
     def is_running(self) -> bool:
@@ -98,8 +84,8 @@ class Profiling:
         Args:
             now: Seconds, monotonic.
         """
-        due = now >= self.next_at and self._canary.state == "steady"
-        return due and not (self._is_over or self.is_running)
+        is_ready = self._canary.state == "steady" and not self._is_over and not self.is_running
+        return is_ready and now >= self.next_at
 
     def put_off(self, now: float, why: str = "") -> None:
         """Try again in a minute.
@@ -117,33 +103,27 @@ class Profiling:
 
         Args:
             now: Seconds, monotonic.
-
-        Returns:
-            Seconds.
         """
         if not self.is_due(now):
             return 0.0
-        if self._is_waited_for():
+        # Does the host's own work wait for what the canary runs on?
+        is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
+        if is_crowded or self._target.is_busy():
             self.put_off(now)
             return 0.0
         begin = time.monotonic()
-        self._profile(self._repeats())
+        self._measure()
         took = time.monotonic() - begin
-        self._cost = took
-        self._taken += 1
-        pause = AGAIN_SECONDS if self._taken == 1 else EVERY_SECONDS
-        pause = min(MAX_PAUSE, max(pause, took / self._share))
-        self.next_at = max(self.next_at, now + pause * self._rng.uniform(1.0, 1.0 + _JITTER))
+        pause = min(MAX_PAUSE, max(self._pause, took / self._share))
+        # The jitter keeps replicas apart.
+        self.next_at = now + pause * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311
+        self._pause = EVERY_SECONDS
         return took
 
     def taken(self) -> Profile | None:
-        """Take what was found since the last call: each profile is given once.
-
-        Returns:
-            The profile; None where there is none.
-        """
-        found, self._found = self._found, None
-        return found
+        """Take the profile that was made since the last call, if any: each is given once."""
+        profile, self._profile = self._profile, None
+        return profile
 
     def interrupt(self) -> None:
         """End the wait for the profile under way, now and from now on; callable from any thread."""
@@ -160,23 +140,10 @@ class Profiling:
             log.warning("canary %s: its profiler still hangs; the thread ends with the process", self.canary)
         return ended
 
-    def _is_waited_for(self) -> bool:
-        """Whether the host's own work waits for what the canary runs on."""
-        if self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags):
-            return True
-        return self._target.is_busy()
-
-    def _repeats(self) -> int:
-        """As many as the budget of an hour holds, of three to five."""
-        cost = self._canary.repeat_cost
-        if cost <= 0:
-            return MOST_REPEATS
-        affordable = int(self._share * EVERY_SECONDS / cost) - _OVERHEAD
-        return max(LEAST_REPEATS, min(MOST_REPEATS, affordable))
-
-    def _profile(self, repeats: int) -> None:
+    def _measure(self) -> None:
         try:
-            profile = self._worker.call(lambda: self._profiled(repeats), self._timeout)
+            self._profile = self._worker.call(self._profile_in_turns, self._timeout)
+            self._complaint = ""
         except (Interrupted, StillBusy):
             return
         except DeadlineExceeded:
@@ -186,36 +153,26 @@ class Profiling:
         except Unprofiled as error:
             self._is_over = True
             self._complain(str(error), logging.INFO)
-        except Failure as error:
-            self._complain(str(error))
         except BaseException as error:  # the target may be anyone's
-            self._complain(one_line(error))
-        else:
-            self._complaint = ""
-            self._found = profile
+            self._complain(_words(error))
         if not self.is_guest:
             give_back()  # a profiler's buffers are megabytes, and the next run's memory is measured
-            self._repeat()
+            if self._profile is not None:
+                # Once without a profiler: the next run finds memory as each run does, and takes none of it anew.
+                with suppress(Exception):  # the next run says what is wrong
+                    self._worker.call(lambda: self._target.clock.measure(self._target.run), self._timeout)
         self._worker.rest()
 
-    def _repeat(self) -> None:
-        """Once without a profiler: the next run finds memory as each run does, and takes none of it anew."""
-        if self._found is None:
-            return
-        with suppress(Exception):  # the next run says what is wrong
-            self._worker.call(lambda: self._target.clock.measure(self._target.run), self._timeout)
-
-    def _profiled(self, repeats: int) -> Profile:
+    def _profile_in_turns(self) -> Profile:
         """In the profile's thread; or in the server's pool, one repeat in a turn so that requests go in between."""
-        target = self._target
-        pool = self._pool
+        target, pool = self._target, self._pool
         if pool is None:
-            return target.profile(repeats)
+            return target.profile(REPEATS)
         if target.profiler == "second_model":
             raise Unprofiled(
                 "its profiler loads the model once more, which would hold a thread of the server's pool"
             )
-        return joined([pool.submit(lambda: target.profile(1)).result() for _ in range(repeats)])
+        return joined([pool.submit(lambda: target.profile(1)).result() for _ in range(REPEATS)])
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour
@@ -236,19 +193,20 @@ def profile_each(
     Returns:
         Canary → its profile, or one line that says why there is none.
     """
-    found: dict[str, Profile | str] = {}
+    profiles: dict[str, Profile | str] = {}
     for canary in canaries:
-        target = targets[canary.name]
-        own = trace
-        if trace is not None and len(canaries) > 1:
-            own = trace.with_name(f"{trace.stem}.{canary.name}{trace.suffix}")
         if not canary.is_open:
-            found[canary.name] = "it could not be opened; the log says why"
-        else:
-            try:
-                found[canary.name] = target.profile(MOST_REPEATS, own)
-            except Unprofiled as error:
-                found[canary.name] = str(error)
-            except Exception as error:  # the target may be anyone's
-                found[canary.name] = one_line(error)
-    return found
+            profiles[canary.name] = "it could not be opened; the log says why"
+            continue
+        path = trace
+        if trace is not None and len(canaries) > 1:
+            path = trace.with_name(f"{trace.stem}.{canary.name}{trace.suffix}")
+        try:
+            profiles[canary.name] = targets[canary.name].profile(REPEATS, path)
+        except Exception as error:  # the target may be anyone's
+            profiles[canary.name] = _words(error)
+    return profiles
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, (Failure, Unprofiled)) else one_line(error)

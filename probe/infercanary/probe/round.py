@@ -9,7 +9,7 @@ from typing import NamedTuple
 from infercanary.contract.bottleneck import Limit, parts, shares
 from infercanary.contract.report import OUTPUT_TOLERANCE
 from infercanary.contract.vocabulary import Outcome
-from infercanary.probe.crowd import Inside
+from infercanary.probe.contention import Inside
 from infercanary.probe.samplers.threads import Place, ThreadUsage
 from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing

@@ -13,7 +13,6 @@ from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
@@ -24,6 +23,7 @@ from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
 from infercanary.probe.sweep import Sweeping
 from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
+from infercanary.probe.watcher import Memory
 
 LATENESS = Metric(
     "infercanary_lateness_seconds",
@@ -49,7 +49,7 @@ class Rounds:
         sweeps: Of some of these canaries.
         controls: Measured after each run; None for none.
         sampling: Samples before and after each run.
-        footprint: Asked whether there is memory for a round.
+        memory: Asked whether there is memory for a round.
         tally: Where the probe's own metrics are counted.
         stopping: Ends a round early.
         profiles: Of some of these canaries.
@@ -61,7 +61,7 @@ class Rounds:
         sweeps: Sequence[Sweeping],
         controls: Controls | None,
         sampling: Sampling,
-        footprint: RoundFootprint,
+        memory: Memory,
         tally: Tally,
         stopping: threading.Event,
         profiles: Sequence[Profiling] = (),
@@ -70,15 +70,13 @@ class Rounds:
         """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
         """Monotonic: when warm-up, canaries, controls, sweeps or profiles last ended."""
-        self.running_since: float | None = None
-        """When the run under way began (monotonic)."""
         self._canaries = canaries
         self._sweeps = sweeps
         self._profiles = profiles
         self._between: list[Sweeping | Profiling] = [*sweeps, *profiles]
         self._controls = controls
         self._sampling = sampling
-        self._footprint = footprint
+        self._memory = memory
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
@@ -90,7 +88,7 @@ class Rounds:
     @property
     def lead(self) -> float:
         """Seconds before its slot at which a round is to be called: what is read first takes about that long."""
-        return self._footprint.seconds + self._sampling.seconds
+        return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
         """Run one round, unless too little memory is left for what it takes for a moment.
@@ -102,7 +100,7 @@ class Rounds:
         Returns:
             The runs, and the seconds that they cost the duty cap.
         """
-        if planned and (why := self._footprint.lacks()):
+        if planned and (why := self._memory.lack_for_round()):
             for canary, _ in planned:
                 canary.put_off(why)
             planned = ()
@@ -115,15 +113,14 @@ class Rounds:
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
         self._tally.set(LATENESS, lateness)
-        self._footprint.begin()
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
             started_at = time.time()
             is_first = canary.name not in self._gpus
-            self.running_since = time.monotonic()
+            self._memory.run_began = time.monotonic()
             done = canary.round(repeats)
-            self.running_since = None
+            self._memory.run_began = None
             if done is not None:
                 spent = 0.0
                 if self._controls is not None:
@@ -132,7 +129,7 @@ class Rounds:
                     done = done._replace(controls=self._controls.measure(device))
                     spent = self._controls.took
                 self.worked_until = time.monotonic()
-                self._footprint.look()
+                self._memory.note_run()
                 # The sample says whether the canary was near them.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
@@ -158,7 +155,6 @@ class Rounds:
                 )  # fmt: skip
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
-        self._footprint.end()
         self._show_gpus(before)
         return runs, cost
 
@@ -174,7 +170,7 @@ class Rounds:
             if (
                 isinstance(work, Profiling)
                 and work.is_due(now)
-                and (why := self._footprint.lacks(PROFILER_BYTES))
+                and (why := self._memory.lack_for_round(PROFILER_BYTES))
             ):
                 work.put_off(now, why)
             elif took := work.step(now):

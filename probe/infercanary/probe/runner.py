@@ -7,30 +7,36 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from itertools import islice
 from time import perf_counter, sleep
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.vocabulary import OF_SERVER
-from infercanary.probe.crowd import Crowd, Helpers, of_each
-from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
+from infercanary.probe.contention import ContainerLoad, Helpers, explain_repeats
+from infercanary.probe.deadline import (
+    DeadlineExceeded,
+    Interrupted,
+    StillBusy,
+    Worker,
+    clear_frames,
+    one_line,
+)
 from infercanary.probe.identity import components
 from infercanary.probe.measures import Taking
+from infercanary.probe.memory import describe_shortage, give_back, place_of
 from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import ThreadUsage, thread_place, thread_usage
-from infercanary.probe.shortage import explained, give_back, place_of
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import Failure, Reading, Target
 from infercanary.probe.targets.engines.outputs import pending
 from infercanary.probe.timing import Timing, inferences
+from infercanary.probe.watcher import Memory
 
 T = TypeVar("T")
-Around: TypeAlias = AbstractContextManager[AbstractContextManager[object]]
-"""Entered around some work; what it gives is entered in it."""
 
 log = logging.getLogger("infercanary.probe")
 
@@ -68,7 +74,7 @@ class Runner:
         pool: The server's own; None to run in the canary's thread.
         container: CPU time of the container; None for one of its own.
         sweep: Points that its sweep measures, a part of the identity; None without one.
-        opening: Around opening and warming up, in the target's thread; it may refuse. None for nothing.
+        memory: Watches opening and warming up, and may refuse it; None for nothing.
     """
 
     def __init__(
@@ -79,12 +85,12 @@ class Runner:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
-        opening: Around | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.name = name
         self.unopened: dict[str, str] = {}
         """The engine's environment where it could not be opened: versions that do not fit are in it."""
-        self._opening: Around = opening or nullcontext(nullcontext())
+        self._memory = memory
         self._sweep = sweep
         self._container = ContainerCpu() if container is None else container
         self.taking = Taking(target, self._container)  # the measures of its runs
@@ -176,6 +182,20 @@ class Runner:
         """End the wait for the target, now and from now on; callable from any thread."""
         self._worker.interrupt()
 
+    def release(self) -> bool:
+        """Close the target and give its memory back; False if it hangs and keeps that."""
+
+        def close() -> None:
+            self._close()
+            give_back()
+
+        try:
+            self._worker.call(close, self._timeout)
+        except (DeadlineExceeded, Interrupted, StillBusy):
+            return False
+        self._worker.rest()
+        return True
+
     def close(self, seconds: float, is_open: bool) -> bool:
         """Let go of the target once it does not run; whether that was within ``seconds``.
 
@@ -208,7 +228,7 @@ class Runner:
             device = str(self._target.device) or "cpu"
             if (place := place_of(error, device)) is None:
                 raise
-            text = explained(error, place, device)
+            text = describe_shortage(error, place, device)
             clear_frames(error)
             self._turn = None
         give_back()
@@ -218,8 +238,9 @@ class Runner:
     def _open(self) -> Opened:
         self.unopened = {}
         try:
-            with self._opening as watched, watched:
+            if self._memory is None:
                 return self._name_shortage(self._open_and_warm_up)
+            return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
             if self._target.device:  # else there is no engine here
                 with suppress(BaseException):
@@ -261,7 +282,7 @@ class Runner:
         self._call(self._target.prepare, in_pool=False)
         self.taking.begin()
         self._usage = ThreadUsage()
-        crowd = Crowd(self._container)
+        others = ContainerLoad(self._container)
         helpers = Helpers() if has_helpers else None
         timing, result = self._measure()
         used, timings = [self._usage], [timing]
@@ -280,12 +301,12 @@ class Runner:
         usage = self._usage
         # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
         calls_a_server = bool(self._phase_names & OF_SERVER)
-        inside = None if calls_a_server else crowd.since(usage)
+        inside = None if calls_a_server else others.since(usage)
         helped = helpers.helped() if helpers is not None else None
         place = thread_place(self._thread_id)
         measures = self.taking.end(timings, calls_a_server)
         batch = inferences(self._target.clock)
-        waits, crowds, off_cpu = of_each(used, [t.wall for t in timings], batch, inside, helped)
+        waits, crowds, off_cpu = explain_repeats(used, [t.wall for t in timings], batch, inside, helped)
         values, readings = self._call(self._read, result)
         return Round(
             "ok", timings=timings, values=values, usage=usage, waits=waits, crowds=crowds, off_cpu=off_cpu,

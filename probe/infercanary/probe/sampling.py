@@ -56,8 +56,6 @@ class Guard:
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self.families: tuple[Family, ...] = ()
-        self.has_settled = False
-        """Whether a sample of it ended, in whatever way, or was found to hang."""
         self._sampler = sampler
         self._tally = tally
         self._deadline = deadline
@@ -108,7 +106,7 @@ class Guard:
         return True
 
     def _settle(self, families: tuple[Family, ...], complaint: str, level: int = logging.WARNING) -> None:
-        self.families, self.has_settled = families, True
+        self.families = families
         if complaint != self._complaint:
             if complaint:
                 log.log(level, "sampler %s: %s", self._sampler.name, complaint)
@@ -180,7 +178,7 @@ class Sampling:
         return found
 
     def settle(self, stopping: threading.Event) -> None:
-        """Sample until each sampler has answered or hangs, and what a GPU counts as busy is no longer the warm-up.
+        """Sample until no sampler is late, and what a GPU counts as busy is no longer the warm-up.
 
         Args:
             stopping: Ends it early.
@@ -188,9 +186,8 @@ class Sampling:
         begin = time.monotonic()
         while True:
             self.take()
-            if stopping.wait(UTILIZATION_SECONDS) or time.monotonic() - begin > _SETTLE_AT_MOST_SECONDS:
-                return
-            if all(guard.has_settled for guard in self._guards):
+            is_over = stopping.wait(UTILIZATION_SECONDS) or not any(guard.is_late for guard in self._guards)
+            if is_over or time.monotonic() - begin > _SETTLE_AT_MOST_SECONDS:
                 return
 
     def close(self, seconds: float) -> bool:

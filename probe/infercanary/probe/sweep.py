@@ -7,8 +7,10 @@ two rounds, so that no run is missed; what sweeps take of the duty cap is kept f
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from time import perf_counter
 from typing import Annotated
 
@@ -17,18 +19,15 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
-from infercanary.probe.anew import Ended
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
-from infercanary.probe.device_room import DeviceRoom
-from infercanary.probe.footprint import DeviceFootprint, Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
-from infercanary.probe.openings import Openings
+from infercanary.probe.memory import Ended, trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
-from infercanary.probe.shortage import trim
 from infercanary.probe.targets import Failure, Target
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -113,7 +112,18 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Sweeping:
-    """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs)."""
+    """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
+
+    Args:
+        canary: Swept while it is fit (:attr:`Canary.is_fit`).
+        target: The canary's.
+        sweep: What is measured.
+        interval: Seconds between sweeps at least.
+        timeout: Seconds after it was given up from which a measurement counts as hanging.
+        tally: Where its metrics are counted.
+        memory: Asked before each point, and watching it.
+        pool: The server's own; None to run in threads of its own.
+    """
 
     def __init__(
         self,
@@ -123,21 +133,9 @@ class Sweeping:
         interval: float,
         timeout: float,
         tally: Tally,
+        memory: Memory,
         pool: Pool | None = None,
-        openings: Openings | None = None,
     ) -> None:
-        """Plan the first sweep.
-
-        Args:
-            canary: The one that is swept, while it is fit (:attr:`Canary.is_fit`).
-            target: The canary's.
-            sweep: What is measured.
-            interval: Seconds between sweeps at least.
-            timeout: Seconds after it was given up from which a measurement counts as hanging.
-            tally: Where its metrics are counted.
-            pool: The server's own; None to run in threads of its own.
-            openings: Asked for host memory before each point, and watching it.
-        """
         self._canary = canary
         self._target = target
         self._sweep = sweep
@@ -145,27 +143,19 @@ class Sweeping:
         self._timeout = timeout
         self._tally = tally
         self._pool = pool
-        self._footprint = (
-            Footprint(canary.name, None)
-            if openings is None
-            else Footprint(canary.name, openings.room, watcher=openings.watcher)
-        )
-        self._on_device = DeviceFootprint(
-            canary.name, canary.device, target, DeviceRoom() if openings is None else openings.device_room
-        )
+        self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
         self._measurement: Measurement | None = None  # under way
-        self._given_up_at: float | None = None  # a measurement that still holds its thread, or did just now:
-        self._given_up: Measurement | None = None
-        self._in_pool = False  # and a thread of the server's pool
-        self._hang_reported = False
-        self._left: list[Load] | None = None  # of the sweep under way, from here on
-        self._began = 0.0
-        self._share = 0.0
-        self._cost = 0.0
-        self._measured = False
+        self._given_up_at: float | None = (
+            None  # a measurement that still holds its thread, or did at the last step
+        )
+        self._hangs_at = math.inf  # when that is to be reported
+        self._holds_pool = False
+        self._left: list[Load] | None = None  # points of the sweep under way
+        self._share = self._began = self._cost = 0.0
+        self._gave_numbers = False
         self._too_much: dict[Load, Missing] = {}
         self._complaints: dict[Load, str] = {}
         tally.set(INTERVAL, interval, canary.name)
@@ -180,6 +170,11 @@ class Sweeping:
         """When the next sweep may begin (monotonic), or the one under way might."""
         return self._turns.next_at
 
+    @property
+    def canary(self) -> str:
+        """The name of the one that is swept."""
+        return self._canary.name
+
     def start(self, now: float) -> None:
         """Count from ``now``, when warm-up is over.
 
@@ -193,35 +188,29 @@ class Sweeping:
 
         Args:
             now: Seconds, monotonic.
-
-        Returns:
-            Seconds.
         """
         if self.is_running:
-            self._report_a_hang(now)
+            self._report_hang(now)
             return 0.0
         took = 0.0
-        if self._given_up_at is not None:  # what was given up went on, until some moment
-            ended_at = self._given_up.ended_at if self._given_up is not None else None
-            took = max(0.0, (now if ended_at is None else ended_at) - self._given_up_at)
-            self._given_up_at = self._given_up = None
+        if self._given_up_at is not None:  # it went on until now
+            took = max(0.0, now - self._given_up_at)
+            self._given_up_at, self._hangs_at = None, math.inf
         if now >= self.next_at and self._canary.is_fit:
             if self._left is None:
                 self._begin(now)
             if self._left:
-                took += self._point(self._left)
+                took += self._measure_next(self._left)
             if self._left == []:
-                took += trim()  # a sweep's threads are gone, and their heaps hold what requests took
+                trim()  # a sweep's threads are gone, and their heaps hold what requests took
         # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
-            self._end()
+            self._left = None
+            if self._gave_numbers:
+                self._tally.set(TIMESTAMP, time.time(), self.canary)
+            self._turns.ended(self._cost, self._began)
         return took
-
-    @property
-    def canary(self) -> str:
-        """The name of the one that is swept."""
-        return self._canary.name
 
     def taken(self) -> dict[str, float]:
         """Take the throughput of each point that gave numbers since the last call: each value is given once.
@@ -229,8 +218,8 @@ class Sweeping:
         Returns:
             Name of the measure → samples a second.
         """
-        found, self._throughputs = self._throughputs, {}
-        return found
+        throughputs, self._throughputs = self._throughputs, {}
+        return throughputs
 
     def leave_out(self, points: Iterable[Ended]) -> None:
         """Never try those of this canary again, nor larger ones.
@@ -240,11 +229,7 @@ class Sweeping:
         """
         for point in points:
             if point.canary == self.canary and point.load is not None:
-                self._miss(Load(*point.load), Missing("out_of_memory", point.why))
-
-    def be_a_guest(self) -> None:
-        """Run in a server's process from now on: its peak of memory is not reset."""
-        self._footprint.is_guest = True
+                self._show(Load(*point.load), Missing("out_of_memory", point.why))
 
     def interrupt(self) -> None:
         """End the measurement, now and from now on; callable from any thread."""
@@ -260,120 +245,96 @@ class Sweeping:
         """
         ended = self._worker.stop(seconds)
         if not ended:
-            log.warning(
-                "canary %s: its sweep still hangs; the thread ends with the process", self._canary.name
-            )
+            log.warning("canary %s: its sweep still hangs; the thread ends with the process", self.canary)
         return ended
 
     def _begin(self, now: float) -> None:
         self._too_much = {
-            load: why
-            for load, why in self._too_much.items()
-            if why.reason == "out_of_memory" and why.was_tried
+            load: missing
+            for load, missing in self._too_much.items()
+            if missing.reason == "out_of_memory" and missing.was_tried
         }
-        self._began, self._cost, self._measured = now, 0.0, False
-        try:
-            self._left = self._sweep.loads(int(self._target.samples))
-        except Exception as error:  # the target may be anyone's
-            log.warning("canary %s: not swept: %s", self._canary.name, one_line(error))
-            self._turns.ended(0.0, now)
-            return
+        self._began, self._cost, self._gave_numbers = now, 0.0, False
+        samples = 1
+        with suppress(Exception):  # the target may be anyone's
+            samples = int(self._target.samples)
+        self._left = self._sweep.loads(samples)
         self._share = self._sweep.seconds / len(self._left)
 
-    def _point(self, left: list[Load]) -> float:
-        """Measure the first of ``left``, and show what it gave; the seconds that took."""
+    def _measure_next(self, left: list[Load]) -> float:
+        """Measure the first of ``left``, and show its numbers; the seconds that took."""
         load = left.pop(0)
-        for smaller, why in self._too_much.items():
+        for smaller, missing in self._too_much.items():
             if load.is_at_least(smaller):
-                self._miss(
-                    load, why._replace(detail=f"{smaller.words} was already"), load not in self._complaints
-                )
+                detail = missing.detail if load == smaller else f"{smaller.words} was already"
+                self._show(load, missing._replace(detail=detail))
                 return 0.0
-        found: Measured | Missing
         begin = perf_counter()
         measurement = self._measurement = Measurement(
-            self._canary.name,
-            self._target,
-            load,
-            self._share,
-            self._pool,
-            lambda: self._footprint.look(load),
+            self.canary, self._target, load, self._share, self._pool
         )
+        result: Measured | Missing
         try:
-            self._on_device.begin(load)
-            with self._footprint.begin(load):
-                found = self._worker.call(measurement.measure, self._share)
+            with self._memory.point(self.canary, self._target, load) as growth:
+                measurement.look = growth.check
+                result = self._worker.call(measurement.measure, self._share)
         except Failure as error:
-            found = Missing("out_of_memory", str(error), was_tried=False)
+            result = Missing("out_of_memory", str(error), was_tried=False)
         except (Interrupted, StillBusy):
             measurement.give_up()
             return 0.0
         except DeadlineExceeded:
-            self._given_up_at, self._in_pool = time.monotonic(), measurement.give_up()
-            self._given_up = measurement
-            self._hang_reported = False
-            found = Missing(
+            self._given_up_at, self._holds_pool = time.monotonic(), measurement.give_up()
+            self._hangs_at = self._given_up_at + self._timeout
+            result = Missing(
                 "timed_out", f"no end within its {self._share:.3g} s; give the sweep more seconds"
             )
         except RuntimeError as error:  # the host is out of threads
-            found = Missing("raised", one_line(error))
+            result = Missing("raised", one_line(error))
         finally:
             self._measurement = None
         self._worker.rest()
-        if isinstance(found, Missing) and found.reason == "busy":
+        if isinstance(result, Missing) and result.reason == "busy":
             left.insert(0, load)
             self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
-        elif isinstance(found, Missing):
-            self._miss(load, found)
-            if found.reason == "out_of_memory":
-                trim()
-        else:
-            self._footprint.end(load)
-            self._on_device.end(load, found.peak_bytes)
-            self._show(load, found)
+            return perf_counter() - begin
+        if isinstance(result, Measured):
+            self._memory.note_point(growth, result.device_bytes)
+        elif result.reason == "out_of_memory":
+            trim()
+        self._show(load, result)
         return perf_counter() - begin
 
-    def _show(self, load: Load, found: Measured) -> None:
-        tally, labels = self._tally, self._forget(load)
-        self._measured = True
-        self._complaints.pop(load, None)
-        tally.set(LATENCY, found.latency, *labels)
-        tally.set(RATE, found.rate, *labels)
-        self._throughputs[throughput_of(*load)] = found.rate
-        if found.peak_bytes is not None:
-            tally.set(PEAK, found.peak_bytes, *labels)
-
-    def _miss(self, load: Load, found: Missing, log_it: bool = True) -> None:
-        self._forget(load)
-        if found.reason in _TOO_MUCH:
-            self._too_much.setdefault(load, found)
-        complaint = f"{found.reason}: {found.detail}"
-        if log_it and complaint != self._complaints.get(load):  # once per change, not once per sweep
-            log.warning("canary %s: sweep of %s: %s", self._canary.name, load.words, complaint)
-            self._complaints[load] = complaint
-
-    def _forget(self, load: Load) -> tuple[str, ...]:
-        """Forget what it gave before; its labels."""
-        labels = self._canary.name, str(load.batch), str(load.concurrency)
+    def _show(self, load: Load, result: Measured | Missing) -> None:
+        """Set the metrics of a point, or forget them and log once why they are missing."""
+        labels = self.canary, str(load.batch), str(load.concurrency)
         for metric in (LATENCY, RATE, PEAK):
             self._tally.forget(metric, *labels)
-        return labels
-
-    def _end(self) -> None:
-        self._left = None
-        if self._measured:
-            self._tally.set(TIMESTAMP, time.time(), self._canary.name)
-        self._turns.ended(self._cost, self._began)
-
-    def _report_a_hang(self, now: float) -> None:
-        """Report once that a point which was given up hangs, and is not just slow."""
-        if self._given_up_at is None or now - self._given_up_at < self._timeout or self._hang_reported:
+        if isinstance(result, Measured):
+            self._gave_numbers = True
+            self._complaints.pop(load, None)
+            self._tally.set(LATENCY, result.latency, *labels)
+            self._tally.set(RATE, result.rate, *labels)
+            self._throughputs[throughput_of(*load)] = result.rate
+            if result.peak_bytes is not None:
+                self._tally.set(PEAK, result.peak_bytes, *labels)
             return
-        self._hang_reported = True
+        if result.reason in _TOO_MUCH:
+            self._too_much.setdefault(load, result)
+        complaint = f"{result.reason}: {result.detail}"
+        if complaint != self._complaints.get(load):  # once per change, not once per sweep
+            log.warning("canary %s: sweep of %s: %s", self.canary, load.words, complaint)
+            self._complaints[load] = complaint
+
+    def _report_hang(self, now: float) -> None:
+        """Report once that a point which was given up hangs, and is not just slow."""
+        if now < self._hangs_at:
+            return
+        self._hangs_at = math.inf
         log.error(
             "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_canary and no verdict rests "
             "on them: restart the process, and leave that point out",
-            self._canary.name,
+            self.canary,
         )
-        if self._in_pool and self._pool is not None:
+        if self._holds_pool and self._pool is not None:
             self._pool.lost_a_thread()

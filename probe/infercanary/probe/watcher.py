@@ -1,7 +1,7 @@
-"""Ends the probe's growth before the kernel has to end a process: in a thread.
+"""Asks for memory before a canary or a point of a sweep takes it, and watches what nobody knows beforehand.
 
-In a process of the probe's own all is watched. In a server's only what is being opened is, and that is interrupted.
-What is left is read at a pace that follows how much there is. Decided in docs/adr/0018-memory-is-watched.md.
+One thread reads what is left of the host's memory while something is opened or open. At the reserve it starts the
+probe's own process anew; in a server's process it closes the largest canary (docs/adr/0018-memory-is-watched.md).
 """
 
 from __future__ import annotations
@@ -10,223 +10,354 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
 
+from infercanary.probe import memory
+from infercanary.probe.gpu.cuda_driver import CudaError, has_context
 from infercanary.probe.measures import peak, resident
-from infercanary.probe.room import Left, Room
-from infercanary.probe.shortage import readable
+from infercanary.probe.memory import Ended, HostMemory, Left, readable
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.targets import Failure, Need, Target
+
+T = TypeVar("T")
+Load = tuple[int, int]
+"""Batch and concurrency of a sweep's point."""
 
 log = logging.getLogger("infercanary.probe")
 
-_PROC = Path("/proc/self")
-_LEAST = 8 << 20  # ending what took less is no help
+ROUND = 32 << 20
+"""Estimate of what a round takes for a moment: outputs, heaps of threads; the controls' buffers have 18 MiB."""
+
+_LEAST = 8 << 20  # closing what took less is no help
 # Growth that is noticed before it takes what is left, in bytes a second, and seconds between two looks.
-_OWN_RATE, _OWN_PAUSES = 4 << 30, (0.01, 0.2)  # while something is opened or swept
-_OTHERS_RATE, _OTHERS_PAUSES = 400 << 20, (0.1, 1.0)
-_RUN_SECONDS = 1.0  # a run that takes longer does not notice a look
+_OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
+_OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
+_RUN_SECONDS = 1.0  # a longer run does not notice a look
 _UNKNOWN_SECONDS = 60.0
+_FEWER_LOADS = "name fewer or smaller loads"
 
 
 class Growth:
-    """Work of a canary that takes memory, from its beginning on.
+    """Growth of the process while a canary is opened, or a point of its sweep runs.
 
-    Args:
-        canary: Whose.
-        load: Batch and concurrency of a sweep's point; None where the canary is opened.
-        proc: The process's folder in ``/proc``.
+    With a thread, :meth:`end` raises `MemoryError` there, at most once and never after :meth:`finish`. It may come at
+    any call of Python; :meth:`finish` has one after its lock is taken, so that nothing comes later.
     """
 
-    def __init__(self, canary: str, load: tuple[int, int] | None = None, proc: Path = _PROC) -> None:
+    def __init__(self, canary: str, load: Load | None = None, thread: int | None = None) -> None:
         self.canary = canary
         self.load = load
-        self.interrupted = ""
-        """Why it was interrupted; empty where it was not."""
-        self._proc = proc
-        self._before = self._most = self._peak = 0
-        with suppress(OSError, ValueError, IndexError):
-            self._before = self._most = resident(proc)
-            self._peak = peak(proc)
+        self.why = ""
+        """Why it was ended; empty if it was not."""
+        self.most = 0
+        """The most bytes that were seen."""
+        self._thread = thread
+        self._lock, self._finished = threading.Lock(), threading.Event()
+        self._before = _resident()
 
     def look(self) -> int:
-        """Read how much the process has grown since the beginning.
+        """Return the bytes by which the process has grown."""
+        size = max(0, _resident() - self._before)
+        self.most = max(self.most, size)
+        return size
 
-        Returns:
-            Bytes; 0 where it has not, or it cannot be read.
-        """
-        with suppress(OSError, ValueError, IndexError):
-            now = resident(self._proc)
-            self._most = max(self._most, now)
-            return max(0, now - self._before)
-        return 0
+    def end(self, why: str) -> None:
+        """Let the work raise an error for this reason, unless it is over."""
+        with self._lock:
+            if not self._finished.is_set() and not self.why:
+                self.why = why
+                if self._thread is not None:
+                    _raise_in(self._thread, MemoryError)
 
-    @property
-    def took(self) -> int:
-        """The most that it had grown at any time, as far as that was seen."""
-        self.look()
-        with suppress(OSError, ValueError, IndexError):
-            if (most := peak(self._proc)) > self._peak:  # else it was before, or another run has reset it
-                self._most = max(self._most, most)
-        return self._most - self._before
+    def finish(self) -> None:
+        """Let nothing interrupt the thread any more."""
+        with self._lock:
+            self._finished.set()
+
+    def check(self) -> None:
+        """Raise :class:`Failure` if it was ended: a point of a sweep calls it between requests."""
+        if self.why:
+            raise Failure("out_of_memory", self.why)
 
 
-class Interrupter:
-    """Raises `MemoryError` in the thread that enters it, at most once, where too little is left for what it opens.
-
-    It may come at any call, also that of ``__exit__``: another ``with`` around this one takes what escapes. Once
-    ``__exit__`` has returned, nothing comes any more. Around calls alone: what interrupts a loop that stands in the
-    ``with`` itself passes that by in Python 3.13, whose compiler leaves its jump back out of the exception table.
+class Memory:
+    """Memory of all canaries of a probe.
 
     Args:
-        growth: What is opened; it keeps why it was interrupted.
-        room: Where it is read what is left.
+        targets: Canary → its target; set up to ask here before it takes memory.
+        host: Memory of the host.
+        device_reserve: Bytes to leave alone of a GPU's memory; None for the default.
     """
 
-    def __init__(self, growth: Growth, room: Room) -> None:
-        self._growth = growth
-        self._room = room
-        self._over, self._lock = threading.Event(), threading.Lock()
-
-    def __enter__(self) -> None:
-        self._thread = threading.get_ident()
-        try:
-            threading.Thread(target=self._watch, name="infercanary-memory", daemon=True).start()
-        except RuntimeError as error:  # the container is out of threads
-            log.warning("what is left of the memory is not watched: %s", error)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._over.set()  # calls of Python, at which what was raised comes, if it has not yet
-
-    def _watch(self) -> None:
-        pause = 0.0
-        while not self._over.wait(pause):
-            size = self._growth.look()
-            if (found := self._room.look()) is None:
-                return
-            room, _ = found
-            if size >= _LEAST and room.size == 0:
-                self._interrupt(_too_much(self._growth, size, room))
-                return
-            least, most = _OWN_PAUSES
-            pause = min(most, max(least, room.size / _OWN_RATE))
-
-    def _interrupt(self, why: str) -> None:
-        with self._lock:
-            if not self._over.is_set():
-                self._growth.interrupted = why
-                _raise_in(self._thread, MemoryError)
-
-
-Ends = Callable[[Sequence[tuple[str, "tuple[int, int] | None", int, str]]], None]
-"""Called with the canary, the load, the bytes and the reason of each work that must end."""
-
-
-class Watcher:
-    """Knows what is growing and what is held; once started, it looks whether enough is left.
-
-    Args:
-        room: Where it is read what is left.
-    """
-
-    def __init__(self, room: Room) -> None:
-        self.held: dict[str, int] = {}
-        """Canary → bytes that it took when it was opened, for as long as it is open."""
+    def __init__(
+        self,
+        targets: Mapping[str, Target],
+        host: HostMemory | None = None,
+        device_reserve: int | None = None,
+    ) -> None:
         self.is_guest = False
-        """Whether this is a server's process."""
-        self._room = room
+        """Whether this is a server's process, which cannot start anew."""
+        self.run_began: float | None = None
+        """Monotonic start of the run under way, which no look is to disturb; None between runs."""
+        self.closing: list[Ended] = []
+        """Canaries that the probe's thread is to close for the server's sake."""
+        self.alarm = threading.Event()
+        """Set if :attr:`closing` has a new one, and by :meth:`stop`."""
+        self._host = host or HostMemory()
+        self._device_reserve = device_reserve
+        self._ended: dict[tuple[str, Load | None], Ended] = {}
+        self._held: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
         self._growing: list[Growth] = []
-        self._changed = threading.Event()
-        self._stopping = threading.Event()
+        self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, bytes of host and device
+        self._peak = 0  # resident bytes in the last run
+        self._thread: threading.Thread | None = None
+        self._changed, self._stopping = threading.Event(), threading.Event()
+        for name, target in targets.items():
+            target.ask_for_memory = partial(self.ask, name, target.device)
+            target.device_memory_left = partial(self.device_bound, target.device)
 
-    @contextmanager
-    def growing(self, canary: str, load: tuple[int, int] | None = None) -> Iterator[Growth]:
-        """Watch closely for as long as the context lasts.
+    def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
+        """Refuse needs that do not fit together.
 
         Args:
-            canary: Whose work may take memory.
-            load: Of a sweep's point.
+            canary: Its name.
+            device: Of its target: ``cpu`` or ``cuda[:N]``.
+            needs: All that is about to be taken.
 
-        Yields:
-            How much it takes.
+        Raises:
+            Failure: `out_of_memory`, in a line with the place in the settings, the size and the fix.
         """
-        growth = Growth(canary, load)
-        self._growing = [*self._growing, growth]
+        on_host = [need for need in needs if need.where == "host"]
+        _require(canary, on_host, self._host.left(), "grant more memory")
+        on_device = [need for need in needs if need.where == "device"]
+        if on_device and device.startswith("cuda"):
+            left = memory.left_on_device(device, self._device_reserve)
+            _require(canary, [_of_context(device), *on_device], left, "free device memory")
+
+    def device_bound(self, device: str) -> int | None:
+        """Say how many bytes of its device an engine may take; None if unbounded, as in a server's process."""
+        if self.is_guest or not device.startswith("cuda"):
+            return None
+        left = memory.left_on_device(device, self._device_reserve)
+        return None if left is None else left.size
+
+    def lack_for_round(self, extra: int = 0) -> str:
+        """Say why a round of runs has no room; empty if it has, or if that is unknown.
+
+        Args:
+            extra: Bytes that are taken in it besides.
+        """
+        left = self._host.left_for_a_moment()
+        need = max(ROUND, self._peak - _resident()) + extra
+        if left is None or left.size >= need:
+            return ""
+        return (
+            f"runs are put off: they take up to {readable(need)} for a moment; {readable(left.size)} are left of "
+            f"{left.whose}, less {readable(left.reserve)} in reserve; grant more memory"
+        )
+
+    def note_run(self) -> None:
+        """Read how much the run that has just ended took at its peak: the next one takes as much."""
+        with suppress(OSError, ValueError, IndexError):
+            self._peak = resident() if self.is_guest else peak()
+
+    def open(self, canary: str, work: Callable[[], T]) -> T:
+        """Do the work that opens a canary, watched; in the thread that opens it.
+
+        Raises:
+            Failure: `out_of_memory`: it was ended, now or less than an hour ago.
+            BaseException: Whatever the work raises.
+        """
+        ended = self._ended.get((canary, None))
+        if ended is not None and time.monotonic() < ended.retry_at:
+            raise Failure("out_of_memory", ended.why)
+        self._held.pop(canary, None)
+        growth = Growth(canary, thread=threading.get_ident() if self.is_guest else None)
+        try:
+            self._watch(growth)
+            try:
+                result = work()  # a call: Python 3.13 lets an interruption pass by a loop that stands here
+            finally:
+                growth.finish()
+        finally:
+            self._growing = [other for other in self._growing if other is not growth]
+            if growth.why:
+                self._note_ended(canary, growth.why)
+                raise Failure("out_of_memory", growth.why) from None
+        self._held[canary] = growth.look()
         self._changed.set()
+        return result
+
+    @contextmanager
+    def point(self, canary: str, target: Target, load: Load) -> Iterator[Growth]:
+        """Watch a point of a sweep, if it fits by what the point before it took.
+
+        Args:
+            canary: Its name.
+            target: The canary's.
+            load: Samples of a request, and requests at a time.
+
+        Raises:
+            Failure: `out_of_memory`: it does not fit.
+        """
+        if canary in self._points:
+            before, on_host, on_device = self._points[canary]
+            ratio = load[0] * load[1] / (before[0] * before[1])
+            what = f"batch {load[0]}, {load[1]} at a time, by what batch {before[0]}, {before[1]} at a time took,"
+            need = Need("sweep", int(ratio * on_host), what, _FEWER_LOADS)
+            more = [need._replace(size=int(ratio * on_device), where="device")] if on_device else []
+            self.ask(canary, target.device, [need, *more])
+        growth = Growth(canary, load)
+        self._watch(growth)
         try:
             yield growth
         finally:
-            self._growing = [each for each in self._growing if each is not growth]
+            self._growing = [other for other in self._growing if other is not growth]
 
-    def interrupting(self, growth: Growth) -> AbstractContextManager[object]:
-        """Where opening can only be interrupted: around it, in its thread.
-
-        Args:
-            growth: What it takes.
-
-        Returns:
-            An :class:`Interrupter` in a server's process; elsewhere nothing.
-        """
-        return Interrupter(growth, self._room) if self.is_guest else nullcontext()
-
-    def start(self, ends: Ends, running_since: Callable[[], float | None]) -> None:
-        """Look from now on, in a daemon thread.
+    def note_point(self, growth: Growth, on_device: int) -> None:
+        """Keep what a point that gave numbers took, for the next one.
 
         Args:
-            ends: Called in that thread where too little is left; it need not return.
-            running_since: When the run under way began (monotonic); None between runs.
+            growth: From :meth:`point`.
+            on_device: Bytes of the device.
         """
+        if growth.load is not None:
+            self._points[growth.canary] = growth.load, growth.most, on_device
 
-        def work() -> None:
-            while not self._stopping.is_set():
-                try:
-                    pause = self.look(ends, running_since())
-                except Exception:
-                    log.exception("what is left of the memory cannot be read: this is a defect of the probe")
-                    pause = _UNKNOWN_SECONDS
-                self._changed.wait(pause)
-                self._changed.clear()
-
-        try:
-            threading.Thread(target=work, name="infercanary-memory", daemon=True).start()
-        except RuntimeError as error:  # the container is out of threads
-            log.warning("what is left of the memory is not watched: %s", error)
+    def resume(self, ended: Iterable[Ended]) -> None:
+        """Leave alone what the process before this one ended."""
+        self._ended = {(each.canary, each.load): each for each in ended}
 
     def stop(self) -> None:
-        """Look no more; callable from any thread."""
+        """Watch no more; callable from any thread."""
         self._stopping.set()
         self._changed.set()
+        self.alarm.set()
 
-    def look(self, ends: Ends, running_since: float | None) -> float:
-        """Look once, unless that would disturb a run.
+    def look(self) -> float | None:
+        """Look once; the seconds until the next look, None if nothing is opened or open.
 
-        What the probe itself takes leaves the whole reserve alone. What others take later may go down to 64 MiB of it:
-        a server that is close to its limit by day does not end canaries that had room.
-
-        Args:
-            ends: Called where too little is left.
-            running_since: When the run under way began.
-
-        Returns:
-            Seconds until the next look.
+        What the probe itself takes leaves the whole reserve alone. What others take later may go down to 64 MiB of
+        it: a server that is close to its limit by day does not close canaries that had room.
         """
-        growing = self._growing
-        rate, (least, most) = (_OWN_RATE, _OWN_PAUSES) if growing else (_OTHERS_RATE, _OTHERS_PAUSES)
-        if not growing and running_since is not None and time.monotonic() - running_since < _RUN_SECONDS:
-            return least
-        grown = [(growth, growth.look()) for growth in growing]
-        if (found := self._room.look()) is None:
+        growing, held, began = self._growing, dict(self._held), self.run_began
+        if not growing and not held:
+            return None
+        if not growing and began is not None and time.monotonic() - began < _RUN_SECONDS:
+            return _LEAST_PAUSE
+        left, last = self._host.left(), self._host.left_for_a_moment()
+        if left is None or last is None:
             return _UNKNOWN_SECONDS
-        room, last = found
-        own = [(growth, size) for growth, size in grown if size >= _LEAST]
-        if own and room.size == 0 and not self._stopping.is_set():
-            ends([(growth.canary, growth.load, size, _too_much(growth, size, room)) for growth, size in own])
-        canary = max(self.held, key=self.held.__getitem__, default="")
-        held = self.held.get(canary, 0)
-        if held >= _LEAST and last.size == 0 and not self._stopping.is_set():
-            ends([(canary, None, held, _given_back(canary, held, last))])
-        return min(most, max(least, (room if growing else last).size / rate))
+        for growth in growing:
+            growth.look()
+        if left.size == 0:
+            self._end([growth for growth in growing if growth.most >= _LEAST], left)
+        if last.size == 0 and held:
+            largest = max(held, key=lambda name: held[name])
+            self._close(largest, held[largest], last)
+        if growing:
+            return min(_LEAST_PAUSE, max(_OPENING_PAUSE, left.size / _OPENING_RATE))
+        return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
+
+    def _watch(self, growth: Growth) -> None:
+        self._growing = [*self._growing, growth]
+        self._changed.set()
+        if self._thread is None and not self._stopping.is_set():
+            thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError as error:  # the container is out of threads
+                log.warning("what is left of the memory is not watched: %s", error)
+
+    def _look_on(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                pause = self.look()
+            except Exception:
+                log.exception("what is left of the memory cannot be read: this is a defect of the probe")
+                pause = _UNKNOWN_SECONDS
+            self._changed.wait(pause)
+            self._changed.clear()
+
+    def _end(self, growing: Sequence[Growth], left: Left) -> None:
+        """End what grows: in a process of the probe's own by starting anew."""
+        for growth in growing:
+            why = _too_much(growth, left)
+            if self.is_guest:
+                growth.end(why)
+            else:
+                self._note_ended(growth.canary, why, growth.load)
+        if growing and not self.is_guest:
+            self._start_anew()
+
+    def _close(self, canary: str, size: int, left: Left) -> None:
+        """Close a canary that is open: in a process of the probe's own by starting anew."""
+        if size < _LEAST:
+            return
+        ended = self._note_ended(
+            canary,
+            f"canaries.{canary}: it was closed to give {readable(size)} back, with nothing left of {left.whose} but "
+            f"{readable(left.reserve)}; it is opened again in an hour; grant more memory",
+        )
+        if not self.is_guest:
+            self._start_anew()
+        self._held.pop(canary, None)
+        self.closing.append(ended)
+        self.alarm.set()
+
+    def _start_anew(self) -> None:
+        if not self._stopping.is_set():
+            memory.start_anew(self._ended.values())
+
+    def _note_ended(self, canary: str, why: str, load: Load | None = None) -> Ended:
+        ended = Ended(canary, why, time.monotonic(), load)
+        self._ended = {**self._ended, (canary, load): ended}
+        return ended
+
+
+def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -> None:
+    """Raise :class:`Failure` if needs do not fit together; ``more`` is a fix beside that of the largest need."""
+    total = sum(need.size for need in needs)
+    if left is None or total <= left.size:
+        return
+    largest = max(needs, key=lambda need: need.size)
+    together = f", {readable(total)} with the others" if total > largest.size else ""
+    raise Failure(
+        "out_of_memory",
+        f"canaries.{canary}.{largest.place}: {largest.what} needs {readable(largest.size)}{together}; "
+        f"{readable(left.size)} are left of {left.whose}, less {readable(left.reserve)} in reserve; "
+        f"{largest.fix}, or {more}",
+    )
+
+
+def _of_context(device: str) -> Need:
+    """What this process's context takes on a device, if it has none yet, and what the controls take."""
+    size, what = memory.CONTEXT + memory.CONTROLS, "a CUDA context, with the controls,"
+    with suppress(Unavailable, CudaError):
+        if has_context(memory.ordinal(device)):
+            size, what = memory.BESIDE + memory.CONTROLS, "what the driver and the controls take"
+    return Need("device", size, what, "choose another GPU", "device")
+
+
+def _resident() -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return resident()
+    return 0
+
+
+def _too_much(growth: Growth, left: Left) -> str:
+    place, what = f"canaries.{growth.canary}", "opening it"
+    fix = "take a smaller model or input"
+    if growth.load is not None:
+        place, what, fix = f"{place}.sweep", "the point", _FEWER_LOADS
+    return (
+        f"{place}: {what} was ended when it had taken {readable(growth.most)}, with nothing left of {left.whose} but "
+        f"the {readable(left.reserve)} in reserve; {fix}, or grant more memory"
+    )
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
@@ -237,21 +368,3 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
     https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
-
-
-def _too_much(growth: Growth, size: int, room: Left) -> str:
-    place, what = f"canaries.{growth.canary}", "opening it"
-    fix = "take a smaller model or input"
-    if growth.load is not None:
-        place, what, fix = f"{place}.sweep", "the point", "name fewer or smaller loads"
-    return (
-        f"{place}: {what} was ended when it had taken {readable(size)}, with nothing left of {room.whose} but the "
-        f"{readable(room.reserve)} in reserve; {fix}, or grant more memory"
-    )
-
-
-def _given_back(canary: str, size: int, room: Left) -> str:
-    return (
-        f"canaries.{canary}: it was closed to give {readable(size)} back, with nothing left of {room.whose} but "
-        f"{readable(room.reserve)}; it is opened again when there is room; grant more memory"
-    )

@@ -21,8 +21,11 @@ NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
 PRELUDE = """
 import json, sys, threading
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets.controls import available_controls, working_seconds
+from array import array
+from ctypes import c_uint, c_void_p
+from infercanary.probe.targets.controls import available_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
+from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 from infercanary.probe.gpu.cuda_driver import CudaError, cuda_library
 
@@ -44,7 +47,25 @@ def alive():
     return {kind: n for kind in kinds if (n := count(kind))}
 
 def control(name):
-    return {n.removesuffix("_python"): c for n, c in available_controls("cuda").items()}[name]
+    return available_controls("cuda")[0][name]
+
+def once(control):
+    with control() as seconds:
+        return seconds()
+
+memory = []
+allocate, pinned = Device.allocate, Device.pinned
+def record(method):
+    def recorded(device, size):
+        memory.append((device, made := method(device, size)))
+        return made
+    return recorded
+Device.allocate, Device.pinned = record(allocate), record(pinned)
+
+def words(place, first, count, kind="I"):
+    device, made = memory[place]
+    with device.current():
+        return [*array(kind, device.read(made.value + 4 * first, 4 * count))]
 
 def raised(function):
     try:
@@ -83,68 +104,54 @@ def run(usual: Path, session: Run) -> Run:
 REPEATS = """
 say(*lines)
 one = control(name)
-found["before"] = alive(), list(one.work)
-one.open()
-measured = [one.clock.measure(one.run) for _ in range(20)]
-found["phases"] = {p: min(t.phases[p] for t, _ in measured) for p in measured[0][0].phases}
-found["wall"] = min(t.wall for t, _ in measured)
-found["values"] = list(one.values(measured[-1][1]))
-found["work"] = list(one.work)
-found["bottleneck"] = one.bottleneck
-found["environment"] = dict(one.environment())
-before = count("launches")
-one.clock.measure(one.run)
-found["batch"] = count("launches") - before
-found["priority"] = count("priority")
-found["open"] = alive()
-one.close()
-one.close()
+found["before"] = alive()
+with one() as seconds:
+    found["seconds"] = min(seconds() for _ in range(20))
+    found["left"] = left()
+    before = count("launches")
+    seconds()
+    found["batch"] = count("launches") - before
+    found["priority"] = count("priority")
+    found["open"] = alive()
 found["after"] = alive()
 """
 
 
-def repeats(run: Run, name: str, *lines: str) -> dict[str, Any]:
-    found = run(REPEATS, name=name, lines=lines)
-    assert found["before"] == [{}, [0, 0]], "nothing is taken before it is opened"
+def repeats(run: Run, name: str, *lines: str, left: str = "None") -> dict[str, Any]:
+    found = run(f"left = lambda: {left}\n{REPEATS}", name=name, lines=lines)
+    assert found["before"] == {}, "nothing is taken before it is opened"
     assert found["open"]["retained"] == found["open"]["streams"] == 1
     assert "pushed" not in found["open"], "between calls no context is current"
     assert found["after"] == {}
     assert found["priority"] == 3, "the lowest there is"
-    assert found["environment"] == {"cuda_driver": "12.4"}
-    assert set(found["phases"]) >= {"launch", "queue"}
-    assert all(seconds >= 0 for seconds in found["phases"].values())
     return found
 
 
 @needs_cc
 def test_fma(run: Run) -> None:
-    found = repeats(run, "gpu_fma", "fma 120")
-    assert found["phases"]["compute"] == pytest.approx(120e-6, rel=0.3)
-    assert found["wall"] >= found["phases"]["compute"]
-    # 4 multiprocessors, 2,048 threads each, 256 rounds of 64 fused multiply-adds.
-    assert found["work"] == [4 * 2048 * 256 * 64 * 2, 0]
-    assert found["values"] == [8 * thread + 28 + 64 * 256 for thread in range(256)]
-    assert (found["bottleneck"], found["batch"]) == ("compute", 1)
+    found = repeats(run, "gpu_fma", "fma 120", left="words(0, 0, 256, 'f')")
+    assert found["seconds"] == pytest.approx(120e-6, rel=0.3)
+    # 256 rounds of 64 fused multiply-adds.
+    assert found["left"] == [8 * thread + 28 + 64 * 256 for thread in range(256)]
+    assert found["batch"] == 1
 
 
 @needs_cc
 def test_copy(run: Run) -> None:
-    found = repeats(run, "gpu_copy", "copy 30")
-    assert found["phases"]["compute"] == pytest.approx(30e-6, rel=0.3), "one execution's, of a batch of four"
-    assert found["work"] == [0, 2 * 64 << 20]
     words = (64 << 20) // 4
-    assert found["values"] == [*range(512), *range(words - 512, words)]
-    assert (found["bottleneck"], found["batch"]) == ("memory", 4)
+    left = f"words(1, 0, 512) + words(1, {words - 512}, 512)"
+    found = repeats(run, "gpu_copy", "copy 30", left=left)
+    assert found["seconds"] == pytest.approx(30e-6, rel=0.3), "one execution's, of a batch of four"
+    assert found["left"] == [*range(512), *range(words - 512, words)]
+    assert found["batch"] == 4
 
 
 @needs_cc
 def test_transfer(run: Run) -> None:
-    found = repeats(run, "gpu_transfer", "h2d 70", "d2h 210")
-    assert found["phases"]["h2d"] == pytest.approx(70e-6, rel=0.3)
-    assert found["phases"]["d2h"] == pytest.approx(210e-6, rel=0.3)
-    assert found["work"] == [0, 2 * 4 << 20]
-    assert found["values"] == list(range(0, 1 << 20, 1 << 11))
-    assert found["bottleneck"] == "io"
+    left = "(c_uint * (1 << 20)).from_address(memory[2][1].value)[:: 1 << 11]"
+    found = repeats(run, "gpu_transfer", "h2d 70", "d2h 210", left=left)
+    assert found["seconds"] == pytest.approx(280e-6, rel=0.3)
+    assert found["left"] == list(range(0, 1 << 20, 1 << 11))
 
 
 @needs_cc
@@ -153,9 +160,7 @@ def test_batches_of_launches_are_long_enough(run: Run, microseconds: float, batc
     found = repeats(run, "gpu_launch", f"empty {microseconds}")
     # The host's own time to launch may be the longer one.
     assert found["batch"] == batch if microseconds > 1 else found["batch"] <= batch
-    assert found["phases"]["compute"] >= microseconds * 1e-6 * 0.99
-    assert found["work"] == [0, 0]
-    assert found["bottleneck"] == "scheduling"
+    assert found["seconds"] >= microseconds * 1e-6 * 0.99
 
 
 @needs_cc
@@ -166,40 +171,32 @@ def test_the_hosts_own_context_stays_current(run: Run, name: str) -> None:
 import ctypes
 say()
 assert lib.cuInit(0) == 0 and lib.cuCtxPushCurrent_v2(ctypes.c_void_p(0xA11CE)) == 0
-one = control(name)
+opening = control(name)()
 pushed = []
-for step in (one.open, lambda: one.clock.measure(one.run), lambda: one.values(None), one.close):
-    step()
+seconds = opening.__enter__()
+for step in (seconds, lambda: opening.__exit__(None, None, None)):
     pushed.append(count("pushed"))
+    step()
+pushed.append(count("pushed"))
 context = ctypes.c_void_p()
 lib.cuCtxPopCurrent_v2(ctypes.byref(context))
 found.update(pushed=pushed, context=context.value, alive=alive())
 """,
         name=name,
     )
-    assert found == {"pushed": [1] * 4, "context": 0xA11CE, "alive": {}}
+    assert found == {"pushed": [1] * 3, "context": 0xA11CE, "alive": {}}
 
 
 @needs_cc
-def test_many_openings_by_changing_threads_leave_nothing(run: Run) -> None:
+def test_many_openings_leave_nothing(run: Run) -> None:
     found = run("""
 say()
-errors = []
-def call(step):
-    try:
-        step()
-    except BaseException as error:
-        errors.append(repr(error))
 for name in ("gpu_fma", "gpu_transfer", "gpu_launch"):
-    one = control(name)
     for _ in range(20):
-        for step in (one.open, lambda: one.clock.measure(one.run), lambda: one.values(None), one.close):
-            thread = threading.Thread(target=call, args=(step,))
-            thread.start()
-            thread.join()
-found.update(errors=errors, alive=alive())
+        once(control(name))
+found["alive"] = alive()
 """)
-    assert found == {"errors": [], "alive": {}}
+    assert found == {"alive": {}}
 
 
 OPENING = sorted(
@@ -217,22 +214,18 @@ def test_whatever_fails_while_it_opens_is_reported_and_nothing_is_kept(run: Run,
         """
 for one in (control(name) for name in names):
     say(f"{function} 1 2")
-    if (error := raised(one.open)) != "nothing":
+    if (error := raised(lambda: once(one))) != "nothing":
         found["error"], found["alive"] = error, alive()
         say()
-        one.open()
-        one.clock.measure(one.run)
-    one.close()
+        once(one)
 found["after"] = alive()
 """,
         function=function,
         names=NAMES,
     )
     if function == "cuStreamSynchronize":
-        assert found == {"after": {}}, "it is waited for in values() and close() only"
+        assert found == {"after": {}}, "it is waited for at the end only"
         return
-    if function == "cuMemcpyDtoHAsync_v2":
-        assert found["error"].startswith("CudaError: cuMemcpyDtoHAsync_v2")
     assert found["error"] == f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
     if function == "cuCtxPushCurrent_v2":
         found["alive"].pop("streams", None)  # what the context holds cannot be released without it
@@ -262,19 +255,19 @@ def test_after_a_failure_the_driver_is_not_asked_again(run: Run, name: str, pyth
     found = run(
         """
 say()
-one = {n.removesuffix("_python"): c for n, c in cuda_controls(0, None if python else code).items()}[name]
-one.open()
-one.clock.measure(one.run)
+one = cuda_controls(0, None if python else code)[name]
+opening = one()
+seconds = opening.__enter__()
+seconds()
 say("cuLaunchKernel 1 700")
-repeat = lambda: one.clock.measure(one.run)
-found["first"] = raised(repeat)
+found["first"] = raised(seconds)
 calls = count("cuLaunchKernel"), count("cuCtxPushCurrent_v2"), count("cuEventRecord")
-found["later"] = [raised(repeat) for _ in range(3)] + [raised(lambda: one.values(None))]
+found["later"] = [raised(seconds) for _ in range(3)]
 found["asked"] = (count("cuLaunchKernel"), count("cuCtxPushCurrent_v2"), count("cuEventRecord")) != calls
 found["launches"] = calls[0]
-one.close()
+opening.__exit__(None, None, None)
 found["held"] = count("retained"), count("pushed")
-found["again"] = raised(one.open)
+found["again"] = raised(lambda: once(one))
 found["held_again"] = count("retained"), count("pushed")
 """,
         name=name,
@@ -282,7 +275,7 @@ found["held_again"] = count("retained"), count("pushed")
     )
     error = "CudaError: cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
     assert found["first"] == error
-    assert found["later"] == [error] * 4
+    assert found["later"] == [error] * 3
     assert not found["asked"]
     assert found["launches"] == 1
     assert found["held"] == found["held_again"] == [0, 0]
@@ -293,47 +286,17 @@ found["held_again"] = count("retained"), count("pushed")
 def test_an_error_that_comes_with_the_wait(run: Run) -> None:
     found = run("""
 say()
-one = control("gpu_transfer")
-one.open()
-say("cuEventSynchronize 1 719")
-found["error"] = raised(lambda: one.clock.measure(one.run))
-one.close()
+with control("gpu_transfer")() as seconds:
+    say("cuEventSynchronize 1 719")
+    found["error"] = raised(seconds)
 found["held"] = count("retained"), count("pushed")
-""")
-    assert found == {"error": "CudaError: cuEventSynchronize: unknown error (719)", "held": [0, 0]}
-
-
-@needs_cc
-def test_what_is_closed_does_not_run_and_what_runs_is_not_closed(run: Run) -> None:
-    found = run("""
-say()
-one = control("gpu_fma")
-one.open()
-clock, repeat = one.clock, one.run
-def close_meanwhile(phase):
-    one.close()
-    found["still_held"] = count("streams") == count("allocations") == count("retained") == 1
-clock.measure(close_meanwhile)
-for name, used in ("now", one.clock), ("before", clock):
-    try:
-        used.measure(repeat)
-    except RuntimeError as error:
-        found[name] = str(error)
-other = control("gpu_copy")
-other.open()
-clock = other.clock
-other.close()
 try:
-    clock.measure(other.run)
+    seconds()
 except RuntimeError as error:
     found["closed"] = str(error)
 """)
-    assert found == {
-        "still_held": True,
-        "now": "the control is not open",
-        "before": "the control is not open",
-        "closed": "the device is closed",
-    }
+    error = "CudaError: cuEventSynchronize: unknown error (719)"
+    assert found == {"error": error, "held": [0, 0], "closed": "the device is closed"}
 
 
 @needs_cc
@@ -349,10 +312,8 @@ except RuntimeError as error:
 def test_no_gpu(run: Run, line: str, device: str, error: str) -> None:
     found = run(
         "say(line)\n"
-        "for name, one in available_controls(device).items():\n"
-        "    if name.startswith('gpu'):\n"
-        "        found[name] = raised(one.open)\n"
-        "        one.close()\n"
+        "for name, one in available_controls(device)[0].items():\n"
+        "    found[name] = raised(lambda: once(one))\n"
         "found['alive'] = alive()\n",
         line=line,
         device=device,
@@ -364,21 +325,17 @@ def test_no_gpu(run: Run, line: str, device: str, error: str) -> None:
 @needs_cc
 def test_which_there_are(run: Run) -> None:
     found = run("""
-found["cpu"], found["cuda"] = (list(available_controls(device)) for device in ("cpu", "cuda:0"))
-found["python"] = list(cuda_controls(0, None))
+found["cuda"], found["python"] = list(available_controls("cuda:0")[0]), list(cuda_controls(0, None))
 found["asked"] = count("cuInit")
 found["imported"] = sorted({"torch", "numpy"} & set(sys.modules))
 """)
-    assert not any(name.startswith("gpu") for name in found["cpu"])
-    assert {name.removesuffix("_python") for name in found["cuda"]} == set(NAMES)
-    assert found["python"] == ["gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch_python"]
-    assert (found["asked"], found["imported"]) == (0, [])
+    assert found == {"cuda": [*NAMES], "python": [*NAMES], "asked": 0, "imported": []}
 
 
 @needs_cc
 def test_a_driver_that_is_too_old(library: Callable[..., Path], session: Run) -> None:
     old = library("-DcuDevicePrimaryCtxRelease_v2=cuDevicePrimaryCtxRelease")
-    found = session(old, "found['error'] = raised(control('gpu_fma').open)")
+    found = session(old, "found['error'] = raised(lambda: once(control('gpu_fma')))")
     error = "Unavailable: this driver's libcuda.so.1 has no cuDevicePrimaryCtxRelease_v2: it is too old"
     assert found == {"error": error}
 
@@ -386,12 +343,12 @@ def test_a_driver_that_is_too_old(library: Callable[..., Path], session: Run) ->
 def test_no_driver_at_all(tmp_path: Path, session: Run) -> None:
     found = session(
         tmp_path,
-        "found['names'] = list(available_controls('cuda'))\nfound['library'] = lib is not None\n"
-        "found['error'] = raised(cuda_controls(0, code)['gpu_fma'].open)",
+        "found['names'] = list(available_controls('cuda')[0])\nfound['library'] = lib is not None\n"
+        "found['error'] = raised(lambda: once(cuda_controls(0, code)['gpu_fma']))",
     )
     if found["library"]:
         pytest.skip("this machine has an NVIDIA driver")
-    assert not any(name.startswith("gpu") for name in found["names"])
+    assert found["names"] == []
     assert found["error"] == "Unavailable: no libcuda.so.1 here"
 
 

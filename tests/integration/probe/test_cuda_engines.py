@@ -678,10 +678,10 @@ def test_memory_that_does_not_suffice_is_waited_out(run: Run, function: str, pla
 
 
 FULL = """
-from infercanary.probe.shortage import explained, place_of
+from infercanary.probe.memory import describe_shortage, place_of
 from infercanary.probe.gpu.cuda_driver import CudaError
 error = CudaError("cuMemAlloc_v2", 2, "CUDA_ERROR_OUT_OF_MEMORY")
-found["line"] = explained(error, place_of(error, "cuda"), "cuda")
+found["line"] = describe_shortage(error, place_of(error, "cuda"), "cuda")
 """
 
 
@@ -716,26 +716,24 @@ def test_how_full_the_device_is_by_nvml(nvml: Nvml, session: Run) -> None:
 ROOM = """
 import os
 from infercanary.probe.canary import Canary
-from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.histogram import Tally
-from infercanary.probe.openings import Openings
-from infercanary.probe.room import Room
+from infercanary.probe.memory import left_on_device
+from infercanary.probe.watcher import Memory
 
 def used(size):
     with open(os.environ["FAKE_NVML"], "a") as script:
         script.write(f"memory_used 1 {size}\\n")
 
 def beside(target, is_guest=False, reserve=None):
-    openings = Openings(Room(), {"c": target}, device_room=DeviceRoom(reserve))
-    if is_guest:
-        openings.be_a_guest()
-    return openings, Canary("c", target, Tally(), 30, 300, opening=openings.of["c"])
+    memory = Memory({"c": target}, None, reserve)
+    memory.is_guest = is_guest
+    return Canary("c", target, Tally(), 30, 300, memory=memory)
 
 target = kind(path, **options)
 """
 
 FULL_DEVICE = """
-openings, canary = beside(target)
+canary = beside(target)
 canary.open(300)
 failed = canary.failed()
 found["state"], found["why"] = canary.state, failed.detail
@@ -744,7 +742,7 @@ used(70 << 30)
 canary._retry_at = 0.0
 canary.open(300)
 found["opens"] = canary.is_open
-found["left"] = openings.device_room.left(target.device).size
+found["left"] = left_on_device(target.device).size
 canary.close(30)
 """
 
@@ -780,12 +778,12 @@ def test_onnx_runtimes_arena_is_bound_in_a_process_of_the_probes_own(
     body, written, options = OF_ENGINES["onnx"]
     (tmp_path / "engine").write_bytes(written)
     script = """
-_, canary = beside(target, is_guest, reserve=1 << 30)
+canary = beside(target, is_guest, reserve=1 << 30)
 canary.open(300)
 found["given"] = target.session._given["CUDAExecutionProvider"].get("gpu_mem_limit")
 canary.close(30)
 target = kind(path, **options, provider_options={"cuda": {"gpu_mem_limit": 77}})
-_, canary = beside(target, is_guest)
+canary = beside(target, is_guest)
 canary.open(300)
 found["own"] = target.session._given["CUDAExecutionProvider"]["gpu_mem_limit"]
 canary.close(30)
@@ -801,7 +799,7 @@ canary.close(30)
 def test_an_engines_execution_context_is_asked_for(nvml: Nvml, tmp_path: Path, session: Run) -> None:
     (tmp_path / "engine").write_bytes(plan(X, Y, device_memory=9 << 30))
     script = """
-_, canary = beside(target)
+canary = beside(target)
 canary.open(300)
 found["why"], found["alive"] = canary.failed().detail, alive()
 canary.close(30)
@@ -822,7 +820,7 @@ def test_the_memory_of_a_part_of_a_gpu(
     nvml: Nvml, session: Run, places: int, expected: list[int] | None
 ) -> None:
     """Which of several is CUDA's, NVML does not say."""
-    script = "from infercanary.probe.shortage import of_device\nfound['memory'] = of_device(0)"
+    script = "from infercanary.probe.memory import device_memory\nfound['memory'] = device_memory(0)"
     sizes = [
         f"memory_{what} 1:{place} {size << 30}"
         for place in (0, 1)

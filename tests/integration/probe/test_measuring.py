@@ -9,8 +9,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,32 @@ def test_controls_follow_each_run(started: Any) -> None:
     probe = started({"a": Scripted(), "b": Scripted()}, controls=True)
     seen: Seen = until(lambda: ok(s := fetch(probe.address)) and ok(s, "b") and s)
     for run in (ok(seen)[0], ok(seen, "b")[0]):
-        assert {name.removesuffix("_python") for name in run.controls} == CPU_CONTROLS
+        assert {*run.controls} == CPU_CONTROLS
         assert all(0 < seconds < 1 for seconds in run.controls.values())
     for name in ok(seen)[0].controls:
         assert 0 < (seen.value("infercanary_control_seconds", "cpu", name) or 0) < 1
     probe.stop()
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_environment_says_what_controls_are_made_of_unless_it_is_machine_code(
+    started: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    from infercanary.probe.targets import controls
+    from infercanary.probe.targets.controls.machine_code import Refused
+
+    def refuse() -> None:
+        raise Refused("a profile forbids it")
+
+    if is_refused:
+        monkeypatch.setattr(controls, "mapped_code", refuse)
+    probe = started({"a": Scripted()}, controls=True)
+    seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 1 and s)
+    assert {*ok(seen)[0].controls} == CPU_CONTROLS, "the names are the same"
+    assert seen.report.environment.get("controls_made_of") == (
+        controls.python_and_libc() if is_refused else None
+    )
 
 
 def test_a_control_that_fails_costs_only_itself(
@@ -94,15 +115,21 @@ def test_a_control_that_fails_costs_only_itself(
     from infercanary.probe import controls
 
     real = controls.available_controls  # type: ignore[attr-defined]
-    made = {"broken": Scripted(run="raise"), **real("cpu")}
-    monkeypatch.setattr(controls, "available_controls", lambda device: made if device == "cpu" else {})
+
+    @contextmanager
+    def broken() -> Iterator[Callable[[], float]]:
+        raise ValueError("broken on purpose")
+        yield time.perf_counter
+
+    made = {"broken": broken, **real("cpu")[0]}
+    monkeypatch.setattr(controls, "available_controls", lambda device: (made if device == "cpu" else {}, ""))
     with caplog.at_level(logging.WARNING):
         probe = started({"a": Scripted()}, controls=True)
         seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 3 and s)
     assert seen.value("infercanary_control_seconds", "cpu", "broken") is None
     assert set(ok(seen)[-1].controls) == made.keys() - {"broken"}
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["control broken on cpu: ValueError: run broken on purpose"]
+    assert messages == ["control broken on cpu: ValueError: broken on purpose"]
 
 
 def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: Any) -> None:

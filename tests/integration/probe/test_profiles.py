@@ -20,7 +20,7 @@ from infercanary.contract.profile import Profile, is_sound
 from infercanary.probe import TorchTarget
 from infercanary.probe.journal import read
 from infercanary.probe.measures import resident
-from infercanary.probe.shortage import give_back
+from infercanary.probe.memory import give_back
 from infercanary.probe.targets.onnx import OnnxTarget
 
 torch = pytest.importorskip("torch")

@@ -35,7 +35,7 @@ OPTIONS = {
     "inside": (None, 0.0, 1.5),
     "received": (None, 0.0, 90.0),
     "sm_clock": (None, 0.0, 1.98e9),
-    "controls": ((), ("cpu_spin",), ("cpu_spin", "memory_copy"), ("cpu_spin_python",)),
+    "controls": ((), ("cpu_spin",), ("cpu_spin", "memory_copy"), ("gpu_fma",)),
     "phases": ((), ("compute",), ("compute", "launch"), ("compute", "queue", "network")),
     "off_cpu": ((), OFF_CPU),
     "measures": ((), MEASURES),

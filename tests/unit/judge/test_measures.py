@@ -350,6 +350,12 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:
         for s in shaken(1.0, "since")
     ]
     assert spread_of(starts, 192).state == "regressed"
+    images = [s.generation.image_id for s in shaken(1.0, "since")]
+    flipped = [
+        s.reporting(environment={"controls_made_of": "CPython 3.12.1"} if image == images[-1] else {})
+        for s, image in zip(shaken(1.0, "since"), images, strict=True)
+    ]
+    assert spread_of(flipped, 192).state == "regressed", "controls of other work show nothing"
 
 
 def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import math
+import mmap
 import os
 import platform
 import re
@@ -16,17 +16,18 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from infercanary.contract import vocabulary as contract
 from infercanary.probe import controls
 from infercanary.probe.controls import Controls
 from infercanary.probe.histogram import Tally
-from infercanary.probe.targets.controls import available_controls, cpu, working_seconds
-from infercanary.probe.targets.controls.cpu import Calls, CpuControl, cpu_controls
+from infercanary.probe.targets.controls import available_controls, cpu, python_and_libc
+from infercanary.probe.targets.controls.cpu import Calls, cpu_controls
 from infercanary.probe.targets.controls.machine_code import (
     ARCHITECTURES,
     MachineCode,
@@ -36,7 +37,6 @@ from infercanary.probe.targets.controls.machine_code import (
     mapped_code,
     memory_file,
 )
-from infercanary.probe.timing import Timing
 
 try:
     CODE: MachineCode | None = mapped_code()
@@ -44,20 +44,12 @@ try:
 except Refused as refused:
     CODE, REFUSED = None, str(refused)
 
-NATIVE = cpu_controls(CODE) if CODE else {}
-CONTROLS = {**NATIVE, **cpu_controls(None)}
+NAMES = ("cpu_spin", "memory_copy", "page_io", "thread_wake")
+PYTHON = f"{platform.python_implementation()} {platform.python_version()}"
 needs_code = pytest.mark.skipif(CODE is None, reason=f"no machine code here: {REFUSED}")
-each = pytest.mark.parametrize("name", CONTROLS)
-
-
-@contextmanager
-def opened(name: str) -> Iterator[CpuControl]:
-    control = CONTROLS[name]
-    control.open()
-    try:
-        yield control
-    finally:
-        control.close()
+KINDS: list[MachineCode | None] = [CODE, None] if CODE else [None]
+each_kind = pytest.mark.parametrize("made_of", KINDS, ids=lambda code: "machine_code" if code else "python")
+each = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.fixture
@@ -76,43 +68,14 @@ def script(text: str, **environment: str) -> str:
 
 
 @each
-def test_a_repeat_has_its_time_and_always_the_same_values(name: str) -> None:
-    with opened(name) as control:
-        found = [control.clock.measure(control.run) for _ in range(5)]
-        values = [list(control.values(result)) for _, result in found]
-    assert values == [values[0]] * 5
-    assert 0 < len(values[0]) <= 1024 and all(map(math.isfinite, values[0]))
-    for timing, _ in found:
-        assert list(timing.phases) == ["compute"]
-        assert 0 < working_seconds(timing) == timing.phases["compute"] <= timing.wall < 10
-    assert control.work >= (0, 0)
-    assert (control.work.flops > 0) == (control.bottleneck == "compute")
-    assert (control.work.bytes > 0) == (control.bottleneck in ("memory", "io"))
-
-
-@each
-def test_each_call_may_come_from_another_thread(name: str) -> None:
-    control = CONTROLS[name]
-    errors = []
-
-    def call(function: Callable[[], object]) -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    for step in (control.open, lambda: control.clock.measure(control.run), control.close, control.close):
-        thread = threading.Thread(target=call, args=(step,))
-        thread.start()
-        thread.join()
-    assert errors == []
-
-
-@each
-def test_filling_the_buffers_takes_no_second_one(name: str) -> None:
+@each_kind
+def test_a_repeat_has_its_time_and_filling_the_buffers_takes_no_second_one(
+    name: str, made_of: MachineCode | None
+) -> None:
     tracemalloc.start()
     try:
-        with opened(name):
+        with cpu_controls(made_of)[name]() as seconds:
+            assert all(0 < seconds() < 10 for _ in range(5))
             _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -120,44 +83,20 @@ def test_filling_the_buffers_takes_no_second_one(name: str) -> None:
 
 
 @each
-def test_nothing_is_left_behind(name: str) -> None:
-    control = CONTROLS[name]
-    cycles = 20 if control.bottleneck == "memory" else 200
-    control.open()
-    control.close()
+@each_kind
+def test_nothing_is_left_behind(name: str, made_of: MachineCode | None) -> None:
+    control = cpu_controls(made_of)[name]
+    cycles = 20 if name == "memory_copy" else 200
+    with control():
+        pass
     files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     maps = Path("/proc/self/maps").read_text().count("\n")
     for _ in range(cycles):
-        control.open()
-        control.clock.measure(control.run)
-        control.close()
+        with control() as seconds:
+            seconds()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
     assert Path("/proc/self/maps").read_text().count("\n") < maps + cycles // 4
-
-
-@each
-def test_what_is_not_open_does_not_run(name: str) -> None:
-    """Its memory is gone: running would end the host's process."""
-    with opened(name) as control:
-        clock = control.clock
-    for used in (clock, control.clock):
-        with pytest.raises(RuntimeError, match="not open"):
-            used.measure(control.run)
-
-
-@each
-def test_closing_takes_nothing_from_a_repeat_under_way(name: str) -> None:
-    class ClosesMeanwhile:
-        def __enter__(self) -> None:
-            control.close()
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    with opened(name) as control:
-        expected = list(control.values(control.clock.measure(control.run)[1]))
-        assert list(control.run(lambda _: ClosesMeanwhile())) == expected
 
 
 @needs_code
@@ -167,7 +106,7 @@ def test_spin_computes_what_python_computes(code: MachineCode, times: int) -> No
     a, b = (0.5, -0.75), (3.0, 7.1)
     given = (ctypes.c_double * 20)(*starts, *a, *b)
     out = (ctypes.c_double * 17)(*[-1.0] * 17)
-    assert code.timed("spin", times, ctypes.addressof(given), ctypes.addressof(out))() is not None
+    assert code.timed("spin", times, ctypes.addressof(given), ctypes.addressof(out))() > 0
     for chain, x in enumerate(starts):
         for _ in range(times):
             x = x * a[chain % 2] + b[chain % 2]
@@ -176,11 +115,14 @@ def test_spin_computes_what_python_computes(code: MachineCode, times: int) -> No
 
 
 @needs_code
-def test_the_control_spins_as_often_as_it_says() -> None:
-    with opened("cpu_spin") as control:
-        values = control.values(control.clock.measure(control.run)[1])
-    times = control.work.flops / 32
-    assert values == [start + 3.0 * times for start in range(16)]
+def test_the_control_spins_as_often_as_it_says(code: MachineCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, timed = [], code.timed
+    monkeypatch.setattr(code, "timed", lambda *arguments: made.append(arguments) or timed(*arguments))  # type: ignore[func-returns-value]
+    with cpu_controls(code)["cpu_spin"]() as seconds:
+        seconds()
+        [(_, times, _, out)] = made
+        found = [*(ctypes.c_double * 16).from_address(out)]
+    assert found == [start + 3.0 * times for start in range(16)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -196,7 +138,7 @@ def test_more_work_takes_longer(code: MachineCode) -> None:
 
     def least(times: int) -> float:
         call = code.timed("spin", times, ctypes.addressof(given), ctypes.addressof(out))
-        return min([call.seconds for _ in range(20) if call() is not None])
+        return min(call() for _ in range(20))
 
     assert least(80_000) > 2 * least(20_000)
 
@@ -210,12 +152,25 @@ def test_copy_copies_all_and_no_more(code: MachineCode, size: int) -> None:
     assert target.raw[:-1] == b"\xee" * 32 + source.raw[:size] + b"\xee" * 32
 
 
-@pytest.mark.parametrize("name", [n for n in CONTROLS if n.startswith(("memory", "page"))])
-def test_what_was_copied_arrived(name: str) -> None:
-    with opened(name) as control:
-        values = control.values(control.clock.measure(control.run)[1])
-    size = {"memory": 8 << 20, "page": 1 << 20}[name.partition("_")[0]]
-    assert values == [i % 251 + 1 for i in range(0, size, size // 16)]
+@pytest.mark.parametrize("name", ["memory_copy", "page_io"])
+@each_kind
+def test_what_was_copied_arrived(
+    name: str, made_of: MachineCode | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffers, memory = [], cpu._memory
+
+    @contextmanager
+    def recorded(size: int) -> Iterator[mmap.mmap]:
+        with memory(size) as buffer:
+            buffers.append(buffer)
+            yield buffer
+
+    monkeypatch.setattr(cpu, "_memory", recorded)
+    with cpu_controls(made_of)[name]() as seconds:
+        source, target = buffers
+        target[:] = bytes(len(target))
+        seconds()
+        assert target[:] == source[:] and source[:3] == bytes((1, 2, 3))
 
 
 @needs_code
@@ -243,11 +198,11 @@ def test_signals_do_not_end_a_system_call() -> None:
     seen = []
     before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
     try:
-        with opened("thread_wake") as control:
+        with cpu_controls(CODE)["thread_wake"]() as seconds:
             signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
             deadline = time.monotonic() + 20
             while len(seen) < 50 and time.monotonic() < deadline:
-                control.clock.measure(control.run)
+                seconds()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -267,15 +222,15 @@ def test_waiting_for_the_gil_is_not_the_controls_time(monkeypatch: pytest.Monkey
             sum(range(1000))
 
     busy = threading.Thread(target=keep_the_gil)
-    with opened("cpu_spin") as control:
+    with cpu_controls(CODE)["cpu_spin"]() as seconds:
         sys.setswitchinterval(0.05)
         busy.start()
         try:
             waited = []
             for _ in range(5):
                 begin = time.perf_counter()
-                timing, _ = control.clock.measure(control.run)
-                waited.append(time.perf_counter() - begin - timing.wall)
+                took = seconds()
+                waited.append(time.perf_counter() - begin - took)
         finally:
             stop.set()
             busy.join()
@@ -308,16 +263,9 @@ def test_the_bytes_are_what_the_assembly_says(architecture: str, tmp_path: Path)
 
 
 def test_the_controls_of_a_cpu() -> None:
-    found = available_controls("cpu")
-    suffix = "" if CODE else "_python"
-    assert {name: control.bottleneck for name, control in found.items()} == {
-        f"cpu_spin{suffix}": "compute",
-        f"memory_copy{suffix}": "memory",
-        f"page_io{suffix}": "io",
-        f"thread_wake{suffix}": "scheduling",
-    }
-    for control in found.values():
-        control.close()  # was never opened
+    found, made_of = available_controls("cpu")
+    assert tuple(found) == NAMES == tuple(name for name in contract.CONTROLS if not name.startswith("gpu_"))
+    assert made_of == ("" if CODE else python_and_libc())
 
 
 def test_a_gpu_that_hangs_leaves_the_cpus_controls(
@@ -335,7 +283,7 @@ def test_a_gpu_that_hangs_leaves_the_cpus_controls(
 
     monkeypatch.setattr(measured, "_measure", hanging)
     for _ in range(3):
-        assert set(measured.measure("cuda")) == set(CONTROLS) & set(measured.measure("cpu"))
+        assert {*measured.measure("cuda")} == {*NAMES}
     [seconds] = tally.families()
     assert seconds.points and all(point.labels[0] == "cpu" for point in seconds.points)
     assert caplog.text.count("control controls on cuda: no answer within 0.2 s") == 1
@@ -369,10 +317,9 @@ def test_they_import_nothing_of_the_image() -> None:
     assert script(
         "import sys\n"
         "from infercanary.probe.targets.controls import available_controls\n"
-        "for control in available_controls('cpu').values():\n"
-        "    control.open()\n"
-        "    control.clock.measure(control.run)\n"
-        "    control.close()\n"
+        "for control in available_controls('cpu')[0].values():\n"
+        "    with control() as seconds:\n"
+        "        seconds()\n"
         "print({'torch', 'numpy'} & set(sys.modules))\n"
     ) in ("set()",)
 
@@ -383,11 +330,11 @@ from infercanary.probe.targets.controls import available_controls
 libc = ctypes.CDLL(None, use_errno=True)
 """
 RUN_ALL = """
-for name, control in available_controls("cpu").items():
-    control.open()
-    control.clock.measure(control.run)
-    control.close()
-    print(name, control.environment()["control_code"])
+controls, made_of = available_controls("cpu")
+for control in controls.values():
+    with control() as seconds:
+        assert seconds() > 0
+print(made_of or "machine code", *controls, sep="|")
 """
 
 
@@ -410,9 +357,7 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter, 0, 0):
     )
     if found == "no seccomp":
         pytest.skip("this machine has no seccomp filters")
-    names = [line.split()[0] for line in found.splitlines()]
-    assert sorted(names) == ["cpu_spin_python", "memory_copy_python", "page_io_python", "thread_wake_python"]
-    assert platform.python_version() in found
+    assert found.startswith(PYTHON) and found.endswith("|".join(NAMES))
 
 
 @needs_code
@@ -420,8 +365,7 @@ def test_where_nothing_writable_may_become_executable_machine_code_runs() -> Non
     found = script(PRCTL + "if libc.prctl(65, 1, 0, 0, 0): sys.exit(print('no MDWE'))\n" + RUN_ALL)
     if found == "no MDWE":
         pytest.skip("PR_SET_MDWE needs Linux 6.3")
-    assert "python" not in found
-    assert found.count("machine code for") == 4
+    assert found == "|".join(("machine code", *NAMES))
 
 
 @pytest.fixture
@@ -435,14 +379,15 @@ def unmapped() -> Iterator[None]:
 def test_another_cpu_has_none(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with caplog.at_level("INFO"):
-        assert "cpu_spin_python" in available_controls("cpu")
-    assert caplog.messages == [
-        "controls: no machine code of their own: there is none for riscv64; Python's instead"
-    ]
+        _, made_of = available_controls("cpu")
+    assert made_of.startswith(PYTHON)
+    assert "riscv64" in caplog.text and made_of in caplog.text
 
 
 @pytest.mark.usefixtures("unmapped")
-def test_without_files_in_memory_there_is_no_page_io(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_in_memory_there_is_no_page_io(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(name: str) -> int:
         raise OSError(errno.EPERM, "memfd_create: Operation not permitted")
 
@@ -450,7 +395,12 @@ def test_without_files_in_memory_there_is_no_page_io(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cpu, "memory_file", refuse)
     with pytest.raises(Refused, match=r"may not run it .*memfd_create: Operation not permitted"):
         mapped_code()
-    assert set(available_controls("cpu")) == {"cpu_spin_python", "memory_copy_python", "thread_wake_python"}
+    measured = Controls(Tally())
+    for _ in range(3):
+        assert {*measured.measure("cpu")} == {*NAMES} - {"page_io"}
+    assert measured.made_of.startswith(PYTHON)
+    assert caplog.text.count("control page_io on cpu: ") == 1
+    assert measured.close(10)
 
 
 @needs_code
@@ -458,31 +408,27 @@ def test_a_control_that_cannot_be_opened_holds_nothing(monkeypatch: pytest.Monke
     files = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(cpu, "memory_file", lambda name: os.open("/dev/null", os.O_RDONLY))
-        with pytest.raises(OSError, match="gave -9"):
-            NATIVE["page_io"].open()
+        with pytest.raises(OSError, match="gave -9"), cpu_controls(CODE)["page_io"]() as seconds:
+            seconds()
     assert len(os.listdir("/proc/self/fd")) == files
-    with opened("page_io") as control:
-        control.clock.measure(control.run)
 
 
-@pytest.mark.parametrize("name", [n for n in CONTROLS if n.startswith("thread_wake")])
-def test_its_thread_ends_also_where_a_child_holds_its_pipes(name: str) -> None:
+@each_kind
+def test_its_thread_ends_also_where_a_child_holds_its_pipes(made_of: MachineCode | None) -> None:
     assert (
         script(f"""
 import os, threading, time, warnings
 warnings.simplefilter("ignore")
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.machine_code import mapped_code
-control = cpu_controls(mapped_code() if {name == "thread_wake"} else None)["{name}"]
-control.open()
-out, into = os.pipe()
-if not (child := os.fork()):
-    os.close(into)
-    os.read(out, 1)
-    os._exit(0)
-control.clock.measure(control.run)
-begin = time.monotonic()
-control.close()
+with cpu_controls(mapped_code() if {made_of is not None} else None)["thread_wake"]() as seconds:
+    out, into = os.pipe()
+    if not (child := os.fork()):
+        os.close(into)
+        os.read(out, 1)
+        os._exit(0)
+    seconds()
+    begin = time.monotonic()
 print(threading.active_count(), time.monotonic() - begin < 0.9)
 os.close(into)
 os.waitpid(child, 0)
@@ -503,8 +449,3 @@ def test_a_file_in_memory_is_like_any_other() -> None:
 
 def test_tables_hold_what_is_negative_or_large() -> None:
     assert list(int64s(-1, 1 << 62)) == [-1, 1 << 62]
-
-
-def test_waiting_and_launching_are_not_working() -> None:
-    timing = Timing(9.0, {"h2d": 1.0, "compute": 2.0, "d2h": 0.5, "launch": 4.0, "queue": 8.0})
-    assert working_seconds(timing) == 3.5

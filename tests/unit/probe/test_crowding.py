@@ -16,7 +16,7 @@ import pytest
 
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.canary import Canary
-from infercanary.probe.crowd import Helped, Helpers, of_each, off_cpu
+from infercanary.probe.contention import Helped, Helpers, explain_repeats, off_cpu
 from infercanary.probe.histogram import Tally
 from infercanary.probe.round import Round
 from infercanary.probe.samplers import Unavailable
@@ -279,10 +279,10 @@ def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others() -> N
     ends = [sum(walls[: i + 1]) for i in range(50)]
     used = [ThreadUsage(end, 0.0, process_cpu_seconds=end) for end in ends]  # it spins until they are done
     waited = 0.5 / sum(walls)
-    _, _, why = of_each(used, walls, 1, None, Helped(0.1, waited, waited))
+    _, _, why = explain_repeats(used, walls, 1, None, Helped(0.1, waited, waited))
     assert [each["queued"] for each in why[:49]] == pytest.approx([0.0] * 49)
     assert why[49]["queued"] == pytest.approx(0.5)
-    _, _, alike = of_each(used[:49], walls[:49], 1, None, Helped(0.6, 0.4, 0.4))
+    _, _, alike = explain_repeats(used[:49], walls[:49], 1, None, Helped(0.6, 0.4, 0.4))
     assert [each["queued"] for each in alike] == pytest.approx([0.0004] * 49), (
         "where all take as long, all waited"
     )

@@ -16,7 +16,7 @@ from infercanary.contract.report import LADDER, HistogramValue, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS, labelled_tags
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
-from infercanary.probe.crowd import Inside
+from infercanary.probe.contention import Inside
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags, values
@@ -329,3 +329,7 @@ def test_waiting_that_a_quota_may_have_made_is_none_where_there_is_next_to_none(
     unsplit = window._replace(done=done._replace(crowds=[None for _ in queued]))
     assert (unsplit.waited, unsplit.crowded) == (known, None)
     assert window._replace(done=done._replace(off_cpu=())).waited is None, "the kernel does not count it"
+
+
+def test_every_tag_of_a_run_stands_in_the_vocabulary_in_its_order() -> None:
+    assert (*TAGS,) == ("warming", "failing", "beside_canary", *rules._RULES)

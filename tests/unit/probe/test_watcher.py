@@ -1,364 +1,622 @@
-"""Who is ended when too little memory is left, how often it is looked, and what a process that starts anew knows."""
+"""What is refused before it is taken, and what is ended or closed at the reserve: control groups made by hand."""
 
 from __future__ import annotations
 
-import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
+from fresh import in_a_fresh_process
 
-from infercanary.probe import anew, openings, watcher
-from infercanary.probe.anew import Carried, Ended, carried, start_anew
-from infercanary.probe.openings import Openings
-from infercanary.probe.room import Left, Room
-from infercanary.probe.targets import Failure, Need, Target
-from infercanary.probe.watcher import Growth, Interrupter, Watcher
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Run
+from infercanary.probe import measures, memory, watcher
+from infercanary.probe.canary import Canary
+from infercanary.probe.failing import DETAIL, FAILURES
+from infercanary.probe.histogram import Tally
+from infercanary.probe.load import Load
+from infercanary.probe.loop import Probe
+from infercanary.probe.memory import CONTEXT, CONTROLS, Ended, HostMemory
+from infercanary.probe.rounds import Rounds
+from infercanary.probe.sampling import Sampling
+from infercanary.probe.sweep import LATENCY, Sweep, Sweeping
+from infercanary.probe.targets import DeviceMemory, Failure, Need, Target
+from infercanary.probe.watcher import Memory
 
-MIB = 1 << 20
-LIMIT = "the container's limit of 300 MiB"
-
-Work = tuple[str, "tuple[int, int] | None", int, str]
+GIB, MIB = 1 << 30, 1 << 20
+LIMIT = "the container's limit of 1000 MiB"
 
 
-class FakeRoom(Room):
-    """As much is left as the test says, in MiB, after the reserve of 100 and until the last 64."""
+class Container:
+    """Of v2, with a process in it; sizes in MiB. The host has 64 GiB."""
 
-    def __init__(self, size: int | None) -> None:
-        super().__init__()
-        self.mib = size
+    def __init__(self, folder: Path) -> None:
+        self.root, self.proc = folder / "cgroup", folder / "proc"
+        (self.proc / "self").mkdir(parents=True)
+        self.root.mkdir()
+        (self.root / "cgroup.controllers").touch()
+        (self.root / "memory.max").write_text(str(1000 * MIB))
+        self.caches(0)
+        (self.proc / "meminfo").write_text(f"MemTotal: {64 << 20} kB\nMemAvailable: {64 << 20} kB\n")
+        (self.proc / "self/cgroup").write_text("0::/\n")
+        self.process(100)
+        self.uses(400)
 
-    def look(self) -> tuple[Left, Left] | None:
-        if self.mib is None:
-            return None
-        kept = Left(max(0, self.mib) * MIB, 100 * MIB, LIMIT)
-        return kept, Left(max(0, self.mib + 36) * MIB, 64 * MIB, LIMIT)
+    def uses(self, size: int) -> None:
+        """What is taken of the limit, by all."""
+        (self.root / "memory.current").write_text(str(size * MIB))
 
-    def left(self) -> Left | None:
-        found = self.look()
-        return None if found is None else found[0]
+    def caches(self, active: int) -> None:
+        (self.root / "memory.stat").write_text(f"inactive_file 0\nactive_file {active * MIB}\n")
+
+    def process(self, resident: int, peak: int = 100) -> None:
+        """What the process has, and its peak since that was counted anew."""
+        self.resident, self.peak = resident * MIB, peak * MIB
+
+    def memory(self, reserve: int | None = None, **targets: Target) -> Memory:
+        found = Memory(targets, HostMemory(reserve, self.root, self.proc))
+        found._thread = threading.current_thread()  # a test looks itself
+        return found
 
 
 @pytest.fixture
-def resident(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """What the process holds and has held at most, in MiB; a test changes it."""
-    sizes = {"now": 50, "peak": 50}
-    monkeypatch.setattr(watcher, "resident", lambda proc: sizes["now"] * MIB)
-    monkeypatch.setattr(watcher, "peak", lambda proc: sizes["peak"] * MIB)
-    return sizes
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
+    found = Container(tmp_path)
+    monkeypatch.setattr(watcher, "resident", lambda: found.resident)
+    monkeypatch.setattr(watcher, "peak", lambda: found.peak)
+    return found
 
 
-def looked(watched: Watcher, running_since: float | None = None) -> tuple[list[Work], float]:
-    ended: list[Work] = []
-    return ended, watched.look(ended.extend, running_since)
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> list[list[Ended]]:
+    """What each new process would know."""
+    found: list[list[Ended]] = []
+    monkeypatch.setattr(memory, "start_anew", lambda ended: found.append(list(ended)))
+    return found
 
 
-def test_what_grows_is_ended_where_the_reserve_is_touched(resident: dict[str, int]) -> None:
-    room = FakeRoom(1)
-    watched = Watcher(room)
-    with watched.growing("a"), watched.growing("b", (8, 1)):
-        resident["now"] = 90
-        with watched.growing("c"):
-            resident["now"] += 7
-            assert looked(watched)[0] == []
-            room.mib = 0
-            found, _ = looked(watched)
-    assert [work[:3] for work in found] == [("a", None, 47 * MIB), ("b", (8, 1), 47 * MIB)]
-    assert found[0][3] == (
-        f"canaries.a: opening it was ended when it had taken 47 MiB, with nothing left of {LIMIT} but the 100 MiB in "
-        "reserve; take a smaller model or input, or grant more memory"
-    )
-    assert found[1][3].startswith("canaries.b.sweep: the point was ended") and "name fewer" in found[1][3]
-    assert looked(watched)[0] == []
+class Small(Target):
+    """Counts its repeats; asks for what a test says."""
+
+    def __init__(self, *needs: Need, device: str = "cpu") -> None:
+        self.needs, self.device = needs, device
+        self.opened = self.closed = self.repeats = 0
+
+    def open(self) -> None:
+        self.ask_for_memory(self.needs)
+        self.opened += 1
+
+    def run(self, phase: Any) -> Any:
+        self.repeats += 1
+
+    def values(self, result: Any) -> list[float]:
+        return [1.0]
+
+    def close(self) -> None:
+        self.closed += 1
 
 
-def test_what_others_take_ends_the_largest_at_the_last_64_mib(resident: dict[str, int]) -> None:
-    room = FakeRoom(-35)
-    watched = Watcher(room)
-    watched.held |= {"a": 20 * MIB, "b": 30 * MIB, "c": MIB}
-    assert looked(watched)[0] == []
-    room.mib = -36
-    [work] = looked(watched)[0]
-    assert work[:3] == ("b", None, 30 * MIB) and "to give 30 MiB back, with nothing left of" in work[3]
-    watched.held = {"c": 7 * MIB}
-    assert looked(watched)[0] == []
-    watched.stop()
-    watched.held = {"c": 70 * MIB}
-    assert looked(watched)[0] == []
+def points(tally: Tally, metric: Any) -> dict[tuple[str, ...], Any]:
+    return {p.labels: p.value for f in tally.families() if f.name == metric.name for p in f.points}
 
 
-@pytest.mark.parametrize(
-    ("mib", "opening", "pause"),
-    [
-        (0, False, 0.1), (20, False, 0.14), (1000, False, 1.0), (None, False, 60.0),
-        (0, True, 0.01), (200, True, 0.0488), (5000, True, 0.2), (None, True, 60.0),
-    ],
-)  # fmt: skip
-def test_it_is_looked_as_often_as_little_is_left(
-    resident: dict[str, int], mib: int | None, opening: bool, pause: float
-) -> None:
-    watched = Watcher(FakeRoom(mib))
-    if opening:
-        with watched.growing("a"):
-            assert looked(watched)[1] == pytest.approx(pause, rel=0.01)
-    else:
-        assert looked(watched)[1] == pytest.approx(pause, rel=0.02)
-
-
-def test_a_run_is_not_disturbed_in_its_first_second(resident: dict[str, int]) -> None:
-    watched = Watcher(FakeRoom(-99))
-    watched.held["a"] = 30 * MIB
-    assert looked(watched, time.monotonic()) == ([], 0.1)
-    assert looked(watched, time.monotonic() - 2)[0] != []
-    with watched.growing("b"):
-        assert looked(watched, time.monotonic())[0] != []
-
-
-def test_the_thread_ends(resident: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watcher(FakeRoom(0))
-    ended: list[Work] = []
-
-    def ends(works: Sequence[Work]) -> None:
-        ended.extend(works)
-        watched.stop()
-
-    watched.start(ends, lambda: None)
-    with watched.growing("a"):
-        resident["now"] = 500
-        deadline = time.monotonic() + 10
-        while not ended:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    assert [work[:2] for work in ended] == [("a", None)]
-
-
-def test_the_new_process_knows_what_the_old_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def execve(path: str, argv: list[str], environment: dict[str, str]) -> None:
-        seen.append((path, argv, environment[anew.VARIABLE]))
-        raise OSError
-
-    def exit_(code: int) -> NoReturn:
-        raise SystemExit(code)
-
-    monkeypatch.setattr(os, "execve", execve)
-    monkeypatch.setattr(os, "_exit", exit_)
-    monkeypatch.setattr(os, "listdir", lambda path: [])
-    left = Carried((Ended("a", None, 5, "why — é", 1.5, 2), Ended("a", (8, 1), 5, "why", 1.5)), {"a": 5})
-    with pytest.raises(SystemExit):
-        start_anew(left)
-    [(path, argv, text)] = seen
-    assert (path, argv) == (sys.executable, sys.orig_argv)
-    monkeypatch.setenv(anew.VARIABLE, text)
-    assert carried() == left
-    assert anew.VARIABLE not in os.environ
-    monkeypatch.setenv(anew.VARIABLE, "junk")
-    assert carried() == Carried()
-
-
-def test_pauses_grow_to_a_day() -> None:
-    pauses = [Ended("a", None, 1, "", 0.0, times).pause / 3600 for times in range(1, 6)]
-    assert pauses == [1, 4, 16, 24, 24]
-    assert [Ended("a", None, 1, "", 0.0, times).rest / 60 for times in (1, 2)] == [1, 4]
-
-
-class Plain(Target):
-    """Needs nothing that is known beforehand."""
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Any) -> None: ...
-
-    def values(self, result: None) -> list[float]:
-        return []
-
-
-class Asking(Plain): ...
-
-
-def opened(of: Openings, canary: str) -> str:
-    """Why it was not; empty where it was."""
+def why_not(work: Callable[[], Any]) -> str:
+    """Why memory did not suffice; empty if it did."""
     try:
-        with of.of[canary] as watched, watched:
-            pass
+        work()
     except Failure as error:
-        return f"{error}" if error.reason == "out_of_memory" else error.reason
+        return str(error) if error.reason == "out_of_memory" else f"for another reason: {error.reason}"
     return ""
 
 
-def alone(room: Room, left: Carried) -> Openings:
-    of: Openings = Openings(room, {"a": Plain(), "b": Plain()})
-    of.watcher.start = lambda *_: None  # type: ignore[method-assign]
-    of.watch(left, lambda: None)
-    return of
+# Asking
 
 
-def test_what_was_ended_waits_for_room_or_for_long(
-    resident: dict[str, int], monkeypatch: pytest.MonkeyPatch
+def test_a_line_says_place_need_room_whose_and_fix(container: Container) -> None:
+    found = container.memory()
+    needs = [
+        Need("inputs[0]", 700 * MIB, "[9] int8", "give a smaller shape"),
+        Need("model", 2 * MIB, "it", ""),
+    ]
+    assert why_not(lambda: found.ask("big", "cpu", needs)) == (
+        "canaries.big.inputs[0]: [9] int8 needs 700 MiB, 702 MiB with the others; 536 MiB are left of "
+        f"{LIMIT}, less 64 MiB in reserve; give a smaller shape, or grant more memory"
+    )
+    needs[0] = needs[0]._replace(size=534 * MIB)
+    found.ask("big", "cpu", needs)
+    container.caches(300)
+    assert why_not(lambda: found.ask("big", "cpu", [*needs, needs[1]])), "a server's page cache is left alone"
+
+
+def test_a_device_is_asked_for_with_a_context_and_bound(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no driver here, so that no process has a context."""
+    left = CONTEXT + CONTROLS + 2 * MIB
+    used = {1: (80 * GIB - int(0.02 * 80 * GIB) - left, 80 * GIB)}
+    monkeypatch.setattr(memory, "device_memory", lambda number: used.get(number))
+    model = Need("model", 2 * MIB, "its file", "take a smaller model", "device")
+    target = Small(model, device="cuda:1")
+    found = container.memory(a=target)
+    target.open()
+    assert target.device_memory_left() == left
+    target.needs = (model._replace(size=3 * MIB),)
+    assert why_not(target.open).startswith(
+        "canaries.a.device: a CUDA context, with the controls, needs 912 MiB"
+    )
+    used.clear()
+    target.open()
+    assert target.device_memory_left() is None
+    used[1] = (0, GIB)
+    found.is_guest = True
+    assert target.device_memory_left() is None, "a server's allocator serves the server"
+    found.ask("a", "cpu", [model._replace(size=GIB << 9)])
+
+
+def test_a_canary_waits_for_room_and_then_opens(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container.uses(900)
+    tally, target = Tally(), Small(Need("inputs[0]", 200 * MIB, "[9] int8", "give less"))
+    canary = Canary("a", target, tally, 30, 300, memory=container.memory(a=target))
+    now = 100.0
+    monkeypatch.setattr("infercanary.probe.canary.perf_counter", lambda: now)
+    waits = []
+    for _ in range(6):
+        canary.open(30)
+        waits.append(round(canary._retry_at - now))
+        canary.open(30)  # before its time nothing happens
+        now = canary._retry_at + 1
+    assert (canary.state, target.opened, waits) == ("out_of_memory", 0, [60, 120, 240, 480, 600, 600])
+    assert points(tally, FAILURES)["a", "out_of_memory"] == 6
+    [(name, reason, detail)] = points(tally, DETAIL)
+    assert (name, reason) == ("a", "out_of_memory") and "canaries.a.inputs[0]: [9] int8 needs" in detail
+    container.uses(600)
+    canary.open(30)
+    assert canary.is_fit and target.opened == 1
+
+
+def test_the_probe_answers_its_targets() -> None:
+    target = Small(Need("inputs[0]", 1, "it", "give less"))
+    Probe({"a": target}, listen="127.0.0.1:0", memory_reserve=1 << 60, controls=False, samplers=())
+    assert "1073741824.00 GiB in reserve" in why_not(target.open)
+    for name in ("memory_reserve", "device_memory_reserve"):
+        with pytest.raises(UsageError, match=f"^{name}: -1 is not a size"):
+            Probe({"a": target}, **{name: -1})  # type: ignore[arg-type]
+
+
+# Rounds
+
+
+def test_runs_wait_while_the_server_has_their_room_and_then_go_on(
+    container: Container, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, tally = Small(), Tally()
+    canary = Canary("a", target, tally, 30, 300)
+    canary.open(300)
+    rounds = Rounds([canary], [], None, Sampling((), tally), container.memory(), tally, threading.Event())
+    now = 0.0
+    monkeypatch.setattr("infercanary.probe.canary.perf_counter", lambda: now)
+
+    def run() -> list[Run]:
+        return rounds.run([(canary, 5)], time.monotonic())[0]
+
+    assert [ran.outcome for ran in run()] == ["ok"]
+    before, waits = target.repeats, []
+    for used in (910, 911, 912, 913, 914):
+        container.uses(used)
+        [ran] = run()
+        assert (ran.outcome, ran.latencies, ran.controls) == ("raised", (), {})
+        assert not run(), "5 s or more pass before it is tried again"
+        waits.append(round(canary._retry_at - now))
+        now = canary._retry_at + 1
+    assert (target.repeats, waits) == (before, [5, 10, 20, 40, 80])
+    said = (
+        f"runs are put off: they take up to 32 MiB for a moment; 26 MiB are left of {LIMIT}, less 64 MiB in reserve; "
+        "grant more memory"
+    )
+    assert canary.state == "out_of_memory" and ran.detail == said
+    assert points(tally, FAILURES)["a", "out_of_memory"] == 5
+    assert list(points(tally, DETAIL)) == [("a", "out_of_memory", said)]
+    container.uses(400)
+    assert [ran.outcome for ran in run()] == ["ok"]
+    assert canary.state in ("warming", "steady") and target.repeats > before
+    assert [record.getMessage() for record in caplog.records] == [f"canary a: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "reserve", "left", "needs"),
+    [(128, None, 48, 32), (1000, 0, 32, 32), (1000, 16 * MIB, 48, 32), (1000, None, 144, 80)],
+)
+def test_what_a_round_needs(
+    container: Container, tmp_path: Path, limit: int, reserve: int | None, left: int, needs: int
+) -> None:
+    """32 MiB; or what the last run had at its peak, unless the process has it still."""
+    (container.root / "memory.max").write_text(str(limit * MIB))
+    found = container.memory(reserve)
+    container.process(100, 100 + needs)
+    found.note_run()
+    container.uses(limit - left)
+    assert found.lack_for_round() == ""
+    container.uses(limit - left + 1)
+    assert f"up to {needs} MiB for a moment; {needs - 1} MiB are left" in found.lack_for_round()
+    assert f"up to {needs + 2} MiB" in found.lack_for_round(2 * MIB)
+    container.caches(1)
+    assert not found.lack_for_round(), "the kernel gives page cache back before it ends a process"
+    container.caches(0)
+    container.process(100 + needs)
+    assert "up to 32 MiB" in found.lack_for_round() or needs == 80
+    assert not Memory({}, HostMemory(None, tmp_path / "none", tmp_path / "none")).lack_for_round()
+
+
+# Watching
+
+
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_what_grows_is_ended_where_the_reserve_is_touched(
+    container: Container, anew: list[list[Ended]], is_guest: bool
+) -> None:
+    found = container.memory()
+    found.is_guest = is_guest
+    assert found.look() is None
+    with found.point("a", Small(), (2, 1)) as a, found.point("b", Small(), (8, 1)) as b:
+        container.process(147)
+        with found.point("c", Small(), (1, 1)) as c:
+            container.process(154)
+            container.uses(935)
+            assert (found.look(), anew, a.why) == (0.01, [], "")
+            container.uses(936)
+            found.look()
+    why = (
+        f"canaries.a.sweep: the point was ended when it had taken 54 MiB, with nothing left of {LIMIT} but the 64 MiB "
+        "in reserve; name fewer or smaller loads, or grant more memory"
+    )
+    if is_guest:
+        assert (a.why, bool(b.why), c.why, anew) == (why, True, "", [])
+        assert why_not(a.check) == why
+        return
+    [ended] = anew
+    assert [(each.canary, each.load) for each in ended] == [("a", (2, 1)), ("b", (8, 1))] and ended[
+        0
+    ].why == why
+
+
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_what_others_take_closes_the_largest_at_the_last_64_mib(
+    container: Container, anew: list[list[Ended]], is_guest: bool
+) -> None:
+    found = container.memory()
+    found.is_guest = is_guest
+    for name, size in (("a", 20), ("b", 30), ("c", 1)):
+        container.process(100)
+        found.open(name, lambda size=size: container.process(100 + size))  # type: ignore[misc]
+    container.uses(960)
+    container.caches(25)
+    assert found.look() == 0.1 and not (anew or found.closing)
+    container.caches(24)
+    found.run_began = time.monotonic()
+    assert found.look() == 0.1 and not (anew or found.closing), "a run is not disturbed in its first second"
+    found.run_began -= 2
+    found.look()
+    ended = found.closing if is_guest else anew[0]
+    assert [each.canary for each in ended] == ["b"] and "to give 30 MiB back, with nothing left" in ended[
+        0
+    ].why
+    if is_guest:
+        assert found.alarm.is_set()
+        found.look()
+        found.look()
+        assert [each.canary for each in ended] == ["b", "a"], "closing the third is no help"
+
+
+@pytest.mark.parametrize(
+    ("used", "opening", "pause"),
+    [
+        (936, False, 0.1), (780, False, 0.39), (100, False, 1.0),
+        (936, True, 0.01), (100, True, 0.1), (736, True, 0.0488),
+    ],
+)  # fmt: skip
+def test_it_is_looked_as_often_as_little_is_left(
+    container: Container, used: int, opening: bool, pause: float
+) -> None:
+    found = container.memory()
+    container.uses(used)
+    found.open("a", lambda: None)
+    if opening:
+        with found.point("a", Small(), (1, 1)):
+            assert found.look() == pytest.approx(pause, rel=0.01)
+    else:
+        assert found.look() == pytest.approx(pause, rel=0.01)
+    container.root.rename(container.root.with_name("gone"))
+    (container.proc / "meminfo").unlink()
+    assert found.look() == 60.0
+
+
+def test_the_thread_looks_while_something_is_opened(container: Container) -> None:
+    found = container.memory()
+    found._thread = None
+    looks = 0
+
+    def left() -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ValueError("as if a file were broken")
+
+    found._host.left = left  # type: ignore[method-assign]
+    with found.point("a", Small(), (1, 1)):
+        deadline = time.monotonic() + 10
+        while looks < 2:
+            found._changed.set()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    found.stop()
+    assert found._thread is not None
+    found._thread.join(10)
+    assert not found._thread.is_alive()
+
+
+def test_what_was_ended_waits_an_hour(
+    container: Container, anew: list[list[Ended]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("infercanary.probe.openings.time.monotonic", lambda: now)
-    room = FakeRoom(200)
-    left = Carried((Ended("a", None, 100 * MIB, "why", 1000.0),), {"a": 100 * MIB, "b": 10 * MIB})
-    of = alone(room, left)
-    assert (opened(of, "a"), opened(of, "b")) == ("why", "")
-    now += 61
-    room.mib = 124
-    assert opened(of, "a") == "why"
-    room.mib = 125
-    assert opened(of, "a") == ""
-    assert of.ended["a"].is_over
-    of = alone(room, left)
-    room.mib, now = 0, 1000.0 + 3599
-    assert opened(of, "a") == "why"
+    monkeypatch.setattr("infercanary.probe.watcher.time.monotonic", lambda: now)
+    found = container.memory()
+    found.resume([Ended("a", "why", 1000.0), Ended("b", "point", 900.0, (2, 1))])
+    assert why_not(lambda: found.open("a", lambda: None)) == "why"
+    assert not why_not(lambda: found.open("b", lambda: None))
+    now += 3599
+    assert why_not(lambda: found.open("a", lambda: None)) == "why"
     now += 1
-    assert opened(of, "a") == ""
 
+    def grow() -> None:
+        container.process(200)
+        container.uses(950)
+        found.look()
 
-def test_one_that_went_well_is_refused_where_it_would_not_fit_now(resident: dict[str, int]) -> None:
-    room = FakeRoom(9)
-    of = alone(room, Carried((), {"b": 10 * MIB}))
-    assert opened(of, "b").startswith(
-        "canaries.b.target: opening it, by what it took before, needs 10 MiB; 9 MiB are left of the container's limit"
-    )
-    room.mib = 10
-    assert opened(of, "b") == ""
-
-
-def test_what_goes_along(resident: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infercanary.probe.openings.time.monotonic", lambda: 1000.0)
-    went: list[Carried] = []
-    monkeypatch.setattr(openings, "start_anew", went.append)
-    old = Ended("a", None, 100, "old", 900.0)
-    point = Ended("b", (2, 1), 7, "point", 800.0)
-    of = alone(FakeRoom(200), Carried((old, point), {"a": 100}))
-    resident["peak"] = 60
-    with of.of["b"]:
-        resident["now"] = resident["peak"] = 70
-    assert of.watcher.held == {"b": 20 * MIB}
-    of._start_anew([("a", None, 300, "new"), ("b", (8, 1), 9, "larger")])
-    [found] = went
-    assert found.ended == (
-        Ended("a", None, 300, "new", 1000.0, 2), point, Ended("b", (8, 1), 9, "larger", 1000.0)
-    )  # fmt: skip
-    assert found.took == {"a": 100, "b": 20 * MIB}
-
-
-def test_a_guest_keeps_what_canaries_took_beside_the_journal(
-    resident: dict[str, int], tmp_path: Path
-) -> None:
-    room = FakeRoom(500)
-
-    def guest(**targets: Target) -> Openings:
-        of = Openings(room, targets, tmp_path / "journal")
-        of.be_a_guest()
-        return of
-
-    of = guest(a=Asking(), b=Plain())
-    assert opened(of, "b") == ""
-    with of.of["a"]:
-        of.of["a"].ask([Need("model", 30 * MIB, "its file", "")])
-        resident["now"] += 80
-    of.of["a"].ask([Need("sweep", 1, "", "")])  # not while it is opened: nothing to remember
-    room.mib = 70
-    of = guest(a=Asking(), b=Plain())
-    assert opened(of, "b") == ""
-    with pytest.raises(Failure) as caught, of.of["a"]:
-        of.of["a"].ask([Need("model", 30 * MIB, "its file", "")])
-    assert str(caught.value).startswith(
-        "canaries.a.target: opening it, by what it took before (journal.memory, to be removed if that is no longer so),"
-        " needs 80 MiB; 70 MiB are left of the container's limit of 300 MiB"
-    )
-    with of.of["a"]:  # another model
-        of.of["a"].ask([Need("model", 31 * MIB, "its file", "")])
-    (tmp_path / "journal.memory").write_text("junk")
-    assert opened(guest(a=Asking(), b=Plain()), "b") == ""
-    (tmp_path / "journal.memory").unlink()
-    (tmp_path / "journal.memory").mkdir()
-    assert opened(guest(a=Asking(), b=Plain()), "b") == ""
+    found.open("a", grow)
+    [ended] = anew
+    assert {each.canary: each.at for each in ended} == {"a": now, "b": 900.0}
+    assert why_not(lambda: found.open("a", lambda: None)).startswith("canaries.a: opening it was ended")
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_in_a_servers_process_an_opening_is_interrupted(resident: dict[str, int], late: bool) -> None:
-    """What comes too late for it does not reach what its thread does next; and it waits as in a process of its own."""
-    room = FakeRoom(1)
-    of: Openings = Openings(room, {"a": Plain(), "b": Plain()})
-    of.be_a_guest()
+def test_in_a_servers_process_an_opening_is_interrupted(container: Container, late: bool) -> None:
+    """What comes too late for it does not reach what its thread does next."""
+    found = container.memory()
+    found.is_guest, found._thread = True, None
 
-    def opens() -> None:
-        with of.of["a"] as watched, watched:
-            [growth] = of.watcher._growing
-            resident["now"], room.mib = 120, 0
-            opening(growth)
-
-    def opening(growth: Growth) -> None:
-        """A call, as in the product: what interrupts a loop that stands in the `with` itself may pass it by in 3.13."""
+    def opening() -> None:
+        [growth] = found._growing
+        container.process(170)
+        container.uses(990)
         deadline = time.monotonic() + 10
-        while not (late and growth.interrupted):  # else one without an end
+        while not (late and growth.why):  # else one without an end
             assert time.monotonic() < deadline
 
-    with pytest.raises(Failure) as caught:
-        opens()
+    why = why_not(lambda: found.open("a", opening))
     for _ in range(1000):  # an error that is pending would be raised here
         pass
-    why = "canaries.a: opening it was ended when it had taken 70 MiB, with nothing left of"
-    assert caught.value.reason == "out_of_memory" and str(caught.value).startswith(why)
-    assert opened(of, "a") == str(caught.value)
-    room.mib = 1000
-    assert opened(of, "b") == ""
+    assert why.startswith("canaries.a: opening it was ended when it had taken 70 MiB, with nothing left of")
+    assert why_not(lambda: found.open("a", lambda: None)) == why
+    assert not why_not(lambda: found.open("b", lambda: None))
+    found.stop()
 
 
-def test_an_interruption_may_hit_any_instruction(
-    resident: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_may_hit_any_instruction(container: Container) -> None:
     """At each call and return, where Python looks for it, as long as it may come: this opening ends, and no more."""
-    monkeypatch.setattr(Interrupter, "_watch", lambda self: None)  # this test interrupts in its place
-    of: Openings = Openings(FakeRoom(1000), {"a": Plain(), "b": Plain()})
-    of.be_a_guest()
-    files = {watcher.__file__, openings.__file__}
+    found = container.memory()
+    found.is_guest = True
     hits = 0
 
     def interrupted_at(n: int) -> str:
-        watched: Any = None
         seen = 0
-
-        def profile(frame: FrameType, event: str, arg: object) -> None:
-            nonlocal seen
-            if watched is None or not (frame.f_code is work.__code__ or frame.f_code.co_filename in files):
-                return
-            if hasattr(watched, "_thread") and not watched._over.is_set() and not watched._lock.locked():
-                seen += 1
-                if seen == n:
-                    sys.setprofile(None)
-                    watched._interrupt(f"hit {n}")  # raised here, and so in the frame that is profiled
-
-        def opens() -> None:
-            nonlocal watched
-            of.ended = {}
-            with of.of["a"] as watched, watched:
-                work()
 
         def work() -> None:
             pass
 
-        why = ""
+        def profile(frame: FrameType, event: str, arg: object) -> None:
+            nonlocal seen
+            if not (frame.f_code is work.__code__ or frame.f_code.co_filename == watcher.__file__):
+                return
+            for growth in found._growing:
+                if not growth._finished.is_set() and not growth._lock.locked():
+                    seen += 1
+                    if seen == n:
+                        sys.setprofile(None)
+                        growth.end(f"hit {n}")  # raised here, and so in the frame that is profiled
+
+        found._ended = {}
         sys.setprofile(profile)
         try:
-            opens()
-        except Failure as error:
-            why = f"{error.reason}: {error}"
+            return why_not(lambda: found.open("a", work))
         finally:
             sys.setprofile(None)
-        return why
 
     while why := interrupted_at(hits + 1):
         hits += 1
-        assert why == f"out_of_memory: hit {hits}"
-        assert of.watcher._growing == [] and of.ended["a"].why == f"hit {hits}"
-        assert opened(of, "b") == ""
+        assert why == f"hit {hits}"
+        assert found._growing == [] and found._ended["a", None].why == f"hit {hits}"
+        assert not why_not(lambda: found.open("b", lambda: None))
     assert hits > 2
+
+
+def test_a_server_gets_its_memory_back(container: Container, caplog: pytest.LogCaptureFixture) -> None:
+    """A probe in its process: the larger canary is closed while the loop waits, and the other one goes on."""
+
+    class Large(Small):
+        def open(self) -> None:
+            super().open()
+            container.process(200)
+
+    large, small = Large(), Small()
+    probe = Probe(
+        {"large": large, "small": small}, listen="127.0.0.1:0", interval_seconds=0.1, duty_cap=1, controls=False,
+        samplers=(), burst=False,
+    )  # fmt: skip
+    probe._memory._host = container.memory()._host
+
+    def until(condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    with probe:
+        until(lambda: large.repeats and small.repeats)
+        container.uses(950)
+        until(lambda: large.closed)
+        container.uses(500)
+        before, opened = small.repeats, large.repeats
+        until(lambda: small.repeats > before + 5)
+        states = {canary.name: canary.state for canary in probe._canaries}
+        assert states["large"] == "out_of_memory" and large.repeats == opened
+    [said] = [r.getMessage() for r in caplog.records if "it was closed to give" in r.getMessage()]
+    assert said.startswith("canary large: canaries.large: it was closed to give 100 MiB back")
+
+
+# Sweeps
+
+
+class Sweepable(Small):
+    """Takes 40 MiB for each sample."""
+
+    is_sweepable = True
+    batch = 1
+
+    def copy_with_batch(self, batch: int) -> Target:
+        copy = type(self)()
+        copy.batch = batch
+        return copy
+
+    def run(self, phase: Any) -> int:
+        held = b"\1" * (self.batch * 40 * MIB)
+        time.sleep(0.3)
+        return len(held)
+
+
+def swept(target: Target, host: Memory, sweep: Sweep, tally: Tally) -> Sweeping:
+    canary = Canary("a", target, tally, 30, 300)
+    canary.open(300)
+    return Sweeping(canary, target, sweep, 1e-6, 30.0, tally, host)
+
+
+def test_a_sweep_stops_before_the_point_that_does_not_fit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Real memory, and the room of a control group made by hand: 436 MiB."""
+    container = Container(tmp_path)
+    container.uses(500)
+    tally, target = Tally(), Sweepable()
+    host = Memory({}, HostMemory(None, container.root, container.proc))
+    sweeping = swept(target, host, Sweep(batches=(1, 2, 64, 128), seconds=20), tally)
+    for _ in range(4):
+        sweeping.step(sweeping.next_at + 1)
+    host.stop()
+    assert set(points(tally, LATENCY)) == {("a", "1", "1"), ("a", "2", "1")}
+    [line, *_] = (record.getMessage() for record in caplog.records if "sweep of" in record.getMessage())
+    assert (
+        "sweep of batch 64: out_of_memory: canaries.a.sweep: batch 64, 1 at a time, by what batch 2" in line
+    )
+    assert set(sweeping._too_much) == {Load(64, 1), Load(128, 1)}
+    sweeping._begin(0.0)
+    assert not sweeping._too_much, "with room they are asked for again"
+    sweeping.leave_out(
+        [Ended("a", "why", 1.0, (2, 1)), Ended("a", "why", 1.0), Ended("b", "why", 1.0, (1, 1))]
+    )
+    assert set(sweeping._too_much) == {Load(2, 1)}
+
+
+def test_a_points_device_memory_is_estimated_by_the_point_before(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = 60
+    monkeypatch.setattr(memory, "device_memory", lambda number: (used * GIB, 80 * GIB))
+
+    class Counting(Sweepable):
+        def memory(self) -> DeviceMemory:
+            return DeviceMemory(2 * GIB, 5 * GIB)
+
+        def run(self, phase: Any) -> int:
+            return 0
+
+    tally = Tally()
+    sweeping = swept(Counting(device="cuda"), container.memory(), Sweep(batches=(1, 4), seconds=2), tally)
+    sweeping.step(sweeping.next_at + 1)
+    sweeping.step(sweeping.next_at + 1)
+    assert set(points(tally, LATENCY)) == {("a", "1", "1"), ("a", "4", "1")}, "12 GiB are left"
+    used = 70
+    sweeping.step(sweeping.next_at + 1)
+    sweeping.step(sweeping.next_at + 1)
+    assert [why.detail.partition(";")[0] for why in sweeping._too_much.values()] == [
+        "canaries.a.sweep: batch 4, 1 at a time, by what batch 1, 1 at a time took, needs 12.00 GiB, 12.89 GiB with "
+        "the others"
+    ]
+
+
+def test_in_a_servers_process_a_point_is_given_up_where_the_server_takes_what_was_left(
+    container: Container,
+) -> None:
+    class Taking(Sweepable):
+        """While it is swept its server takes more and more."""
+
+        def run(self, phase: Any) -> int:
+            self.repeats += 1
+            container.process(100 + 10 * self.repeats)
+            container.uses(400 + 10 * self.repeats)
+            time.sleep(0.02)
+            return 0
+
+    host = container.memory()
+    host.is_guest, host._thread = True, None
+    tally = Tally()
+    sweeping = swept(Taking(), host, Sweep(batches=(1,), seconds=30), tally)
+    container.process(100)
+    container.uses(400)
+    sweeping.step(sweeping.next_at + 1)
+    host.stop()
+    [(load, missing)] = sweeping._too_much.items()
+    assert (load, missing.reason, missing.was_tried) == (Load(1, 1), "out_of_memory", False)
+    assert missing.detail.startswith("canaries.a.sweep: the point was ended when it had taken")
+
+
+class Scattering(Small):
+    """Each request takes 64 MiB in pieces that malloc keeps in the thread's heap, below one that stays."""
+
+    is_sweepable = True
+    scatters = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[bytes] = []
+
+    def copy_with_batch(self, batch: int) -> Target:
+        return self
+
+    def run(self, phase: Any) -> None:
+        if not self.scatters:
+            return
+        pieces = [b"\1" * 100_000 for _ in range(640)]
+        if len(self.kept) < 4:
+            self.kept.append(pieces[-1])
+
+
+def grown_by_a_sweep() -> int:
+    """Bytes."""
+    target, tally = Scattering(), Tally()
+    sweeping = swept(target, Memory({}), Sweep(batches=(1, 2), seconds=10), tally)
+    target.scatters, before = True, measures.resident()
+    for _ in range(2):
+        sweeping.step(sweeping.next_at + 1)
+    assert target.kept and sweeping._left is None
+    return measures.resident() - before
+
+
+def test_what_a_sweep_took_is_given_back() -> None:
+    """In a process of its own, for malloc keeps more once it freed a large block."""
+    assert in_a_fresh_process(grown_by_a_sweep) < 16 * MIB

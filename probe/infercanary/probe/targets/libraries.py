@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
-from infercanary.probe.shortage import place_of
+from infercanary.probe.memory import place_of
 from infercanary.probe.targets.failures import Failure
 
 Misfit = Literal["no_libraries", "version_mismatch"]

@@ -1,4 +1,4 @@
-"""Negative controls: tiny targets that are the same in every image, run beside the canaries.
+"""Negative controls: tiny work that is the same in every image, run beside the canaries.
 
 When a canary and its control slow down together, the cause is the host (its clock, its heat, a neighbour); when only
 the canary does, the cause is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, its line in the
@@ -8,38 +8,42 @@ table there, and its entry in :mod:`infercanary.contract.vocabulary`.
 from __future__ import annotations
 
 import logging
+import platform
 
-from infercanary.contract.vocabulary import CONTROLS
 from infercanary.probe.gpu.cuda_driver import cuda_library
-from infercanary.probe.targets.controls.control import Control, Work, working_seconds
+from infercanary.probe.targets.controls.control import Control, Seconds
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
-from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
+from infercanary.probe.targets.controls.machine_code import MachineCode, Refused, mapped_code
 
-__all__ = ["Control", "Work", "available_controls", "working_seconds"]
+__all__ = ["Control", "Seconds", "available_controls", "python_and_libc"]
 
 log = logging.getLogger("infercanary.probe")
 
 
-def available_controls(device: str) -> dict[str, Control]:
+def available_controls(device: str) -> tuple[dict[str, Control], str]:
     """Make the controls of a device; they take no resources before they are opened.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
-        Name → control; empty for CUDA without a driver.
+        Name → control, none for CUDA without a driver; and what they are made of, empty for machine code.
     """
+    code: MachineCode | None = None
+    made_of = ""
     try:
         code = mapped_code()
     except Refused as refused:
-        log.info("controls: no machine code of their own: %s; Python's instead", refused)
-        code = None
+        made_of = python_and_libc()
+        log.info("controls: no machine code: %s; %s instead", refused, made_of)
     kind, _, ordinal = device.partition(":")
-    found: dict[str, Control]
-    if kind == "cuda":
-        found = {**cuda_controls(int(ordinal or 0), code)} if cuda_library() is not None else {}
-    else:
-        found = {**cpu_controls(code)}
-    assert found.keys() <= CONTROLS.keys(), "the judge knows every control by the vocabulary"
-    return found
+    if kind != "cuda":
+        return cpu_controls(code), made_of
+    return cuda_controls(int(ordinal or 0), code) if cuda_library() is not None else {}, made_of
+
+
+def python_and_libc() -> str:
+    """Name the versions that controls depend on where Python does their work."""
+    libc = "-".join(platform.libc_ver()).strip("-") or "unknown libc"
+    return f"{platform.python_implementation()} {platform.python_version()}, {libc}"

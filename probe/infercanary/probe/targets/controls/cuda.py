@@ -5,32 +5,27 @@ the context that the host's frameworks use, which is the thread's current one on
 image is used: no CUDA runtime, no cuBLAS, no cuDNN. Two influences remain: ``cuda-compat``, where an image carries it,
 brings another driver library and compiler; and the host's own work on the GPU at the same time.
 
-Repeats are batches of at least 100 µs, which events time well. Each number is one execution's: the sum over the batch
-size, except for ``queue``, which a batch waits once.
+Batches of at least 100 µs are timed by events; the result is one execution's.
 """
 
 from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_float, c_uint, c_uint64, c_void_p
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
 
-from infercanary.contract.vocabulary import Bottleneck
 from infercanary.probe.gpu.cuda_driver import Device
-from infercanary.probe.targets.controls.control import Control, Work
+from infercanary.probe.targets.controls.control import Control, Seconds
 from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
-from infercanary.probe.timing import Clock, HostClock, Phase, Timing
-
-T = TypeVar("T")
 
 _BLOCK = 256
 # As many threads as a multiprocessor holds, at most. One of them has 128 lanes (a few kinds 64): 0.1 to 0.3 ms.
 _FMA_BLOCKS, _FMA_CHAINS, _FMA_UNROLL, _FMA_ROUNDS = 8, 8, 8, 256
 _COPY_BYTES = 64 << 20  # with its copy more than any L2 cache so far (B200: 126 MB)
 _TRANSFER_BYTES = 4 << 20
-_VALUES = 512
 _WORD = 4
 
 _BATCH_SECONDS = 100e-6
@@ -64,7 +59,7 @@ round:
     @%more bra round;
 {"".join(f"    add.f32 %x0, %x0, %x{i};" + chr(10) for i in range(1, _FMA_CHAINS))}
     cvta.to.global.u64 %out, %out;
-    mul.wide.u32 %offset, %index, {_WORD};
+    mul.wide.u32 %offset, %index, 4;
     add.u64 %out, %out, %offset;
     st.global.f32 [%out], %x0;
     ret;
@@ -92,7 +87,7 @@ PTX = f"""
     mov.u32 %size, %ntid.x;
     mad.lo.u32 %index, %block, %size, %thread;
     cvta.to.global.u64 %to, %to;
-    mul.wide.u32 %offset, %index, {_WORD};
+    mul.wide.u32 %offset, %index, 4;
     add.u64 %to, %to, %offset;
     st.global.u32 [%to], %index;
     ret;
@@ -108,7 +103,7 @@ PTX = f"""
     mov.u32 %block, %ctaid.x;
     mov.u32 %size, %ntid.x;
     mad.lo.u32 %index, %block, %size, %thread;
-    mul.wide.u32 %offset, %index, {4 * _WORD};
+    mul.wide.u32 %offset, %index, 16;
     cvta.to.global.u64 %to, %to;
     cvta.to.global.u64 %from, %from;
     add.u64 %to, %to, %offset;
@@ -120,112 +115,7 @@ PTX = f"""
 {_FMA}"""
 
 
-class CudaBatch(NamedTuple):
-    """One execution's work, what enqueues a number of them, and numbers of the result."""
-
-    work: Work
-    enqueue: Callable[[Phase, int], None]
-    values: Callable[[], Sequence[float]]
-
-
-class CudaControl(Control):
-    """A control on a GPU: ``prepare`` makes what it needs there, for as long as it is open.
-
-    Args:
-        bottleneck: What limits it.
-        ordinal: CUDA's number of the GPU.
-        prepare: From the device to what one batch does; called inside ``with device.current()``.
-    """
-
-    def __init__(self, bottleneck: Bottleneck, ordinal: int, prepare: Callable[[Device], CudaBatch]) -> None:
-        self.bottleneck: Bottleneck = bottleneck
-        self.work = Work()
-        self.clock: Clock = HostClock()
-        self._ordinal = ordinal
-        self._prepare = prepare
-        self._device: Device | None = None
-
-    def open(self) -> None:
-        """Make the stream, buffers and kernels, and find the batch size.
-
-        Raises:
-            Unavailable: There is no such GPU.
-            CudaError: Anything else failed.
-        """
-        device = Device(self._ordinal)
-        try:
-            with device.current():
-                step = self._prepare(device)
-                clock = device.clock()
-            batches = _BatchClock(device, clock, step)
-            batches.calibrate()
-        except BaseException:
-            device.close()
-            raise
-        self._device, self._step, self._batches = device, step, batches
-        self.work, self.clock = step.work, batches
-
-    def run(self, phase: Phase) -> None:
-        """Make one batch; called by the clock."""
-        if self._device is None:
-            raise RuntimeError("the control is not open")
-        self._batches.enqueue(phase)
-
-    def values(self, result: Any) -> Sequence[float]:
-        """Return numbers of what the last batch left on the device; they are always the same."""
-        if self._device is None:
-            return []
-        with self._device.current():
-            return self._step.values()
-
-    def environment(self) -> Mapping[str, str]:
-        """Report the newest CUDA that the driver knows."""
-        return {"cuda_driver": self._device.cuda_version} if self._device else {}
-
-    def close(self) -> None:
-        """Release all that."""
-        device, self._device = self._device, None
-        self.clock = HostClock()
-        if device is not None:
-            device.close()
-
-
-class _BatchClock:
-    """A clock that measures batches and reports the times of one execution."""
-
-    def __init__(self, device: Device, clock: Clock, step: CudaBatch) -> None:
-        self._device = device
-        self._clock = clock
-        self._step = step
-        self._size = 1
-
-    def enqueue(self, phase: Phase) -> None:
-        """Make one batch."""
-        self._step.enqueue(phase, self._size)
-
-    def calibrate(self) -> None:
-        """Double the batch until each of its phases is long enough."""
-        for _ in range(_WARM_UPS):
-            self._batch(self.enqueue)
-        while self._size < _MAX_BATCH and self._shortest() < _BATCH_SECONDS:
-            self._size *= 2
-
-    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        """See :class:`~infercanary.probe.timing.Clock`."""
-        (wall, phases), result = self._batch(run)
-        each = {name: s if name == "queue" else s / self._size for name, s in phases.items()}
-        return Timing(wall / self._size, each), result
-
-    def _batch(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        with self._device.current():
-            return self._clock.measure(run)
-
-    def _shortest(self) -> float:
-        batches = [self._batch(self.enqueue)[0].phases for _ in range(_TRIES)]
-        return min(s for phases in batches for name, s in phases.items() if name not in ("launch", "queue"))
-
-
-def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, CudaControl]:
+def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, Control]:
     """Make the controls of one GPU.
 
     Args:
@@ -235,71 +125,74 @@ def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, CudaContr
     Returns:
         Name → control.
     """
-    launch = "gpu_launch" if code else "gpu_launch_python"
-    return {
-        "gpu_fma": CudaControl("compute", ordinal, lambda device: _fma(device, code)),
-        "gpu_copy": CudaControl("memory", ordinal, lambda device: _copy(device, code)),
-        "gpu_transfer": CudaControl("io", ordinal, _transfer),
-        launch: CudaControl("scheduling", ordinal, lambda device: _launch(device, code)),
-    }
+    prepared = {"gpu_fma": _fma, "gpu_copy": _copy, "gpu_transfer": _transfer, "gpu_launch": _launch}
+    return {name: partial(_batches, ordinal, code, prepare) for name, prepare in prepared.items()}
 
 
-def _fma(device: Device, code: MachineCode | None) -> CudaBatch:
+@contextmanager
+def _batches(
+    ordinal: int,
+    code: MachineCode | None,
+    prepare: Callable[[Device, MachineCode | None], Callable[[int], None]],
+) -> Iterator[Seconds]:
+    """Make a stream, buffers and kernels on a GPU, and time batches of what ``prepare`` enqueues a number of times."""
+    device = Device(ordinal)
+    try:
+        with device.current():
+            enqueue = prepare(device, code)
+            start, stop = device.event(), device.event()
+
+        def time_batch(size: int) -> float:
+            with device.current():
+                start.record(device.stream)
+                enqueue(size)
+                stop.record(device.stream)
+                stop.synchronize()
+                return start.elapsed_time(stop) / 1e3
+
+        for _ in range(_WARM_UPS):
+            time_batch(1)
+        size = 1
+        while size < _MAX_BATCH and min(time_batch(size) for _ in range(_TRIES)) < _BATCH_SECONDS:
+            size *= 2
+        yield lambda: time_batch(size) / size
+    finally:
+        device.close()
+
+
+def _fma(device: Device, code: MachineCode | None) -> Callable[[int], None]:
     blocks = device.multiprocessors * _FMA_BLOCKS
     out = device.allocate(blocks * _BLOCK * _WORD)
-    kernel = device.kernels(PTX)("fma")
-    launches = _Launches(
-        device, code, kernel, blocks, _BLOCK, [out, c_uint(_FMA_ROUNDS), c_float(1), c_float(1)]
-    )
-    flops = 2 * _FMA_ROUNDS * _FMA_UNROLL * _FMA_CHAINS * blocks * _BLOCK
-    return CudaBatch(Work(flops=flops), launches, lambda: array("f", device.read(out.value, _BLOCK * _WORD)))
+    arguments: list[c_uint64 | c_uint | c_float] = [out, c_uint(_FMA_ROUNDS), c_float(1), c_float(1)]
+    return _Launches(device, code, device.kernels(PTX)("fma"), blocks, _BLOCK, arguments)
 
 
-def _copy(device: Device, code: MachineCode | None) -> CudaBatch:
+def _copy(device: Device, code: MachineCode | None) -> Callable[[int], None]:
     source, target = device.allocate(_COPY_BYTES), device.allocate(_COPY_BYTES)
     kernels = device.kernels(PTX)
-    fill = _Launches(device, None, kernels("fill"), _COPY_BYTES // _WORD // _BLOCK, _BLOCK, [source])
-    fill.times(1)
+    _Launches(device, None, kernels("fill"), _COPY_BYTES // _WORD // _BLOCK, _BLOCK, [source])(1)
     blocks = _COPY_BYTES // (4 * _WORD) // _BLOCK
-    launches = _Launches(device, code, kernels("copy"), blocks, _BLOCK, [target, source])
-
-    def values() -> Sequence[float]:
-        size = _VALUES * _WORD
-        ends = [device.read(target.value + at, size) for at in (0, _COPY_BYTES - size)]
-        return array("I", b"".join(ends))
-
-    return CudaBatch(Work(bytes=2 * _COPY_BYTES), launches, values)
+    return _Launches(device, code, kernels("copy"), blocks, _BLOCK, [target, source])
 
 
-def _transfer(device: Device) -> CudaBatch:
+def _transfer(device: Device, code: MachineCode | None) -> Callable[[int], None]:
     """Copy from pinned memory to the device and back: the bus, and the copy engines."""
-    there, here, back = (
-        device.allocate(_TRANSFER_BYTES),
-        device.pinned(_TRANSFER_BYTES),
-        device.pinned(_TRANSFER_BYTES),
-    )
-    words = array("I", range(_TRANSFER_BYTES // _WORD))
-    ctypes.memmove(here, words.tobytes(), _TRANSFER_BYTES)
-    call = device.driver.call
+    there = device.allocate(_TRANSFER_BYTES)
+    here, back = device.pinned(_TRANSFER_BYTES), device.pinned(_TRANSFER_BYTES)
+    ctypes.memmove(here, array("I", range(_TRANSFER_BYTES // _WORD)).tobytes(), _TRANSFER_BYTES)
 
-    def enqueue(phase: Phase, times: int) -> None:
-        with phase("h2d"):
-            for _ in range(times):
-                call("cuMemcpyHtoDAsync_v2", there, here, _TRANSFER_BYTES, device.stream)
-        with phase("d2h"):
-            for _ in range(times):
-                call("cuMemcpyDtoHAsync_v2", back, there, _TRANSFER_BYTES, device.stream)
+    def enqueue(times: int) -> None:
+        for _ in range(times):
+            device.driver.call("cuMemcpyHtoDAsync_v2", there, here, _TRANSFER_BYTES, device.stream)
+        for _ in range(times):
+            device.driver.call("cuMemcpyDtoHAsync_v2", back, there, _TRANSFER_BYTES, device.stream)
 
-    def values() -> Sequence[float]:
-        found = (c_uint * len(words)).from_address(back.value or 0)
-        return found[:: len(found) // _VALUES]
-
-    return CudaBatch(Work(bytes=2 * _TRANSFER_BYTES), enqueue, values)
+    return enqueue
 
 
-def _launch(device: Device, code: MachineCode | None) -> CudaBatch:
-    """Launch empty kernels: how fast the host launches (``launch``), and the device takes them (``compute``)."""
-    return CudaBatch(Work(), _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, []), list)
+def _launch(device: Device, code: MachineCode | None) -> Callable[[int], None]:
+    """Launch empty kernels: how fast the device takes them."""
+    return _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, [])
 
 
 class _Launches:
@@ -330,11 +223,7 @@ class _Launches:
             0,
         )
 
-    def __call__(self, phase: Phase, times: int) -> None:
-        with phase("compute"):
-            self.times(times)
-
-    def times(self, times: int) -> None:
+    def __call__(self, times: int) -> None:
         """Launch it so many times.
 
         Raises:

@@ -218,7 +218,7 @@ class MachineCode:
 
 
 class TimedCall:
-    """Calls a routine; ``seconds`` is then the time between the two readings, both made with the GIL released.
+    """Calls a routine; returns the seconds between two readings of the clock, both made with the GIL released.
 
     Args:
         timed: The routine that reads the clock around another one.
@@ -229,13 +229,11 @@ class TimedCall:
     def __init__(self, timed: Callable[[int], int], routine: int, arguments: Sequence[int]) -> None:
         self._timed = timed
         self._table = int64s(routine, *arguments, *[0] * (7 - len(arguments)))
+        self.result = 0
+        """The integer that the routine returned last."""
 
-    def __call__(self) -> int:
-        return self._timed(ctypes.addressof(self._table))
-
-    @property
-    def seconds(self) -> float:
-        """What the last call took."""
+    def __call__(self) -> float:
+        self.result = self._timed(ctypes.addressof(self._table))
         begin, begin_ns, end, end_ns = self._table[4:]
         return end - begin + (end_ns - begin_ns) / 1e9
 

@@ -1,6 +1,4 @@
-"""Why a canary did not compute: who had the CPU that it waited for, others inside its container or on the host; and
-what it slept for.
-"""
+"""Contention of a canary: CPU wait caused by others inside its container or on the host, and why else it slept."""
 
 from __future__ import annotations
 
@@ -43,57 +41,53 @@ class Inside(NamedTuple):
         return min(1.0, max(0.0, away) / self.away_seconds)
 
 
-class Crowd:
-    """From its making on, what others inside the container take."""
+class ContainerLoad:
+    """CPU time that others inside the container take, from its making on.
+
+    Args:
+        container: Counts the CPU time of all that is in it.
+    """
 
     def __init__(self, container: ContainerCpu) -> None:
-        """Begin now.
-
-        Args:
-            container: The CPU time of all that is in it.
-        """
         self._container = container
-        self._at, self._process, self._all = perf_counter(), process_time(), container.seconds()
+        self._began, self._process, self._all = perf_counter(), process_time(), container.seconds()
 
-    def since(self, own: ThreadUsage) -> Inside | None:
-        """What they took.
+    def since(self, usage: ThreadUsage) -> Inside | None:
+        """CPU time of others; None where the container's is not known.
 
         Args:
-            own: What the canary's threads used meanwhile, which is theirs.
-
-        Returns:
-            None where the container's CPU time is not known.
+            usage: Of the canary's own thread meanwhile.
         """
         now = self._container.seconds()
         if now is None or self._all is None:
             return None
-        taken, of_process = now - self._all, process_time() - self._process
-        processes = max(0.0, taken - of_process)
-        threads = max(0.0, of_process - own.cpu_seconds)
-        wall = max(1e-9, perf_counter() - self._at)
-        return Inside(processes + threads, processes, wall, max(1e-9, wall - own.cpu_seconds))
+        of_process = process_time() - self._process
+        processes = max(0.0, now - self._all - of_process)
+        threads = max(0.0, of_process - usage.cpu_seconds)
+        wall = max(1e-9, perf_counter() - self._began)
+        return Inside(processes + threads, processes, wall, max(1e-9, wall - usage.cpu_seconds))
 
 
-def divided(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
-    """Seconds of ``wall`` that a thread waited for others outside the container, and for others inside.
+def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
+    """CPU wait of a thread within ``wall``, by whom it was caused: others outside the container, others inside it.
 
     Who had the CPU is not counted by the kernel. Others inside had it for as long as they computed at most; what is
     beyond that, others outside had.
 
     Args:
-        used: What the thread used in that time.
+        usage: Of the thread in that time.
         wall: Seconds.
-        inside: What others inside took in a longer time around it.
+        inside: CPU time of others inside in a longer time around it.
 
     Returns:
-        Both; where the container is not known, what other processes had, and None.
+        Seconds of both; where the container is not known, what other processes had, and None.
     """
-    if inside is None or used.run_queue_seconds is None:
-        return used.waited, None
-    threads = max(0.0, used.process_cpu_seconds - used.cpu_seconds)
-    processes = inside.processes_seconds * inside.share(wall - used.cpu_seconds)
-    crowded = min(used.run_queue_seconds, threads + processes)
-    return used.run_queue_seconds - crowded, crowded
+    if inside is None or usage.run_queue_seconds is None:
+        return usage.waited, None
+    threads = max(0.0, usage.process_cpu_seconds - usage.cpu_seconds)
+    processes = inside.processes_seconds * inside.share(wall - usage.cpu_seconds)
+    crowded = min(usage.run_queue_seconds, threads + processes)
+    return usage.run_queue_seconds - crowded, crowded
 
 
 class Helped(NamedTuple):
@@ -111,7 +105,7 @@ class Helpers:
     """From its making on, how the other threads of the process fare: those that an engine computes with."""
 
     def __init__(self) -> None:
-        self._at, self._before = perf_counter(), threads_beside()
+        self._began, self._before = perf_counter(), threads_beside()
 
     def helped(self) -> Helped:
         """How they fared since then.
@@ -119,12 +113,13 @@ class Helpers:
         Returns:
             Ratios; 0 where nothing is counted.
         """
-        now = threads_beside()
-        took = max(1e-9, perf_counter() - self._at)
-        since = [(on, self._before.get(tid, OnCpu(0.0, 0.0))) for tid, on in now.items()]
-        computed = max((on.computed - before.computed for on, before in since), default=0.0)
-        queued = [max(0.0, on.queued - before.queued) for on, before in since]
-        return Helped(computed / took, max(queued, default=0.0) / took, sum(queued) / took)
+        took = max(1e-9, perf_counter() - self._began)
+        computed, queued = [0.0], [0.0]
+        for tid, on_cpu in threads_beside().items():
+            before = self._before.get(tid, OnCpu(0.0, 0.0))
+            computed.append(on_cpu.computed - before.computed)
+            queued.append(max(0.0, on_cpu.queued - before.queued))
+        return Helped(max(computed) / took, max(queued) / took, sum(queued) / took)
 
 
 def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dict[str, float]:
@@ -159,40 +154,40 @@ def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dic
     return {QUEUED: queued, BLOCKED: slept, READING: 0.0}
 
 
-def of_each(
-    used: Sequence[ThreadUsage],
+def explain_repeats(
+    ends: Sequence[ThreadUsage],
     walls: Sequence[float],
     batch: int,
     inside: Inside | None,
     helped: Helped | None,
 ) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
-    """What each repeat waited for, for one of its inferences.
+    """CPU wait and other sleep of each repeat, for one of its inferences.
 
     Args:
-        used: What the thread used from the first repeat's begin to each one's end.
+        ends: Usage of the thread from the first repeat's begin to the end of each.
         walls: Seconds of an inference of each repeat.
         batch: Inferences in a repeat.
-        inside: What others inside the container took meanwhile; None where unknown.
+        inside: CPU time of others inside the container meanwhile; None where unknown.
         helped: See :func:`off_cpu`.
 
     Returns:
-        For each repeat both of :func:`divided`, and :func:`off_cpu`.
+        For each repeat both of :func:`divide_wait`, and :func:`off_cpu`.
     """
-    waits: list[float | None] = []
-    crowds: list[float | None] = []
-    why = []
-    for (before, now), wall, own in zip(
-        pairwise([ThreadUsage(), *used]), walls, _helped_in_each(helped, walls), strict=True
-    ):
-        waited, crowded = divided(now - before, wall * batch, inside)
-        waits.append(None if waited is None else waited / batch)
-        crowds.append(None if crowded is None else crowded / batch)
-        reasons = off_cpu(now - before, wall * batch, own)
-        why.append({reason: seconds / batch for reason, seconds in reasons.items()})
-    return waits, crowds, why
+    outside: list[float | None] = []
+    crowded: list[float | None] = []
+    reasons = []
+    helpers = _helped_in_repeats(helped, walls)
+    for (before, end), wall, helper in zip(pairwise([ThreadUsage(), *ends]), walls, helpers, strict=True):
+        usage, seconds = end - before, wall * batch
+        waits = [None if wait is None else wait / batch for wait in divide_wait(usage, seconds, inside)]
+        outside.append(waits[0])
+        crowded.append(waits[1])
+        slept = off_cpu(usage, seconds, helper)
+        reasons.append({reason: seconds / batch for reason, seconds in slept.items()})
+    return outside, crowded, reasons
 
 
-def _helped_in_each(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
+def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
     """How the other threads fared in each repeat: what they waited is counted over all repeats together.
 
     They waited where repeats took longer than the fastest one, and only what is more than that did each of them wait:
@@ -200,15 +195,14 @@ def _helped_in_each(helped: Helped | None, walls: Sequence[float]) -> list[Helpe
     """
     if helped is None or not walls:
         return [helped] * len(walls)
-    waited, queued = (_spread(ratio, walls) for ratio in (helped.waited, helped.queued))
-    return [Helped(helped.computed, *each) for each in zip(waited, queued, strict=True)]
+    waited, queued = _spread(helped.waited, walls), _spread(helped.queued, walls)
+    return [Helped(helped.computed, *ratios) for ratios in zip(waited, queued, strict=True)]
 
 
 def _spread(ratio: float, walls: Sequence[float]) -> list[float]:
     """A ratio of the time of all repeats as one of each."""
-    fastest = min(walls)
-    longer = sum(walls) - fastest * len(walls)
-    total = ratio * sum(walls)
+    total, fastest = ratio * sum(walls), min(walls)
+    longer = sum(wall - fastest for wall in walls)
     of_longer = min(1.0, total / longer) if longer > 0 else 0.0
     rest = max(0.0, total - longer) / len(walls)
-    return [(of_longer * (wall - fastest) + rest) / wall if wall > 0 else 0.0 for wall in walls]
+    return [(of_longer * (wall - fastest) + rest) / max(wall, 1e-9) for wall in walls]

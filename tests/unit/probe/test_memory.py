@@ -1,0 +1,356 @@
+"""What is left of host and device, by control groups made by hand; which errors mean a shortage; what starts anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.command.settings import UsageError
+from infercanary.probe import memory
+from infercanary.probe.gpu.cuda_driver import CudaError
+from infercanary.probe.memory import (
+    CONTROLS,
+    DEVICE_RESERVE,
+    Bound,
+    Ended,
+    HostMemory,
+    describe_shortage,
+    left_on_device,
+    place_of,
+    start_anew,
+    take_ended,
+    tightest,
+)
+from infercanary.probe.targets import Need
+from infercanary.probe.targets.controls import cuda
+from infercanary.probe.targets.engines.needs import of_files, of_input
+
+GIB, MIB = 1 << 30, 1 << 20
+HOST = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
+THE_HOST = Bound("the host's 8.00 GiB", 8192 * MIB, 6144 * MIB)
+
+
+def group(folder: str, limit: int | str, used: int, inactive: int, is_v1: bool = False) -> dict[str, str]:
+    """Files of one control group; sizes in MiB. 3 MiB of page cache are in use."""
+    most = str(limit) if isinstance(limit, str) else str(limit * MIB)
+    below = "total_" if is_v1 else ""
+    stat = f"inactive_file 1\n{below}inactive_file {inactive * MIB}\n{below}active_file {3 * MIB}\n"
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_v1 else ("memory.max", "memory.current")
+    files = {names[0]: most, names[1]: str(used * MIB), "memory.stat": stat, "memory.use_hierarchy": "1"}
+    return {f"{folder}/{name}": text for name, text in files.items()}
+
+
+V2 = {"cgroup.controllers": ""}
+ABOVE = "kubepods.slice/pod.slice"
+UNLIMITED = str(2**63 - 4096)
+LEAST_ABOVE = {
+    "memory/memory.stat": f"total_inactive_file {10 * MIB}\nhierarchical_memory_limit {400 * MIB}\n"
+}
+CASES: dict[str, tuple[str, dict[str, str], list[tuple[str, int, int, int]]]] = {
+    "v2, a container": ("0::/", V2 | group(".", 300, 200, 50), [("the container's limit", 300, 150, 3)]),
+    "v2, nested": (
+        f"0::/{ABOVE}/own",
+        V2 | group(f"{ABOVE}/own", 1000, 100, 0) | group(ABOVE, 500, 450, 20) | group("kubepods.slice", "max", 9, 0),
+        [("the container's limit", 1000, 100, 3), ("a limit above the container", 500, 430, 3)],
+    ),
+    "v1, nested": (
+        "4:memory:/docker/own\n3:cpu,cpuacct:/\n0::/",
+        group("memory/docker/own", 300, 100, 10, True) | group("memory/docker", 200, 150, 5, True)
+        | group("memory", UNLIMITED, 9000, 0, True),
+        [("the container's limit", 300, 90, 3), ("a limit above the container", 200, 145, 3)],
+    ),
+    "v1, only the limit above is known": (
+        "4:memory:/docker/0123", group("memory", UNLIMITED, 100, 10, True) | LEAST_ABOVE,
+        [("the container's limit", 400, 90, 0)],
+    ),
+    "no control group": ("0::/", {}, []),
+    "no limit": ("0::/", V2 | {"memory.max": "max"}, []),
+}  # fmt: skip
+
+
+def made(folder: Path, cgroup: str, files: dict[str, str], meminfo: str = HOST) -> HostMemory:
+    own = {f"cgroup/{name}": text for name, text in files.items()}
+    for name, text in (own | {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": meminfo}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return HostMemory(None, folder / "cgroup", folder / "proc")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_binds_a_process(tmp_path: Path, case: str) -> None:
+    cgroup, files, expected = CASES[case]
+    host = made(tmp_path, cgroup, files)
+    bounds = [(whose, limit * MIB, used * MIB, cached * MIB) for whose, limit, used, cached in expected]
+    *found, last = host.bounds()
+    assert [(b.whose.rpartition(" of ")[0], b.limit, b.used, b.cached) for b in found] == bounds
+    assert last == THE_HOST
+
+
+def test_what_is_left_of_a_container(tmp_path: Path) -> None:
+    host = made(tmp_path, "0::/", V2 | group(".", 400, 330, 10))
+    left, last = host.left(), host.left_for_a_moment()
+    assert left is not None and (left.size, left.reserve) == ((80 - 64) * MIB, 64 * MIB)
+    assert last is not None and (last.size, last.reserve) == ((83 - 50) * MIB, 50 * MIB), "an eighth is kept"
+    for reserve, kept in ((0, 0), (20 * MIB, 20 * MIB), (GIB, 50 * MIB)):
+        host = HostMemory(reserve, tmp_path / "cgroup", tmp_path / "proc")
+        last = host.left_for_a_moment()
+        assert last is not None and last.reserve == kept
+
+
+def test_nothing_to_read_is_no_limit(tmp_path: Path) -> None:
+    host = HostMemory(None, tmp_path, tmp_path)
+    assert (host.bounds(), host.left(), host.left_for_a_moment()) == ([], None, None)
+    assert describe_shortage(MemoryError("x"), "host", "cpu", host).endswith("(host): MemoryError: x")
+    assert (machine := HostMemory().left()) is not None and 0 <= machine.size < 1 << 50
+
+
+sizes = st.integers(0, 1 << 44)
+some_bounds = st.lists(st.builds(Bound, st.text(max_size=3), sizes, st.integers(-5, 1 << 44)), max_size=5)
+
+
+@given(some_bounds, st.one_of(st.none(), sizes))
+def test_the_tightest_bound_counts(bounds: list[Bound], reserve: int | None) -> None:
+    left = tightest(bounds, reserve, MIB, 0.05)
+    assert (left is None) == (not bounds)
+    for bound in bounds if left else []:  # what is taken within it stays within every bound
+        kept = max(MIB, int(0.05 * bound.limit)) if reserve is None else reserve
+        assert left is not None and (left.size == 0 or max(0, bound.used) + left.size + kept <= bound.limit)
+
+
+def test_what_is_left_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "device_memory", {1: (GIB, 80 * GIB), 2: (GIB, 4 * GIB)}.get)
+    for device, reserve, total, kept in (
+        ("cuda:1", None, 80 * GIB, int(0.02 * 80 * GIB)),
+        ("cuda:2", None, 4 * GIB, DEVICE_RESERVE),
+        ("cuda:2", 7, 4 * GIB, 7),
+    ):
+        left = left_on_device(device, reserve)
+        assert left is not None and (left.size, left.reserve) == (total - GIB - kept, kept)
+    assert left_on_device("cuda") is None
+    assert 2 * cuda._COPY_BYTES + cuda._TRANSFER_BYTES <= CONTROLS - 4 * MIB
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's."""
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+ARENA = RuntimeError("bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 9")
+
+
+@pytest.mark.parametrize(
+    ("error", "device", "place"),
+    [
+        (MemoryError(), "cuda", "host"),
+        (OSError(12, "Cannot allocate memory"), "cuda", "host"),
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), "cpu", "device"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "cuda", "host"),
+        (ARENA, "cpu", "host"),
+        (ARENA, "cuda:1", "device"),
+        (RuntimeError("Error Code 2: OutOfMemory (no further information)"), "cuda", "device"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "cpu", "device"),
+        (CudaError("cuMemAlloc_v2", 2, "CUDA_ERROR_OUT_OF_MEMORY"), "cuda", "device"),
+        (CudaError("cuMemHostAlloc", 2, "CUDA_ERROR_OUT_OF_MEMORY"), "cuda", "host"),
+        (CudaError("cuMemAlloc_v2", 1, "CUDA_ERROR_INVALID_VALUE"), "cuda", None),
+        (ImportError("libgomp.so.1: cannot allocate memory in static TLS block"), "cpu", None),
+        (ValueError("broken"), "cuda", None),
+        (Unreadable(), "cuda", None),
+    ],
+)  # fmt: skip
+def test_which_errors_mean_a_shortage(error: BaseException, device: str, place: str | None) -> None:
+    assert place_of(error, device) == place
+    with pytest.raises(UsageError) as hides:
+        raise UsageError("inputs[0]: torch cannot make it") from error
+    assert place_of(hides.value, device) == place
+
+
+def test_real_allocators_say_it() -> None:
+    torch, numpy = pytest.importorskip("torch"), pytest.importorskip("numpy")
+    for allocate in (
+        lambda: torch.empty(1 << 48, dtype=torch.uint8),
+        lambda: numpy.empty(1 << 48, dtype="u1"),
+        lambda: bytearray(1 << 48),
+    ):
+        with pytest.raises((MemoryError, RuntimeError)) as caught:
+            allocate()
+        assert place_of(caught.value) == "host"
+
+
+def test_onnx_runtime_says_it(tmp_path: Path) -> None:
+    ort, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    kinds, helper = onnx.TensorProto, onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("ConstantOfShape", ["shape"], ["y"])],
+        "too large",
+        [helper.make_tensor_value_info("shape", kinds.INT64, [1])],
+        [helper.make_tensor_value_info("y", kinds.FLOAT, ["n"])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.save(made, str(tmp_path / "m.onnx"))
+    session = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    import numpy
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of a class of its own
+        session.run(None, {"shape": numpy.array([1 << 46], dtype="i8")})
+    assert place_of(caught.value) == "host"
+
+
+def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = made(tmp_path, "0::/", V2 | group(".", 512, 500, 0))
+    assert describe_shortage(MemoryError(), "host", "cpu", host) == (
+        "out of memory (host): 500 MiB in use of the container's limit of 512 MiB; MemoryError"
+    )
+    monkeypatch.setattr(memory, "device_memory", {1: (79 * GIB, 80 * GIB)}.get)
+    line = describe_shortage(OutOfMemoryError("CUDA out of memory."), "device", "cuda:1")
+    assert line.startswith(
+        "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:1; OutOfMemoryError"
+    )
+
+
+def test_the_new_process_knows_what_the_old_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def execve(path: str, argv: list[str], environment: dict[str, str]) -> None:
+        seen.append((path, argv, environment[memory._VARIABLE]))
+        raise OSError
+
+    def exit_(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(os, "_exit", exit_)
+    monkeypatch.setattr(os, "listdir", lambda path: [])
+    ended = [Ended("a", "why — é", 1.5), Ended("a", "why", 1.5, (8, 1))]
+    with pytest.raises(SystemExit):
+        start_anew(ended)
+    [(path, argv, text)] = seen
+    assert (path, argv) == (sys.executable, sys.orig_argv)
+    for said, expected in ((text, ended), (None, []), ("junk", []), ("{}", [])):
+        if said is not None:
+            monkeypatch.setenv(memory._VARIABLE, said)
+        assert take_ended() == expected and memory._VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float32", 4), ("float64", 8), ("bfloat16", 2), ("bool", 1), ("int8", 1), ("complex64", 8), ("float8_e4m3fn", 1)],
+)  # fmt: skip
+def test_sizes_of_types(dtype: str, size: int) -> None:
+    assert of_input("inputs[0]", [2, 3], dtype).size == 6 * size
+    assert of_input("inputs[0]", [], dtype).size == size
+    assert of_input("inputs[0]", [1 << 62] * 40, dtype).size == 1 << 62
+
+
+def test_engines_ask_before_they_take(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    from infercanary.probe.targets.matmul import MatmulTarget
+    from infercanary.probe.targets.onnx import OnnxTarget
+    from infercanary.probe.targets.torch import TorchTarget
+
+    class Refused(Exception):
+        pass
+
+    def asked(target: Any, most: int = 0) -> list[tuple[str, int]]:
+        found: list[Need] = []
+
+        def refuse(needs: Any) -> None:
+            found.extend(needs)
+            if sum(need.size for need in needs) >= most:
+                raise Refused
+
+        target.ask_for_memory = refuse
+        with pytest.raises(Refused):
+            target.open()
+        target.close()
+        return [(need.place, need.size) for need in found]
+
+    (tmp_path / "model.pt").write_bytes(bytes(999))
+    (tmp_path / "m.onnx").write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
+    (tmp_path / "m.weights").write_bytes(bytes(5000))
+    inputs = [{"shape": [8, 1000]}, {"shape": [3], "dtype": "int64"}]
+    of_torch = [("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)]
+    for device in ("cpu", "cuda"):
+        assert asked(TorchTarget(str(tmp_path / "model.pt"), inputs, device=device)) == of_torch
+    matmul = MatmulTarget(64)
+    half = 3 * 2 if asked(matmul) and len(matmul.precisions) > 1 else 0
+    assert asked(MatmulTarget(64)) == [("size", 64 * 64 * (3 * 4 + half))]
+    size = (tmp_path / "m.onnx").stat().st_size
+    assert asked(OnnxTarget(str(tmp_path / "m.onnx")), 5000) == [("model", size), ("model", size + 5000)]
+    assert of_files("model", [tmp_path / "none", tmp_path / "m.weights"]).size == 5000
+
+
+LIMITED = """
+import json, resource, weakref
+from infercanary.probe import HostClock
+from infercanary.probe import targets
+from infercanary.probe.canary import Canary
+from infercanary.probe.failing import DETAIL, FAILURES
+from infercanary.probe.histogram import Tally
+
+class Held(bytearray):
+    pass
+
+class Target(targets.Target):
+    clock = HostClock()
+    hungry = False
+    held = None
+    def open(self): pass
+    def run(self, phase):
+        mine = Held(64 << 20)
+        Target.held = weakref.ref(mine)
+        return bytearray((1 << 40) if self.hungry else 9)
+    def values(self, result): return [1.0]
+    def environment(self): return {}
+    def close(self): pass
+
+def points(metric):
+    return {"|".join(p.labels): p.value for f in tally.families() if f.name == metric.name for p in f.points}
+
+tally, target = Tally(), Target()
+canary = Canary("c", target, tally, 30, 300)
+canary.open(300)
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (1 << 30), resource.RLIM_INFINITY))
+found = {"good": canary.round(3).outcome}
+target.hungry = True
+done = canary.round(3)
+found |= {"outcome": done.outcome, "reason": done.reason, "latencies": done.latencies, "detail": done.detail}
+found["state"], found["held"] = canary.state, Target.held() is not None
+found["shown"] = list(points(DETAIL))
+found["rests"] = canary.round(3) is None and round(canary._rest)
+canary._retry_at = 0.0
+canary.round(3)
+found["rests longer"], found["counted"] = round(canary._rest), points(FAILURES)["c|out_of_memory"]
+target.hungry, canary._retry_at = False, 0.0
+found["again"], found["left"] = canary.round(3).outcome, list(points(DETAIL))
+print(json.dumps(found))
+"""
+
+
+def test_a_process_that_may_have_no_more_goes_on() -> None:
+    """A real limit (RLIMIT_AS), and an allocation that really fails."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    detail, [shown] = found.pop("detail"), found.pop("shown")
+    assert detail.startswith("out of memory (host): ") and detail.endswith("; MemoryError")
+    assert shown.startswith("c|out_of_memory|out of memory (host): ") and len(shown.encode()) < 280
+    assert found == {
+        "good": "ok", "outcome": "raised", "reason": "out_of_memory", "latencies": [], "state": "out_of_memory",
+        "held": False, "rests": 60, "rests longer": 120, "counted": 2, "again": "ok", "left": [],
+    }  # fmt: skip
