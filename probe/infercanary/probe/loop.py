@@ -118,11 +118,17 @@ class Probe:
         )
         self._sweeps = [
             Sweeping(
-                canaries[name], targets[name], sweep, interval, settings.timeout_seconds, self._tally, self._memory,
+                canaries[name],
+                targets[name],
+                sweep,
+                interval,
+                settings.timeout_seconds,
+                self._tally,
+                self._memory,
                 pool,
-            )  # fmt: skip
+            )
             for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
-        ]  # fmt: skip
+        ]
         profiled = [
             name for name, target in targets.items() if settings.profile and target.profiler != "none"
         ]

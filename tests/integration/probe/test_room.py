@@ -207,10 +207,7 @@ def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
         process.terminate()
         assert process.wait(30) == 7
     assert group.kills() == 1
-    assert (
-        "the probe ended with exit code 137 (killed, by the kernel where memory was used up)"
-        in log.read_text()
-    )
+    assert "the probe was killed, by the kernel where memory was used up" in log.read_text()
 
 
 class Tenant:
