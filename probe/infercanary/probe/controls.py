@@ -10,9 +10,8 @@ from functools import partial
 from time import perf_counter
 
 from infercanary.contract.report import Metric
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.deadline import Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets.controls import Control, Seconds, available_controls
 
 log = logging.getLogger("infercanary.probe")
@@ -113,15 +112,12 @@ class Controls:
             self._complaints.pop((device, "controls"), None)
         except (Interrupted, StillBusy):
             pass
-        except DeadlineExceeded as error:
-            self._complain((device, "controls"), str(error))
         except BaseException as error:
             self._complain((device, "controls"), one_line(error))
         worker.rest()
         self._tally.forget(SECONDS, device)
         for name, seconds in medians.items():
-            if seconds:
-                self._tally.set(SECONDS, seconds, device, name)
+            self._tally.set(SECONDS, seconds, device, name)
         return medians
 
     def _complain(self, which: tuple[str, str], complaint: str) -> None:
@@ -136,7 +132,7 @@ class Controls:
         if device not in self._available:
             self._available[device], self.made_of = available_controls(device)
         medians = {}
-        for name, control in list(self._available[device].items()):
+        for name, control in self._available[device].items():
             which = device, name
             try:
                 if which not in self._open:
@@ -147,13 +143,11 @@ class Controls:
                     self._repeat(which, _WARM_UP_REPEATS)
                 medians[name] = self._repeat(which, _REPEATS)
                 self._complaints.pop(which, None)
-            except Unavailable as error:  # no such device here
-                log.info("control %s on %s: %s", name, device, error)
-                del self._available[device][name]
             except Exception as error:
                 self._complain(which, one_line(error))
                 self._retry_at[which] = perf_counter() + _REOPEN_SECONDS
-                self._close(which)
+                if which in self._open:
+                    self._close(which)
         return medians
 
     def _repeat(self, which: tuple[str, str], repeats: int) -> float:
@@ -165,10 +159,8 @@ class Controls:
             self._close(which)
 
     def _close(self, which: tuple[str, str]) -> None:
-        if which not in self._open:
-            return
-        opening, _ = self._open.pop(which)
         try:
+            opening, _ = self._open.pop(which)
             opening.__exit__(None, None, None)
         except Exception as error:
             device, name = which

@@ -65,7 +65,7 @@ class Missing(NamedTuple):
     reason: Reason
     detail: str
     was_tried: bool = True
-    """Whether the load was put on; else it would not have fitted, and may fit later."""
+    """Whether the load was put on; else memory would not have sufficed, and may do later."""
 
 
 class _GivenUp(Exception):

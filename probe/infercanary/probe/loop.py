@@ -231,8 +231,6 @@ class Probe:
     def resume(self, ended: Sequence[Ended]) -> None:
         """Leave alone what the process before this one ended, for lack of memory. Call it before :meth:`open`."""
         self._memory.resume(ended)
-        for sweeping in self._sweeps:
-            sweeping.leave_out(ended)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`.

@@ -16,8 +16,9 @@ from typing import Final
 
 from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
+from infercanary.probe.background import Background
 from infercanary.probe.canary import Canary
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
 from infercanary.probe.targets import Failure, Target, Unprofiled
@@ -43,7 +44,7 @@ _JITTER = 0.1
 _OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
 
 
-class Profiling:
+class Profiling(Background):
     """Profiles one canary when its time has come, in a thread that ends after it (or hangs).
 
     Args:
@@ -57,33 +58,19 @@ class Profiling:
     def __init__(
         self, canary: Canary, target: Target, share: float, timeout: float, pool: Pool | None = None
     ) -> None:
+        super().__init__(canary, target, "profile", timeout, pool)
         self.is_guest = False
         """Whether the process is a server's, whose free memory is not given back."""
-        self.canary = canary.name
         self.next_at = 0.0
         """When the next one may begin (monotonic), once the canary is steady."""
-        self._canary = canary
-        self._target = target
         self._share = share
-        self._timeout = timeout
-        self._pool = pool
-        self._worker = Worker(f"infercanary-{canary.name}-profile")
         self._pause = AGAIN_SECONDS
         self._profile: Profile | None = None  # not taken yet
         self._complaint = ""
         self._is_over = False  # the engine cannot be profiled here, or hung in it
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a profile holds its thread. Between steps it is one that was given up and goes on: it disturbs."""
-        return self._worker.is_busy
-
     def is_due(self, now: float) -> bool:
-        """Whether it is time for a profile.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Whether it is time for a profile."""
         is_ready = self._canary.state == "steady" and not self._is_over and not self.is_running
         return is_ready and now >= self.next_at
 
@@ -99,11 +86,7 @@ class Profiling:
             self._complain(why)
 
     def step(self, now: float) -> float:
-        """Profile it, if it is time for that; the seconds that took, 0 where nothing was done.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Profile it, if it is time for that; the seconds that took, 0 where nothing was done."""
         if not self.is_due(now):
             return 0.0
         # Does the host's own work wait for what the canary runs on?
@@ -124,21 +107,6 @@ class Profiling:
         """Take the profile that was made since the last call, if any: each is given once."""
         profile, self._profile = self._profile, None
         return profile
-
-    def interrupt(self) -> None:
-        """End the wait for the profile under way, now and from now on; callable from any thread."""
-        self._worker.interrupt()
-
-    def close(self, seconds: float) -> bool:
-        """Whether its thread ended within ``seconds``.
-
-        Args:
-            seconds: How long to wait.
-        """
-        ended = self._worker.stop(seconds)
-        if not ended:
-            log.warning("canary %s: its profiler still hangs; the thread ends with the process", self.canary)
-        return ended
 
     def _measure(self) -> None:
         try:

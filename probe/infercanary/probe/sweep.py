@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from time import perf_counter
 from typing import Annotated
@@ -19,11 +18,12 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
+from infercanary.probe.background import Background
 from infercanary.probe.canary import Canary
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
-from infercanary.probe.memory import Ended, trim
+from infercanary.probe.load import Load, Measured, Measurement, Missing
+from infercanary.probe.memory import trim
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
 from infercanary.probe.targets import Failure, Target
@@ -69,7 +69,7 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-_TOO_MUCH: tuple[Reason, ...] = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
+_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
 _PUT_OFF_SECONDS = 60.0
 
 
@@ -106,12 +106,13 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Returns:
             Loads in growing order: the batches with one request at a time, then the concurrencies.
         """
-        batches = [Load(batch, 1) for batch in sorted(set(self.batches))]
-        at_a_time = [Load(samples, number) for number in sorted(set(self.concurrency))]
-        return [*batches, *(load for load in at_a_time if load not in batches)]
+        batches = [Load(batch, 1) for batch in sorted(self.batches)]
+        return list(
+            dict.fromkeys([*batches, *(Load(samples, number) for number in sorted(self.concurrency))])
+        )
 
 
-class Sweeping:
+class Sweeping(Background):
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
 
     Args:
@@ -136,17 +137,13 @@ class Sweeping:
         memory: Memory,
         pool: Pool | None = None,
     ) -> None:
-        self._canary = canary
-        self._target = target
+        super().__init__(canary, target, "sweep", timeout, pool)
         self._sweep = sweep
         self._interval = interval
-        self._timeout = timeout
         self._tally = tally
-        self._pool = pool
         self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
-        self._worker = Worker(f"infercanary-{canary.name}-sweep")
         self._measurement: Measurement | None = None  # under way
         self._given_up_at: float | None = (
             None  # a measurement that still holds its thread, or did at the last step
@@ -161,34 +158,16 @@ class Sweeping:
         tally.set(INTERVAL, interval, canary.name)
 
     @property
-    def is_running(self) -> bool:
-        """Whether a point holds its thread. Between steps it is one that was given up and goes on: it disturbs."""
-        return self._worker.is_busy
-
-    @property
     def next_at(self) -> float:
         """When the next sweep may begin (monotonic), or the one under way might."""
         return self._turns.next_at
 
-    @property
-    def canary(self) -> str:
-        """The name of the one that is swept."""
-        return self._canary.name
-
     def start(self, now: float) -> None:
-        """Count from ``now``, when warm-up is over.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Count from ``now``, when warm-up is over."""
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
-        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done.
-
-        Args:
-            now: Seconds, monotonic.
-        """
+        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done."""
         if self.is_running:
             self._report_hang(now)
             return 0.0
@@ -221,32 +200,11 @@ class Sweeping:
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
 
-    def leave_out(self, points: Iterable[Ended]) -> None:
-        """Never try those of this canary again, nor larger ones.
-
-        Args:
-            points: They were ended before memory ran out.
-        """
-        for point in points:
-            if point.canary == self.canary and point.load is not None:
-                self._show(Load(*point.load), Missing("out_of_memory", point.why))
-
     def interrupt(self) -> None:
-        """End the measurement, now and from now on; callable from any thread."""
-        self._worker.interrupt()
+        """See :meth:`Background.interrupt`."""
+        super().interrupt()
         if (measurement := self._measurement) is not None:
             measurement.give_up()
-
-    def close(self, seconds: float) -> bool:
-        """Whether its thread ended within ``seconds``.
-
-        Args:
-            seconds: How long to wait.
-        """
-        ended = self._worker.stop(seconds)
-        if not ended:
-            log.warning("canary %s: its sweep still hangs; the thread ends with the process", self.canary)
-        return ended
 
     def _begin(self, now: float) -> None:
         self._too_much = {

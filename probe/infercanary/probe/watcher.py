@@ -201,8 +201,10 @@ class Memory:
             load: Samples of a request, and requests at a time.
 
         Raises:
-            Failure: `out_of_memory`: it does not fit.
+            Failure: `out_of_memory`: it does not fit, or was ended before for growing too large.
         """
+        if (ended := self._ended.get((canary, load))) is not None:
+            raise Failure("out_of_memory", ended.why)
         if canary in self._points:
             before, on_host, on_device = self._points[canary]
             ratio = load[0] * load[1] / (before[0] * before[1])

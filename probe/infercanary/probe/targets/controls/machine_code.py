@@ -248,10 +248,11 @@ def mapped_code() -> MachineCode:
     Raises:
         Refused: There are none for this machine, or the container may not run them.
     """
-    if sys.platform != "linux" or sys.maxsize < 2**32:
-        raise Refused(f"there is none for {sys.platform} with {sys.maxsize.bit_length() + 1} bits")
-    if (architecture := ARCHITECTURES.get(platform.machine())) is None:
-        raise Refused(f"there is none for {platform.machine()}")
+    architecture = ARCHITECTURES.get(platform.machine())
+    if architecture is None or sys.platform != "linux" or sys.maxsize < 2**32:
+        raise Refused(
+            f"there is none for {sys.platform} on {platform.machine()}, {platform.architecture()[0]}"
+        )
     try:
         return MachineCode(architecture)
     except OSError as error:

@@ -1,0 +1,51 @@
+"""Background work of a canary: what is done between its runs, in a thread that ends after it (or hangs)."""
+
+from __future__ import annotations
+
+import logging
+
+from infercanary.probe.canary import Canary
+from infercanary.probe.deadline import Worker
+from infercanary.probe.pool import Pool
+from infercanary.probe.targets import Target
+
+log = logging.getLogger("infercanary.probe")
+
+
+class Background:
+    """Work between the runs of one canary.
+
+    Args:
+        canary: Must be fit for it.
+        target: The canary's.
+        work: Its name, for threads and the log: ``sweep``.
+        timeout: Seconds from which on it counts as hanging.
+        pool: The server's own; None to run in threads of its own.
+    """
+
+    def __init__(self, canary: Canary, target: Target, work: str, timeout: float, pool: Pool | None) -> None:
+        self.canary = canary.name
+        self._canary = canary
+        self._target = target
+        self._work = work
+        self._timeout = timeout
+        self._pool = pool
+        self._worker = Worker(f"infercanary-{canary.name}-{work}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds its thread. Between steps it is work that was given up and goes on: it disturbs."""
+        return self._worker.is_busy
+
+    def interrupt(self) -> None:
+        """End the work, or the wait for it, now and from now on; callable from any thread."""
+        self._worker.interrupt()
+
+    def close(self, seconds: float) -> bool:
+        """Whether its thread ended within ``seconds``."""
+        ended = self._worker.stop(seconds)
+        if not ended:
+            log.warning(
+                "canary %s: its %s still hangs; the thread ends with the process", self.canary, self._work
+            )
+        return ended
