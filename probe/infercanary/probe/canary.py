@@ -185,8 +185,7 @@ class Canary:
     def put_off(self, why: str) -> None:
         """Make no run, since too little memory is left for one; the next is 5 s later, then 10, up to ten minutes.
 
-        Args:
-            why: A line. The first is logged and shown for as long as that lasts: sizes in it change with each.
+        The first reason is logged and shown for as long as that lasts: sizes in it change with each.
         """
         now = perf_counter()
         if now < self._retry_at:
@@ -401,4 +400,4 @@ def _state_of(result: Round) -> CanaryState:
 def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:
     """The number that the first known one of ``components`` has; 0 where none is known."""
     text = next(filter(None, (environment.get(component, "") for component in components)), "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -6,7 +6,6 @@ Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections import deque
@@ -78,8 +77,6 @@ class Journal:
             complaint = self._complaint or "hangs"
         except BaseException as error:
             complaint = one_line(error)
-            if isinstance(error, OSError) and error.errno == errno.ELOOP:
-                complaint = "it is a symbolic link; name the file itself"
         if complaint:
             self.lost += len(runs)
         if complaint != self._complaint:

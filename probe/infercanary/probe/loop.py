@@ -191,11 +191,7 @@ class Probe:
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call.
-
-        Args:
-            seconds: Also 0: the run under way is then interrupted.
-        """
+        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call."""
         atexit.unregister(self.stop)
         # In a forked child there are no threads of this probe, and its locks may be held for ever.
         if os.getpid() != self._pid:
@@ -303,10 +299,7 @@ class Probe:
     def once(self, rounds: int = 1) -> Report | None:
         """Run one round now, with neither port nor journal: the report, or None where it was stopped meanwhile.
 
-        Call it after :meth:`open`, in place of the other two steps. A canary that could not be opened is left alone.
-
-        Args:
-            rounds: Or so many, one right after the other.
+        Call it after :meth:`open`, in place of the other two steps; ``rounds`` run one right after the other.
         """
         self._sampling.settle(self._stopping)
         # The first measurement of the controls takes longer, and is not what they cost.
@@ -327,14 +320,7 @@ class Probe:
         return decode(self.report(""))
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
-        """Profile every canary now, apart from any schedule. Call it after :meth:`open`, in place of :meth:`run`.
-
-        Args:
-            trace: Where a trace for Perfetto is written; of several canaries each gets its name before the suffix.
-
-        Returns:
-            Canary → its profile, or one line that says why there is none.
-        """
+        """Profile every canary now, after :meth:`open` and in place of :meth:`run`; see :func:`profile_each`."""
         return profile_each(self._canaries, self._targets, trace)
 
     def close(self) -> bool:
@@ -351,11 +337,7 @@ class Probe:
         return all(ended)
 
     def report(self, since: str) -> bytes:
-        """The report for a caller with this cursor, as JSON; callable from any thread.
-
-        Args:
-            since: The cursor of the caller's last report; empty to begin with the oldest run that is kept.
-        """
+        """Return the report for a caller with this cursor, as JSON; "" begins with the oldest run that is kept."""
         return self._publisher.report(since)
 
     def _run_guarded(self) -> None:

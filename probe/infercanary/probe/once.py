@@ -22,10 +22,8 @@ from infercanary.contract.vocabulary import COMPONENTS, TAGS, labelled_tags
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.loop import Probe
-from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
-from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
@@ -105,7 +103,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
 
 
 def report_documents(report: Report, interval_seconds: float) -> list[Document]:
-    """Return a report for a person: canaries, controls, environment, samplers, warnings.
+    """Return a report for a person: canaries, controls, environment, warnings.
 
     Args:
         report: After one run of every canary.
@@ -118,12 +116,6 @@ def report_documents(report: Report, interval_seconds: float) -> list[Document]:
     seconds = [
         (name, device, value(number, "s")) for (device, name), number in points[controls.SECONDS.name].items()
     ]
-    succeeded = {name: good for (name,), good in points[SUCCESS.name].items()}
-    nvml = next((name for (name,), on in points[NVML_STATE.name].items() if on), "ok")
-    failed = {name: "no values; the log says why" for name, good in succeeded.items() if not good}
-    if nvml != "ok" and "nvml" in succeeded:
-        failed["nvml"] = f"{nvml}; the log says why"
-    working = ", ".join(name for name in succeeded if name not in failed)
     return [
         Document(name="InferCanary", sentence=f"one run, {when(at)}"),
         *(
@@ -132,7 +124,6 @@ def report_documents(report: Report, interval_seconds: float) -> list[Document]:
         ),
         Document(name="controls", tables=[Table("", ("work", "device", "time"), seconds)]),
         Document(name="environment", facts=list(_environment(report.environment, points))),
-        Document(name="samplers", facts=[Fact("working", working), *(Fact(*row) for row in failed.items())]),
         Document(name="warnings", sentence="" if warnings else "none", facts=warnings),
     ]
 

@@ -14,11 +14,8 @@ from infercanary.contract.vocabulary import CANARY_STATES, TAGS
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.once import last_runs, profile_document, report_documents
-from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
-from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
-from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
 from infercanary.probe.targets.wire.timing_headers import SERVER
@@ -84,8 +81,6 @@ HEALTHY = report(
             }
         ),
         measured("cpu", cpu_spin=0.0003124, memory_copy=0.001231, thread_wake=161e-6),
-        SUCCESS.family({("threads",): 1, ("cgroup",): 1, ("nvml",): 1}),
-        NVML_STATE.family({(each,): each == "no_driver" for each in NVML_STATES}),
         GRANTED.family(2),
         OVERSUBSCRIPTION.family(1),
         INTERVAL.family(10),
@@ -129,8 +124,6 @@ ALL_WRONG = report(
         *canary("closed", "failing"),
         *canary("frozen clock", "steady", 0.0, 0.0),
         measured("cpu", memory_copy=0.001),
-        SUCCESS.family({("threads",): 1, ("cgroup",): 0, ("nvml",): 0}),
-        NVML_STATE.family({(each,): each == "lost" for each in NVML_STATES}),
         GRANTED.family(1.5),
         OVERSUBSCRIPTION.family(64 / 1.5),
         INTERVAL.family(6875.4),
@@ -154,8 +147,6 @@ CUDA = report(
         *canary("tiny", "steady", 9.1e-6, 0.05e-6, cold=(0.1, 0.2, 0.03)),
         measured("cpu", cpu_spin=0.0003124),
         measured("cuda", gpu_fma=0.00021, gpu_copy=0.00012, gpu_launch=2.2e-6),
-        SUCCESS.family({("threads",): 1, ("nvml",): 1}),
-        NVML_STATE.family({(each,): each == "ok" for each in NVML_STATES}),
         GPU_INFO.family({("0", "NVIDIA H100 80GB HBM3", "GPU-1", "00:1", "550.54.15", "12.4", "96.0"): 1}),
         GRANTED.family(16),
         OVERSUBSCRIPTION.family(0.5),
@@ -210,8 +201,6 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             mode eager
             intra-op threads 2
             granted CPUs 2
-            working threads, cgroup
-            nvml no_driver; the log says why
             warnings: none
             """,
         ),
@@ -226,9 +215,6 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             no run it was not open in time
             tag cgroup_throttled: the CPU quota held it back; raise the quota
             tag of_a_later_version: unknown
-            working threads\\n
-            cgroup no values; the log says why
-            nvml lost; the log says why
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
             (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
             closed it was to run on CUDA, but its engine sees no device

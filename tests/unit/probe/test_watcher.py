@@ -186,7 +186,7 @@ def test_the_probe_answers_its_targets() -> None:
     Probe({"a": target}, listen="127.0.0.1:0", memory_reserve=1 << 60, controls=False, samplers=())
     assert "1073741824.00 GiB in reserve" in why_not(target.open)
     for name in ("memory_reserve", "device_memory_reserve"):
-        with pytest.raises(UsageError, match=f"^{name}: -1 is not a size"):
+        with pytest.raises(UsageError, match=f"Probe: {name}: expected a whole number >= 0"):
             Probe({"a": target}, **{name: -1})  # type: ignore[arg-type]
 
 
@@ -457,7 +457,7 @@ def test_a_server_gets_its_memory_back(container: Container, caplog: pytest.LogC
     large, small = Large(), Small()
     probe = Probe(
         {"large": large, "small": small}, listen="127.0.0.1:0", interval_seconds=0.1, duty_cap=1, controls=False,
-        samplers=(), burst=False,
+        samplers=(),
     )  # fmt: skip
     probe._memory._host = container.memory()._host
 
