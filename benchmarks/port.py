@@ -27,8 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-RATIO_GOAL = 1.05
-MEMORY_GOAL = 10 << 20
+RATIO_GOAL, MEMORY_GOAL = 1.05, 10 << 20
 ATTACKS = ("held", "header", "requests")
 GET = b"GET /report HTTP/1.1\r\nHost: x\r\n\r\n"
 HEADER = b"GET /report HTTP/1.1\r\n" + b"".join(b"X%d: %s\r\n" % (n, b"y" * 65_000) for n in range(8))
@@ -95,7 +94,6 @@ def attack(kind: str, port: int) -> None:
 
 @contextmanager
 def attacked(kind: str, port: int) -> Iterator[None]:
-    """Attack meanwhile."""
     with subprocess.Popen([sys.executable, __file__, "--attack", kind, "--port", str(port)]) as process:
         time.sleep(1.0)
         try:
@@ -106,7 +104,6 @@ def attacked(kind: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def started(role: str) -> Iterator[Any]:
-    """Start a tenant."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, __file__, "--tenant", role], **pipes) as process:
         yield process
@@ -114,23 +111,17 @@ def started(role: str) -> Iterator[Any]:
 
 
 def measure(process: Any, seconds: float) -> tuple[list[float], int]:
-    """Return latencies and resident bytes."""
-    process.stdin.write(f"{seconds}\n")
-    process.stdin.flush()
+    print(seconds, file=process.stdin, flush=True)
     latencies, resident = json.loads(process.stdout.readline())
     return latencies, resident
 
 
 def main() -> int:
     """Print for each attack the tenant's p50 and p99 with a probe over those without, and the growth of memory."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=60, help="of each attack and arm (default: %(default)s)"
-    )
-    parser.add_argument("--turns", type=int, default=6, help="turns of each arm (default: %(default)s)")
-    parser.add_argument("--tenant", help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60, help="of each attack and arm")
+    parser.add_argument("--turns", type=int, default=6, help="turns of each arm")
+    parser.add_argument("--tenant", choices=("probe", "plain"), help=argparse.SUPPRESS)
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -141,14 +132,12 @@ def main() -> int:
         attack(args.attack, args.port)
     good = True
     with started("probe") as probed, started("plain") as plain:
-        ports = {process: int(process.stdout.readline() or 0) for process in (probed,)} | {plain: 0}
-        plain.stdout.readline()
+        ports = {process: int(process.stdout.readline().strip() or 0) for process in (probed, plain)}
         for process in (probed, plain):
-            measure(process, 2.0)
+            measure(process, min(15.0, args.seconds))  # a first run and its controls take memory for good
         for kind in ATTACKS:
             latencies: dict[Any, list[float]] = {probed: [], plain: []}
-            _, before = measure(probed, 0.5)
-            most = before
+            most = before = measure(probed, 0.5)[1]
             for turn in range(args.turns):
                 for process in (probed, plain) if turn % 2 else (plain, probed):
                     with attacked(kind, ports[process]):

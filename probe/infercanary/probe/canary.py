@@ -103,7 +103,6 @@ class Canary:
         self._failed: Round | None = None  # without having run, and not taken yet
         self._skipped = 0  # runs in a row
         self._complaint = ""
-        self._lack = ""  # why its runs are put off
         self._record.state(self.state)
 
     @property
@@ -190,9 +189,9 @@ class Canary:
         now = perf_counter()
         if now < self._retry_at:
             return
-        self._lack = self._lack or why
         self._retry_at = now + self._longer_rest(_PUT_OFF_SECONDS)
-        self._count_failed(Round("raised", self._lack, reason="out_of_memory"))
+        detail = self._complaint if self.state == "out_of_memory" else why
+        self._count_failed(Round("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
         """Close the target, since the server needs its memory; it is opened again later."""
@@ -365,7 +364,7 @@ class Canary:
     def _recover(self) -> None:
         if self._complaint:
             log.info("canary %s: answers again", self.name)
-        self._complaint = self._lack = ""
+        self._complaint = ""
         self._enter("steady" if self._unsteady is None else "warming")
 
     def _fail(self, complaint: str, log_it: bool = True, state: CanaryState = "failing") -> None:

@@ -345,9 +345,11 @@ class Probe:
             self.serve()
             try:
                 self.open()
-            except UsageError as error:
-                # Its canary stays `failing` and is tried again; the others, and the host, go on.
-                log.error("%s", error)
+            except UsageError:
+                # Their canaries stay `failing` and are tried again; the others, and the host, go on.
+                for canary in self._canaries:
+                    if canary.mistake is not None:
+                        log.error("canaries.%s: %s", canary.name, canary.mistake)
             self.run()
         except UsageError as error:
             log.error("the probe cannot start: %s", error)

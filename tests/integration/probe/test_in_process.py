@@ -495,3 +495,27 @@ def test_a_costly_canary_stretches_the_interval(started: Any) -> None:
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 2 and s)
     assert (seen.value("infercanary_interval_seconds") or 0) >= 0.5
     encode(seen.report)
+
+
+_INTERRUPTED = """
+import os, signal, threading, infercanary
+
+def model():
+    if threading.current_thread() is not threading.main_thread():
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(30)
+
+try:
+    infercanary.time(model)
+except KeyboardInterrupt:
+    print("interrupted")
+os._exit(0)
+"""
+
+
+def test_ctrl_c_in_a_notebook_is_no_mistake_of_the_model() -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert "interrupted" in done.stdout, done.stderr
