@@ -172,7 +172,7 @@ class Canary:
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._record.failing.cuda(self.cuda_missing, self.is_open)
+            self._record.failing.cuda(self.cuda_missing)
         self._runner.rest()
         self._opening_since = None
 
@@ -269,6 +269,8 @@ class Canary:
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies, opened.aside)
         self._recover()
+        if self.device != "cpu" and self.cuda_missing:
+            log.warning("canary %s: runs on the CPU instead of CUDA: %s", self.name, self.cuda_missing)
 
     def _refuse(self, error: BaseException) -> None:
         """Say why it could not be opened, and plan the next attempt."""

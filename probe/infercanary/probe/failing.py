@@ -1,8 +1,7 @@
-"""Why a canary fails: counted by reason, and shown in its own words; and what is wrong with one that runs."""
+"""Metrics of a canary's failures: counted by reason, and shown in the words of the failure."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 
@@ -10,9 +9,6 @@ from infercanary.contract.report import Metric
 from infercanary.probe.histogram import Tally
 from infercanary.probe.round import Round
 from infercanary.probe.targets import REASONS, Reason
-from infercanary.probe.targets.matmul import ADVICE, UNUSED
-
-log = logging.getLogger("infercanary.probe")
 
 FAILURES = Metric(
     "infercanary_run_failures_total",
@@ -57,18 +53,11 @@ class Failing:
         self._name = name
         self._tally = tally
         self._kind: tuple[Reason, str] | None = None  # of the failure that is shown
-        self._noticed: set[str] = set()
         for reason in dict.fromkeys([*_ANY, *reasons]):  # at 0, so that the first one is an increase
             tally.add(FAILURES, 0, name, reason)
 
-    def cuda(self, missing: str, runs: bool) -> None:
-        """Set why its engine has no CUDA; empty where it has.
-
-        Args:
-            missing: One of ``CUDA_MISSING_REASONS``, or empty.
-            runs: Whether it runs, on the CPU then. One that does not says why itself.
-        """
-        self._notice(f"should run on CUDA, but runs on the CPU instead: {missing}", bool(missing) and runs)
+    def cuda(self, missing: str) -> None:
+        """Set why its engine has no CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
@@ -81,11 +70,6 @@ class Failing:
         if done.outcome == "busy":
             return
         reason = done.failure
-        self._notice(
-            "gives a different answer to the same input than after its start",
-            reason == "wrong_answer" and done.reason is None,
-        )
-        self._notice(ADVICE, any(reading.metric is UNUSED and reading.value for reading in done.readings))
         # A text that differs in numbers only would be a series of each failure.
         kind = None if reason is None else (reason, _NUMBER.sub("0", done.detail))
         if kind != self._kind:
@@ -96,9 +80,3 @@ class Failing:
                 detail = done.detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
                 self._tally.set(DETAIL, 1, self._name, reason, detail)
         self._kind = kind
-
-    def _notice(self, words: str, holds: bool) -> None:
-        """Warn of what is no failure and has an alert, once when it begins."""
-        if holds and words not in self._noticed:
-            log.warning("canary %s: %s", self._name, words)
-        (self._noticed.add if holds else self._noticed.discard)(words)
