@@ -236,13 +236,7 @@ class Canary:
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count what was found of the last round after it ended.
-
-        Args:
-            tags: Their names; all of them are in ``TAGS``.
-            measures: Name (of :mod:`infercanary.contract.measures`) → value; empty where it failed.
-            eligible: Whether the round is fit for comparing images.
-        """
+        """Count the tags and measures of the last round; ``eligible`` if it is fit for comparing images."""
         self.last_tags = tags
         self._record.found(tags, measures, eligible)
 

@@ -18,15 +18,7 @@ from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.duty import (
-    BUSY,
-    DUTY_CAP,
-    INTERVAL,
-    MISSED,
-    PAID_WITHIN,
-    RESTARTS,
-    Burst,
-)
+from infercanary.probe.duty import BUSY, DUTY_CAP, INTERVAL, MISSED, PAID_WITHIN, RESTARTS, Burst
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.pool import Pool
@@ -73,7 +65,6 @@ class Probe:
 
         Args:
             targets: Name → what to execute and time; the names become the label ``canary``.
-            settings: By default those of an empty file.
             sweeps: Name → what to sweep of that canary, within the duty cap.
             samplers: The setting ``samplers``; or samplers in place of the built-in ones.
             executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
@@ -238,9 +229,7 @@ class Probe:
         self._publisher.serve(str(self.settings.listen), self._access)
 
     def open(self) -> None:
-        """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
-
-        The second step. Whatever fails is tried again while running.
+        """Load and warm up every canary, one after another: the second step. Whatever fails is tried again later.
 
         Raises:
             UsageError: The first mistake in the settings, after all canaries were tried.
