@@ -13,14 +13,14 @@ from time import perf_counter
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState
+from infercanary.probe.canary_metrics import CanaryMetrics
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
+from infercanary.probe.execution import Execution, Opened
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
 from infercanary.probe.pool import NoTurn, Pool
-from infercanary.probe.record import Record
-from infercanary.probe.round import Round
-from infercanary.probe.runner import Opened, Runner
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
@@ -90,8 +90,8 @@ class Canary:
         """What the user must fix before it can be opened."""
         self._target = target
         self._is_pooled = pool is not None
-        self._runner = Runner(name, target, timeout, pool, container, sweep, memory)
-        self._record = Record(name, tally, target.reasons)
+        self._execution = Execution(name, target, timeout, pool, container, sweep, memory)
+        self._metrics = CanaryMetrics(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
@@ -100,10 +100,10 @@ class Canary:
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
-        self._failed: Round | None = None  # without having run, and not taken yet
+        self._failed: RunResult | None = None  # without having run, and not taken yet
         self._skipped = 0  # runs in a row
         self._complaint = ""
-        self._record.state(self.state)
+        self._metrics.state(self.state)
 
     @property
     def repeat_cost(self) -> float:
@@ -152,17 +152,17 @@ class Canary:
         self.mistake = None
         try:
             if self._opening_since is None:
-                self._runner.begin_opening()
+                self._execution.begin_opening()
                 self._opening_since = now
             left = self._opening_since + self._open_timeout - now
-            opened = self._runner.opened(min(seconds, max(0.0, left)))
+            opened = self._execution.opened(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
         except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
-                self._runner.opening_hangs()
+                self._execution.opening_hangs()
                 self._fail(
                     f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
                 )
@@ -172,11 +172,11 @@ class Canary:
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._record.failing.cuda(self.cuda_missing)
-        self._runner.rest()
+            self._metrics.failing.cuda(self.cuda_missing)
+        self._execution.rest()
         self._opening_since = None
 
-    def failed(self) -> Round | None:
+    def failed(self) -> RunResult | None:
         """Take the last attempt to open it, or a run that was put off, as a failed run; None where there is none."""
         failed, self._failed = self._failed, None
         return failed
@@ -191,17 +191,17 @@ class Canary:
             return
         self._retry_at = now + self._longer_rest(_PUT_OFF_SECONDS)
         detail = self._complaint if self.state == "out_of_memory" else why
-        self._count_failed(Round("raised", detail, reason="out_of_memory"))
+        self._count_failed(RunResult("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
         """Close the target, since the server needs its memory; it is opened again later."""
-        if not self.is_open or not self._runner.release():
+        if not self.is_open or not self._execution.release():
             return
         self.is_open = False
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
-        self._count_failed(Round("raised", ended.why, reason="out_of_memory"))
+        self._count_failed(RunResult("raised", ended.why, reason="out_of_memory"))
 
-    def round(self, repeats: int) -> Round | None:
+    def round(self, repeats: int) -> RunResult | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.
 
         Args:
@@ -215,7 +215,7 @@ class Canary:
             return None
         try:
             result = self._check(
-                self._runner.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
+                self._execution.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
             )
         except Interrupted:
             return None
@@ -224,39 +224,39 @@ class Canary:
         except (StillBusy, NoTurn) as error:
             result = _describe(error)
         except BaseException as error:
-            busy, cost = self._runner.spent(begin)
+            busy, cost = self._execution.spent(begin)
             result = _describe(error)._replace(busy=busy, cost=cost)
             self._retry_at = perf_counter() + self._rest_after(error)
         else:
-            busy, cost = self._runner.spent(begin)
+            busy, cost = self._execution.spent(begin)
             result = result._replace(busy=busy, cost=cost)
         self.place = result.place
-        self._runner.rest()
+        self._execution.rest()
         self._account(result)
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
         """Count the tags and measures of the last round; ``eligible`` if it is fit for comparing images."""
         self.last_tags = tags
-        self._record.found(tags, measures, eligible)
+        self._metrics.found(tags, measures, eligible)
 
     def be_a_guest(self) -> None:
         """Run in a server's process from now on: counts that are the server's too are not reset."""
-        self._runner.taking.is_guest = True
+        self._execution.taking.is_guest = True
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
-        self._runner.interrupt()
+        self._execution.interrupt()
 
     def close(self, seconds: float) -> bool:
         """Let go of the target as soon as it does not run; whether that was within ``seconds``."""
-        ended = self._runner.close(seconds, self.is_open or self.is_opening)
+        ended = self._execution.close(seconds, self.is_open or self.is_opening)
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
         return ended
 
     def _take(self, opened: Opened) -> None:
-        self._record.opened(opened)
+        self._metrics.opened(opened)
         self.environment = opened.environment
         self.compute_threads = _threads(opened.environment, COMPUTE_THREADS)
         self._costs.append(statistics.median(opened.latencies or [opened.first_run]))
@@ -291,14 +291,16 @@ class Canary:
         self._unfit = reason if reason in MISFITS else ""
         # What does not fit together is what must be seen; where it runs, it does not run.
         self.environment = {
-            name: version for name, version in self._runner.unopened.items() if name not in DEVICE_COMPONENTS
+            name: version
+            for name, version in self._execution.unopened.items()
+            if name not in DEVICE_COMPONENTS
         }
         is_reported = self.mistake is not None and self.state == "opening"
         self._count_failed(
-            Round("raised", f"cannot be opened: {result.detail}", reason=reason), log_it=not is_reported
+            RunResult("raised", f"cannot be opened: {result.detail}", reason=reason), log_it=not is_reported
         )
 
-    def _check(self, result: Round) -> Round:
+    def _check(self, result: RunResult) -> RunResult:
         """Check the output, and keep the first steady one that holds numbers to compare later ones with."""
         if not all(map(math.isfinite, result.values)):
             return result._replace(outcome="not_finite", detail="the output holds NaN or infinity")
@@ -312,7 +314,7 @@ class Canary:
             self._reference, self.output = list(result.values), fingerprint(result.values)
         return result
 
-    def _account(self, result: Round) -> None:
+    def _account(self, result: RunResult) -> None:
         if result.outcome == "ok":
             self._rest = 0.0
         self._skipped = self._skipped + 1 if result.outcome == "busy" else 0
@@ -320,7 +322,7 @@ class Canary:
             self._costs.append(result.cost / len(result.latencies))
             self.crowding = result.cost / result.busy if result.busy else 1.0
             self._settle(result.latencies)
-        self._record.run(result)
+        self._metrics.run(result)
         if result.outcome == "ok":
             self._recover()
         elif result.outcome == "busy":
@@ -328,10 +330,10 @@ class Canary:
         else:
             self._fail(f"{result.outcome}: {result.detail}", state=_state_of(result))
 
-    def _count_failed(self, result: Round, log_it: bool = True) -> None:
+    def _count_failed(self, result: RunResult, log_it: bool = True) -> None:
         """Count a run that was not made, and keep it for :meth:`failed`."""
         self._failed = result
-        self._record.run(result)
+        self._metrics.run(result)
         self._fail(result.detail, log_it, _state_of(result))
 
     def _rest_after(self, error: BaseException) -> float:
@@ -355,7 +357,7 @@ class Canary:
         if is_steady(list(self._unsteady)):
             self._unsteady = None
             if (seconds := since_start()) is not None:
-                self._record.steady(max(0.0, seconds - aside))
+                self._metrics.steady(max(0.0, seconds - aside))
 
     def _recover(self) -> None:
         if self._complaint:
@@ -371,24 +373,24 @@ class Canary:
 
     def _enter(self, state: CanaryState) -> None:
         self.state = state
-        self._record.state(state)
+        self._metrics.state(state)
 
 
-def _describe(error: BaseException) -> Round:
+def _describe(error: BaseException) -> RunResult:
     if isinstance(error, StillBusy):
-        return Round("timed_out", "still hanging in an earlier run")
+        return RunResult("timed_out", "still hanging in an earlier run")
     if isinstance(error, NoTurn):
-        return Round("busy", str(error))
+        return RunResult("busy", str(error))
     if isinstance(error, Failure):
-        return Round(
+        return RunResult(
             "timed_out" if error.reason == "timed_out" else "raised", str(error), reason=error.reason
         )
     if isinstance(error, DeadlineExceeded):
-        return Round("timed_out", str(error))
-    return Round("raised", str(error) if isinstance(error, UsageError) else one_line(error))
+        return RunResult("timed_out", str(error))
+    return RunResult("raised", str(error) if isinstance(error, UsageError) else one_line(error))
 
 
-def _state_of(result: Round) -> CanaryState:
+def _state_of(result: RunResult) -> CanaryState:
     return "out_of_memory" if result.reason == "out_of_memory" else "failing"
 
 

@@ -376,7 +376,7 @@ class Probe:
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 
     def _wait_until(self, slot: float) -> bool:
-        """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
+        """Sleep until ``slot`` (monotonic), sampling meanwhile; False when the probe is stopped."""
         while (seconds := slot - time.monotonic()) > 0:
             self._memory.alarm.wait(min(seconds, _SAMPLE_SECONDS))
             if self._stopping.is_set():

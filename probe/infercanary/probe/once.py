@@ -19,7 +19,7 @@ from infercanary.contract.measures import measure_of
 from infercanary.contract.profile import NO_CUPTI, Profile, shares
 from infercanary.contract.report import Metric, Report, Run
 from infercanary.contract.vocabulary import COMPONENTS, TAGS, labelled_tags
-from infercanary.probe import controls, failing, record
+from infercanary.probe import canary_metrics, controls, failure_metrics
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.loop import Probe
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
@@ -50,8 +50,8 @@ _NO_CUPTI = (
     "NVreg_RestrictProfilingToAdminUsers=0 for the driver, or give the container CAP_SYS_ADMIN"
 )
 _PARTS: Sequence[tuple[str, Metric, str, float]] = (
-    ("cold start", record.COLD_START, "s", 1),
-    ("bottleneck", record.BOTTLENECK, "ratio", 1),
+    ("cold start", canary_metrics.COLD_START, "s", 1),
+    ("bottleneck", canary_metrics.BOTTLENECK, "ratio", 1),
     ("server", SERVER, "s", 1),  # by its own clock, within the phase wait
     ("first token", FIRST_TOKEN, "s", 1),
     ("between tokens", BETWEEN_TOKENS, "s", 1),
@@ -180,7 +180,7 @@ def _points(report: Report) -> Values:
 
 def _states(points: Values) -> dict[str, str]:
     """Canary → its state, in the order of the settings."""
-    return {name: state for (name, state), on in points[record.STATE.name].items() if on}
+    return {name: state for (name, state), on in points[canary_metrics.STATE.name].items() if on}
 
 
 def _facts(name: str, state: str, report: Report, points: Values) -> Iterator[Fact]:
@@ -193,7 +193,11 @@ def _facts(name: str, state: str, report: Report, points: Values) -> Iterator[Fa
         yield Fact(run.outcome.replace("_", " "), run.detail or "unknown; the log says why")
     if run.latencies:
         wall = median(run.latencies)
-        times = {"median": wall, "min": min(run.latencies), "IQR": points[record.IQR.name].get((name,), 0.0)}
+        times = {
+            "median": wall,
+            "min": min(run.latencies),
+            "IQR": points[canary_metrics.IQR.name].get((name,), 0.0),
+        }
         yield Fact("latency", f"{quantities(times, 's')}, {count(len(run.latencies), 'repeat')}")
         yield Fact("phases", _phases(run.phases, wall))
         if launch := run.phases.get("launch"):
@@ -226,7 +230,7 @@ def _environment(environment: Mapping[str, str], points: Values) -> Iterator[Fac
 
 
 def _warnings(points: Values, runs: Mapping[str, Run], interval_seconds: float) -> Iterator[Fact]:
-    for (name, reason), on in points[failing.CUDA_MISSING.name].items():
+    for (name, reason), on in points[failure_metrics.CUDA_MISSING.name].items():
         if on:
             ran = (
                 ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""

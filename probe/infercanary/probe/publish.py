@@ -22,7 +22,7 @@ from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
 from infercanary.probe.journal import Journal, last_runs
-from infercanary.probe.ring import Ring
+from infercanary.probe.run_buffer import RunBuffer
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.serve import ReportServer
 
@@ -80,7 +80,7 @@ class Publisher:
             self._journal = Journal(Path(journal), self._boot_id)
             earlier = _read_journal(Path(journal))
         self._last_of = {run.boot_id: run.started_at for run in earlier}
-        self._ring = Ring(self._boot_id, _RING_RUNS, earlier)
+        self._ring = RunBuffer(self._boot_id, _RING_RUNS, earlier)
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
         self._families: tuple[Family, ...] = ()

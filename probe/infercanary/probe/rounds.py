@@ -17,7 +17,7 @@ from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
 from infercanary.probe.profiling import PROFILER_BYTES, Profiling
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
@@ -212,7 +212,7 @@ class Rounds:
     def _record(
         self,
         canary: Canary,
-        done: Round,
+        done: RunResult,
         scheduled_at: float,
         started_at: float,
         conditions: tuple[str, ...],

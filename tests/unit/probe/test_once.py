@@ -11,7 +11,7 @@ import pytest
 from infercanary.contract.profile import NO_CUPTI, Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
-from infercanary.probe import controls, failing, record
+from infercanary.probe import canary_metrics, controls, failure_metrics
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.once import last_runs, profile_document, report_documents
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
@@ -32,11 +32,11 @@ def canary(
     name: str, state: str, *latency: float, cold: tuple[float, float, float] | None = None
 ) -> list[Family]:
     """Median and IQR; load, first run and warm-up."""
-    families = [record.STATE.family({(name, each): each == state for each in CANARY_STATES})]
-    gauges = record.MEDIAN, record.IQR
+    families = [canary_metrics.STATE.family({(name, each): each == state for each in CANARY_STATES})]
+    gauges = canary_metrics.MEDIAN, canary_metrics.IQR
     families += [metric.family({(name,): value}) for metric, value in zip(gauges, latency, strict=False)]
     steps = zip(("load", "first_run", "warm_up"), cold or (), strict=False)
-    return [*families, record.COLD_START.family({(name, step): seconds for step, seconds in steps})]
+    return [*families, canary_metrics.COLD_START.family({(name, step): seconds for step, seconds in steps})]
 
 
 def measured(device: str, **seconds: float) -> Family:
@@ -74,7 +74,7 @@ HEALTHY = report(
             0.00042,
             cold=(1.824, 0.1432, 0.4021),
         ),
-        record.BOTTLENECK.family(
+        canary_metrics.BOTTLENECK.family(
             {
                 ("resnet18", limit): x
                 for limit, x in {"compute": 0.93, "io": 0.002, "scheduling": 0.068}.items()
@@ -84,7 +84,7 @@ HEALTHY = report(
         GRANTED.family(2),
         OVERSUBSCRIPTION.family(1),
         INTERVAL.family(10),
-        failing.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
+        failure_metrics.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
     [
         run(
@@ -127,7 +127,7 @@ ALL_WRONG = report(
         GRANTED.family(1.5),
         OVERSUBSCRIPTION.family(64 / 1.5),
         INTERVAL.family(6875.4),
-        failing.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
+        failure_metrics.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
     ],
     [
         run("raises", (0.5,), boot_id="an earlier one's"),
@@ -246,8 +246,8 @@ def test_every_tag_and_every_state_has_its_words() -> None:
     text = shown(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]))
     assert "unknown to this version" not in text
     assert text.count("  tag ") == len(TAGS)
-    for reason in failing.CUDA_MISSING_REASONS:
-        text = shown(report([failing.CUDA_MISSING.family({("c", reason): 1})], []))
+    for reason in failure_metrics.CUDA_MISSING_REASONS:
+        text = shown(report([failure_metrics.CUDA_MISSING.family({("c", reason): 1})], []))
         assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
 
 

@@ -15,7 +15,7 @@ from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing
 
 
-class Round(NamedTuple):
+class RunResult(NamedTuple):
     """Timings of the repeats, their cost, and how the round ended. Times in seconds."""
 
     outcome: Outcome

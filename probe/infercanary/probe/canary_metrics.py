@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from infercanary.contract.report import LATENCY, PHASE, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState
 from infercanary.probe import scopes
-from infercanary.probe.failing import Failing
+from infercanary.probe.execution import Opened
+from infercanary.probe.failure_metrics import FailureMetrics
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import shown
-from infercanary.probe.round import Round
-from infercanary.probe.runner import Opened
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.targets import Reason
 
@@ -88,7 +88,7 @@ OUTPUT_ERROR = Metric(
 _RECENT_RUNS = 100
 
 
-class Record:
+class CanaryMetrics:
     """Fills one canary's metrics in a :class:`Tally`: every outcome, reason and tag has a series from the start.
 
     Args:
@@ -102,7 +102,7 @@ class Record:
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
         self._readings: set[Metric] = set()  # that the last run had
-        self.failing = Failing(name, tally, reasons)
+        self.failing = FailureMetrics(name, tally, reasons)
         """What is counted and shown of failures."""
         for outcome in OUTCOMES:  # at 0, so that the first one is an increase
             tally.add(RUNS, 0, name, outcome)
@@ -123,7 +123,7 @@ class Record:
         """Set when it became steady for the first time, in seconds since the container started, loading included."""
         self._set(COLD_START, seconds, "time_to_steady")
 
-    def run(self, done: Round) -> None:
+    def run(self, done: RunResult) -> None:
         """Count a run. One without a latency clears the last good one, which would look healthy."""
         self._tally.add(RUNS, 1, self._name, done.outcome)
         self.failing.count(done)

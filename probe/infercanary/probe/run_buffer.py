@@ -11,7 +11,7 @@ PAGE = 512
 """Runs in one answer: a ring with the runs of an earlier probe is six, each well below what an exporter reads."""
 
 
-class Ring:
+class RunBuffer:
     """Keeps the last runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
 
     It has no lock: the probe publishes runs together with the numbers that count them, under a lock of its own.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from infercanary.contract.report import Metric
 from infercanary.probe.histogram import Tally
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.targets import REASONS, Reason
 
 FAILURES = Metric(
@@ -40,7 +40,7 @@ _DETAIL_BYTES = 240  # the exporter takes labels of 256
 _NUMBER = re.compile(r"\d[\w.]*")
 
 
-class Failing:
+class FailureMetrics:
     """Fills the metrics of one canary's failures in a :class:`Tally`.
 
     Args:
@@ -61,7 +61,7 @@ class Failing:
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
-    def count(self, done: Round) -> None:
+    def count(self, done: RunResult) -> None:
         """Count a run, if it failed, and show why; a run that did not fail ends that.
 
         Args:

@@ -27,7 +27,7 @@ from infercanary.probe.identity import components
 from infercanary.probe.measures import Taking
 from infercanary.probe.memory import describe_shortage, give_back, place_of
 from infercanary.probe.pool import NoTurn, Pool
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
@@ -62,7 +62,7 @@ class Opened(NamedTuple):
     """Time since the last warm-up repeat, in which the model was identified; no part of the cold start."""
 
 
-class Runner:
+class Execution:
     """Calls one target's methods, one at a time, in a thread that ends after each round (or hangs).
 
     With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
@@ -131,7 +131,7 @@ class Runner:
         opened: Opened = self._worker.result(seconds)
         return opened
 
-    def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> Round:
+    def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> RunResult:
         """Run one round.
 
         Args:
@@ -274,7 +274,7 @@ class Runner:
         environment |= components(self.name, self._target, self._sweep)
         return Opened(environment, load, first_run, warm_up, latencies, perf_counter() - begin)
 
-    def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Round:
+    def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> RunResult:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
@@ -308,7 +308,7 @@ class Runner:
         batch = inferences(self._target.clock)
         waits, crowds, off_cpu = explain_repeats(used, [t.wall for t in timings], batch, inside, helped)
         values, readings = self._call(self._read, result)
-        return Round(
+        return RunResult(
             "ok", timings=timings, values=values, usage=usage, waits=waits, crowds=crowds, off_cpu=off_cpu,
             inside=inside, helpers=has_helpers, readings=readings, inferences=batch * len(timings),
             measures=measures, place=place,
