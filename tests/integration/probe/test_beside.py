@@ -180,12 +180,15 @@ def test_the_exit_code_of_a_server_that_ends(
 
 
 def said(process: subprocess.Popen[str], *words: str) -> bool:
-    """Whether the next line on standard error has these words."""
-    assert process.stderr is not None and select.select([process.stderr], [], [], 30)[0]
-    text = process.stderr.readline()
-    while not all(word in text for word in words) and text:
-        text = process.stderr.readline()
-    return bool(text)
+    """Whether a next line on standard error has these words; a failure where none comes for half a minute."""
+    assert process.stderr is not None
+    text, deadline = "", time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if select.select([process.stderr], [], [], 0.5)[0]:
+            text += os.read(process.stderr.fileno(), 65_536).decode()
+        if any(all(word in line for word in words) for line in text.splitlines()):
+            return True
+    return False
 
 
 def test_a_probe_that_ends_comes_back_and_one_that_was_killed_later(beside: Beside, url: str) -> None:
