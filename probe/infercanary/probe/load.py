@@ -33,11 +33,7 @@ class Load(NamedTuple):
     concurrency: int
 
     def is_at_least(self, other: Load) -> bool:
-        """Whether it asks for as much as ``other`` does, or more.
-
-        Args:
-            other: Compared in both numbers.
-        """
+        """Whether it asks for as much as ``other`` does, or more, in both numbers."""
         return self.batch >= other.batch and self.concurrency >= other.concurrency
 
     @property
@@ -79,20 +75,11 @@ class Measurement:
 
     Args:
         name: The canary's.
-        target: What is copied; it is not run itself.
-        load: Samples in a request, and copies that run side by side.
         seconds: How long it may take, making the copies included.
         pool: The server's own; None to run in threads of its own.
     """
 
-    def __init__(
-        self,
-        name: str,
-        target: Target,
-        load: Load,
-        seconds: float,
-        pool: Pool | None,
-    ) -> None:
+    def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
         self._name = name
         self._target = target
         self._load = load
@@ -143,10 +130,8 @@ class Measurement:
             raise self._failures[0]
         fewest = min(map(len, self.latencies))
         if fewest < LEAST_REQUESTS:
-            return Missing(
-                "too_slow",
-                f"{fewest} of at least {LEAST_REQUESTS} requests in {self._seconds:.3g} s; give the sweep more seconds",
-            )
+            few = f"{fewest} of at least {LEAST_REQUESTS} requests in {self._seconds:.3g} s"
+            return Missing("too_slow", f"{few}; give the sweep more seconds")
         memory = self._target.memory()
         median = statistics.median(seconds for latencies in self.latencies for seconds in latencies)
         # Each thread by its own time: they do not end at the same moment.
@@ -161,17 +146,12 @@ class Measurement:
         started = []
         try:
             for number, copy in enumerate(copies):
-                name = f"infercanary-{self._name}-load-{number}"
-                thread = threading.Thread(
-                    target=self._drive, args=(number, copy, barrier), name=name, daemon=True
-                )
+                arguments = number, copy, barrier
+                thread = threading.Thread(target=self._drive, args=arguments, daemon=True)
+                thread.name = f"infercanary-{self._name}-load-{number}"
                 thread.start()
                 started.append(thread)
-        except RuntimeError:  # the host is out of threads
-            self._given_up.set()
-            barrier.abort()
-            raise
-        finally:
+        finally:  # also where the host is out of threads
             for thread in started:
                 thread.join()
 

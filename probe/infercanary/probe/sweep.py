@@ -98,30 +98,18 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("nothing to sweep; give `batches` or `concurrency`")
 
     def loads(self, samples: int) -> list[Load]:
-        """The points, each once, for a canary with so many samples in its own inputs.
-
-        Args:
-            samples: As many as one request of the canary holds.
-
-        Returns:
-            Loads in growing order: the batches with one request at a time, then the concurrencies.
-        """
+        """List the points in growing order: batches one request at a time, then concurrencies with ``samples`` each."""
         batches = [Load(batch, 1) for batch in sorted(self.batches)]
-        return list(
-            dict.fromkeys([*batches, *(Load(samples, number) for number in sorted(self.concurrency))])
-        )
+        together = [Load(samples, number) for number in sorted(self.concurrency)]
+        return list(dict.fromkeys([*batches, *together]))
 
 
 class Sweeping(Background):
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
 
     Args:
-        canary: Swept while it is fit (:attr:`Canary.is_fit`).
-        target: The canary's.
-        sweep: What is measured.
         interval: Seconds between sweeps at least.
         timeout: Seconds after it was given up from which a measurement counts as hanging.
-        tally: Where its metrics are counted.
         memory: Asked before each point, and watching it.
         pool: The server's own; None to run in threads of its own.
     """
@@ -145,9 +133,7 @@ class Sweeping(Background):
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._measurement: Measurement | None = None  # under way
-        self._given_up_at: float | None = (
-            None  # a measurement that still holds its thread, or did at the last step
-        )
+        self._given_up_at: float | None = None  # a point that holds its thread, or did at the last step
         self._hangs_at = math.inf  # when that is to be reported
         self._holds_pool = False
         self._left: list[Load] | None = None  # points of the sweep under way
@@ -192,11 +178,7 @@ class Sweeping(Background):
         return took
 
     def taken(self) -> dict[str, float]:
-        """Take the throughput of each point that gave numbers since the last call: each value is given once.
-
-        Returns:
-            Name of the measure → samples a second.
-        """
+        """Take the throughput (measure → samples a second) of each point measured since the last call."""
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
 
@@ -207,11 +189,9 @@ class Sweeping(Background):
             measurement.give_up()
 
     def _begin(self, now: float) -> None:
-        self._too_much = {
-            load: missing
-            for load, missing in self._too_much.items()
-            if missing.reason == "out_of_memory" and missing.was_tried
-        }
+        for load, missing in list(self._too_much.items()):
+            if missing.reason != "out_of_memory" or not missing.was_tried:
+                del self._too_much[load]  # may fit, or be fast enough, this time
         self._began, self._cost, self._gave_numbers = now, 0.0, False
         samples = 1
         with suppress(Exception):  # the target may be anyone's
@@ -228,10 +208,9 @@ class Sweeping(Background):
                 self._show(load, missing._replace(detail=detail))
                 return 0.0
         begin = perf_counter()
-        measurement = self._measurement = Measurement(
-            self.canary, self._target, load, self._share, self._pool
-        )
         result: Measured | Missing
+        measurement = Measurement(self.canary, self._target, load, self._share, self._pool)
+        self._measurement = measurement
         try:
             with self._memory.point(self.canary, self._target, load) as growth:
                 measurement.look = growth.check
@@ -244,9 +223,8 @@ class Sweeping(Background):
         except DeadlineExceeded:
             self._given_up_at, self._holds_pool = time.monotonic(), measurement.give_up()
             self._hangs_at = self._given_up_at + self._timeout
-            result = Missing(
-                "timed_out", f"no end within its {self._share:.3g} s; give the sweep more seconds"
-            )
+            late = f"no end within its {self._share:.3g} s; give the sweep more seconds"
+            result = Missing("timed_out", late)
         except RuntimeError as error:  # the host is out of threads
             result = Missing("raised", one_line(error))
         finally:
