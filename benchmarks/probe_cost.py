@@ -223,6 +223,7 @@ def asking(seconds: float, port: int) -> bool:
         return reads.read(memory)
 
     HostMemory.bounds = read  # type: ignore[method-assign, assignment]
+    probe.own_process([])
     probe.serve()
     probe.open()
     reads.is_open = True

@@ -94,7 +94,7 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     probe = read(path)
-    probe.resume(ended)
+    probe.own_process(ended)
     try:
         if for_a_person:
             code = once(probe, profiles, trace) or code

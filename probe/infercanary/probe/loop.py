@@ -167,7 +167,6 @@ class Probe:
                 )
             return
         self._pid = os.getpid()
-        self._memory.is_guest = True
         for canary in self._canaries:
             canary.be_a_guest()
         for profiling in self._profiles:
@@ -215,9 +214,9 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def resume(self, ended: Sequence[Ended]) -> None:
-        """Leave alone what the process before this one ended, for lack of memory. Call it before :meth:`open`."""
-        self._memory.resume(ended)
+    def own_process(self, ended: Sequence[Ended]) -> None:
+        """Start this process anew where memory runs out, and leave alone what the one before it ended. Before open."""
+        self._memory.own_process(ended)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`.
@@ -379,6 +378,7 @@ class Probe:
         """Sleep until ``slot`` (monotonic), sampling meanwhile; False when the probe is stopped."""
         while (seconds := slot - time.monotonic()) > 0:
             self._memory.alarm.wait(min(seconds, _SAMPLE_SECONDS))
+            self._memory.alarm.clear()
             if self._stopping.is_set():
                 return False
             self._close_for_memory()
@@ -389,7 +389,6 @@ class Probe:
 
     def _close_for_memory(self) -> None:
         """Close the canaries whose memory the server needs."""
-        self._memory.alarm.clear()
         while self._memory.closing:
             ended = self._memory.closing.pop()
             for canary in self._canaries:

@@ -17,14 +17,13 @@ from typing import TypeVar
 
 from infercanary.probe import memory
 from infercanary.probe.gpu.cuda_driver import CudaError, has_context
+from infercanary.probe.load import Load
 from infercanary.probe.measures import peak, resident
 from infercanary.probe.memory import Ended, HostMemory, Left, readable
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets import Failure, Need, Target
 
 T = TypeVar("T")
-Load = tuple[int, int]
-"""Batch and concurrency of a sweep's point."""
 
 log = logging.getLogger("infercanary.probe")
 
@@ -52,7 +51,7 @@ class Growth:
         self.load = load
         self.why = ""
         """Why it was ended; empty if it was not."""
-        self.most = 0
+        self.largest = 0
         """The most bytes that were seen."""
         self._thread = thread
         self._lock, self._finished = threading.Lock(), threading.Event()
@@ -61,7 +60,7 @@ class Growth:
     def look(self) -> int:
         """Return the bytes by which the process has grown."""
         size = max(0, _resident() - self._before)
-        self.most = max(self.most, size)
+        self.largest = max(self.largest, size)
         return size
 
     def end(self, why: str) -> None:
@@ -93,13 +92,10 @@ class Memory:
     """
 
     def __init__(
-        self,
-        targets: Mapping[str, Target],
-        host: HostMemory | None = None,
-        device_reserve: int | None = None,
+        self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
     ) -> None:
-        self.is_guest = False
-        """Whether this is a server's process, which cannot start anew."""
+        self.owns_process = False
+        """Whether this process serves nobody else: it may start anew, and its engines get a bound."""
         self.run_began: float | None = None
         """Monotonic start of the run under way, which no look is to disturb; None between runs."""
         self.closing: list[Ended] = []
@@ -108,11 +104,11 @@ class Memory:
         """Set if :attr:`closing` has a new one, and by :meth:`stop`."""
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
-        self._ended: dict[tuple[str, Load | None], Ended] = {}
-        self._held: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
+        self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
+        self._sizes: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, bytes of host and device
-        self._peak = 0  # resident bytes in the last run
+        self._passing = 0  # bytes that the last run took at its peak and gave back
         self._thread: threading.Thread | None = None
         self._changed, self._stopping = threading.Event(), threading.Event()
         for name, target in targets.items():
@@ -139,7 +135,7 @@ class Memory:
 
     def device_bound(self, device: str) -> int | None:
         """Say how many bytes of its device an engine may take; None if unbounded, as in a server's process."""
-        if self.is_guest or not device.startswith("cuda"):
+        if not self.owns_process or not device.startswith("cuda"):
             return None
         left = memory.left_on_device(device, self._device_reserve)
         return None if left is None else left.size
@@ -151,7 +147,7 @@ class Memory:
             extra: Bytes that are taken in it besides.
         """
         left = self._host.left_for_a_moment()
-        need = max(ROUND, self._peak - _resident()) + extra
+        need = max(ROUND, self._passing) + extra
         if left is None or left.size >= need:
             return ""
         return (
@@ -160,9 +156,9 @@ class Memory:
         )
 
     def note_run(self) -> None:
-        """Read how much the run that has just ended took at its peak: the next one takes as much."""
+        """Read what the run that has just ended took and gave back; a server's process has a peak of its own."""
         with suppress(OSError, ValueError, IndexError):
-            self._peak = resident() if self.is_guest else peak()
+            self._passing = peak() - resident() if self.owns_process else 0
 
     def open(self, canary: str, work: Callable[[], T]) -> T:
         """Do the work that opens a canary, watched; in the thread that opens it.
@@ -174,8 +170,8 @@ class Memory:
         ended = self._ended.get((canary, None))
         if ended is not None and time.monotonic() < ended.retry_at:
             raise Failure("out_of_memory", ended.why)
-        self._held.pop(canary, None)
-        growth = Growth(canary, thread=threading.get_ident() if self.is_guest else None)
+        self._sizes.pop(canary, None)
+        growth = Growth(canary, thread=None if self.owns_process else threading.get_ident())
         try:
             self._watch(growth)
             try:
@@ -187,7 +183,7 @@ class Memory:
             if growth.why:
                 self._note_ended(canary, growth.why)
                 raise Failure("out_of_memory", growth.why) from None
-        self._held[canary] = growth.look()
+        self._sizes[canary] = growth.look()
         self._changed.set()
         return result
 
@@ -198,7 +194,7 @@ class Memory:
         Args:
             canary: Its name.
             target: The canary's.
-            load: Samples of a request, and requests at a time.
+            load: What is about to be run.
 
         Raises:
             Failure: `out_of_memory`: it does not fit, or was ended before for growing too large.
@@ -207,8 +203,8 @@ class Memory:
             raise Failure("out_of_memory", ended.why)
         if canary in self._points:
             before, on_host, on_device = self._points[canary]
-            ratio = load[0] * load[1] / (before[0] * before[1])
-            what = f"batch {load[0]}, {load[1]} at a time, by what batch {before[0]}, {before[1]} at a time took,"
+            ratio = load.batch * load.concurrency / (before.batch * before.concurrency)
+            what = f"{load.words}, by what {before.words} took,"
             need = Need("sweep", int(ratio * on_host), what, _FEWER_LOADS)
             more = [need._replace(size=int(ratio * on_device), where="device")] if on_device else []
             self.ask(canary, target.device, [need, *more])
@@ -220,18 +216,14 @@ class Memory:
             self._growing = [other for other in self._growing if other is not growth]
 
     def note_point(self, growth: Growth, on_device: int) -> None:
-        """Keep what a point that gave numbers took, for the next one.
-
-        Args:
-            growth: From :meth:`point`.
-            on_device: Bytes of the device.
-        """
+        """Keep what a point that gave numbers took, and its bytes of the device, for the next one."""
         if growth.load is not None:
-            self._points[growth.canary] = growth.load, growth.most, on_device
+            self._points[growth.canary] = growth.load, growth.largest, on_device
 
-    def resume(self, ended: Iterable[Ended]) -> None:
-        """Leave alone what the process before this one ended."""
-        self._ended = {(each.canary, each.load): each for each in ended}
+    def own_process(self, ended: Iterable[Ended]) -> None:
+        """Start this process anew at the reserve; leave alone what the process before it ended."""
+        self.owns_process = True
+        self._ended = {(work.canary, work.load): work for work in ended}
 
     def stop(self) -> None:
         """Watch no more; callable from any thread."""
@@ -245,22 +237,22 @@ class Memory:
         What the probe itself takes leaves the whole reserve alone. What others take later may go down to 64 MiB of
         it: a server that is close to its limit by day does not close canaries that had room.
         """
-        growing, held, began = self._growing, dict(self._held), self.run_began
-        if not growing and not held:
+        growing, sizes, began = self._growing, dict(self._sizes), self.run_began
+        if not growing and not sizes:
             return None
         if not growing and began is not None and time.monotonic() - began < _RUN_SECONDS:
             return _LEAST_PAUSE
-        left, last = self._host.left(), self._host.left_for_a_moment()
-        if left is None or last is None:
+        left, last = self._host.left() if growing else None, self._host.left_for_a_moment()
+        if last is None:
             return _UNKNOWN_SECONDS
         for growth in growing:
             growth.look()
-        if left.size == 0:
-            self._end([growth for growth in growing if growth.most >= _LEAST], left)
-        if last.size == 0 and held:
-            largest = max(held, key=lambda name: held[name])
-            self._close(largest, held[largest], last)
-        if growing:
+        if left is not None and left.size == 0:
+            self._end([growth for growth in growing if growth.largest >= _LEAST], left)
+        if last.size == 0 and sizes:
+            canary = max(sizes, key=lambda name: sizes[name])
+            self._close(canary, sizes[canary], last)
+        if left is not None:
             return min(_LEAST_PAUSE, max(_OPENING_PAUSE, left.size / _OPENING_RATE))
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
@@ -289,11 +281,11 @@ class Memory:
         """End what grows: in a process of the probe's own by starting anew."""
         for growth in growing:
             why = _too_much(growth, left)
-            if self.is_guest:
-                growth.end(why)
-            else:
+            if self.owns_process:
                 self._note_ended(growth.canary, why, growth.load)
-        if growing and not self.is_guest:
+            else:
+                growth.end(why)
+        if growing:
             self._start_anew()
 
     def _close(self, canary: str, size: int, left: Left) -> None:
@@ -305,14 +297,13 @@ class Memory:
             f"canaries.{canary}: it was closed to give {readable(size)} back, with nothing left of {left.whose} but "
             f"{readable(left.reserve)}; it is opened again in an hour; grant more memory",
         )
-        if not self.is_guest:
-            self._start_anew()
-        self._held.pop(canary, None)
+        self._start_anew()
+        self._sizes.pop(canary, None)
         self.closing.append(ended)
         self.alarm.set()
 
     def _start_anew(self) -> None:
-        if not self._stopping.is_set():
+        if self.owns_process and not self._stopping.is_set():
             memory.start_anew(self._ended.values())
 
     def _note_ended(self, canary: str, why: str, load: Load | None = None) -> Ended:
@@ -352,12 +343,11 @@ def _resident() -> int:
 
 
 def _too_much(growth: Growth, left: Left) -> str:
-    place, what = f"canaries.{growth.canary}", "opening it"
-    fix = "take a smaller model or input"
+    work, fix = f"canaries.{growth.canary}: opening it", "take a smaller model or input"
     if growth.load is not None:
-        place, what, fix = f"{place}.sweep", "the point", _FEWER_LOADS
+        work, fix = f"canaries.{growth.canary}.sweep: the point", _FEWER_LOADS
     return (
-        f"{place}: {what} was ended when it had taken {readable(growth.most)}, with nothing left of {left.whose} but "
+        f"{work} was ended when it had taken {readable(growth.largest)}, with nothing left of {left.whose} but "
         f"the {readable(left.reserve)} in reserve; {fix}, or grant more memory"
     )
 

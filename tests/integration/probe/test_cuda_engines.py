@@ -726,7 +726,7 @@ def used(size):
 
 def beside(target, is_guest=False, reserve=None):
     memory = Memory({"c": target}, None, reserve)
-    memory.is_guest = is_guest
+    memory.owns_process = not is_guest
     return Canary("c", target, Tally(), 30, 300, memory=memory)
 
 target = kind(path, **options)
