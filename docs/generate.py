@@ -1,5 +1,5 @@
-"""``make docs``: writes docs/metrics.md, contract/kinds.py, the runbooks as the exporter serves them, and the policy's
-numbers where pages repeat them.
+"""``make docs``: writes docs/metrics.md, contract/kinds.py, the runbooks as the exporter serves them, the probe's
+settings in docs/probe.md, and the policy's numbers where pages repeat them.
 
 A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
 made of the declarations, which stand beside the code that fills them. A sentence of a page that repeats a number of
@@ -8,7 +8,9 @@ made of the declarations, which stand beside the code that fills them. A sentenc
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import json
 import pkgutil
 import re
@@ -46,10 +48,11 @@ from infercanary.judge.model import Changed
 from infercanary.judge.operators import Kind as OperatorChange
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import STATES
-from infercanary.probe import failing, measures, scopes
+from infercanary.probe import failure_metrics, measures, scopes
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
+from infercanary.probe.settings import Settings
 from infercanary.probe.targets import REASONS
 from infercanary.probe.targets.matmul import PRECISIONS
 from infercanary.render.json import VERSION
@@ -106,7 +109,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("shift_operator_seconds", "change"): tuple(get_args(OperatorChange)),
     ("canary_state", "state"): CANARY_STATES,
     ("cold_start_seconds", "step"): ("load", "first_run", "warm_up", "time_to_steady"),
-    ("cuda_missing", "reason"): failing.CUDA_MISSING_REASONS,
+    ("cuda_missing", "reason"): failure_metrics.CUDA_MISSING_REASONS,
     ("cpu_seconds_total", "scope"): scopes.SCOPES,
     ("context_switches_total", "scope"): scopes.SCOPES[:2],
     ("context_switches_total", "kind"): ("voluntary", "involuntary"),
@@ -342,6 +345,47 @@ def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
     return text
 
 
+# The probe's settings ------------------------------------------------------------------------------------------------
+
+PROBE_PAGE = ROOT / "docs/probe.md"
+_SETTINGS = re.compile(r"(<!-- settings: made by `make docs` -->\n).*(?=<!-- end of settings -->)", re.DOTALL)
+
+
+def settings_table() -> str:
+    """Each setting of a probe: key, default, range, and the docstring below its declaration."""
+    [declaration] = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(declaration, ast.ClassDef)
+    meanings = {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(declaration.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }  # fmt: skip
+    kind = msgspec.inspect.type_info(Settings)
+    assert isinstance(kind, msgspec.inspect.StructType)
+    lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
+    for field in kind.fields:
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        written = json.dumps(default).strip('"')
+        lines.append(f"| `{field.name}` | `{written}` | {_range(field.type)} | {meanings[field.name]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _range(kind: Any) -> str:
+    """``0.1 to 86400``; empty where any value of the type is allowed."""
+    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    number = next(
+        (k for k in kinds if isinstance(k, msgspec.inspect.FloatType | msgspec.inspect.IntType)), None
+    )
+    if number is None:
+        return ""
+    low = (
+        f"above {number.gt:g}" if number.gt is not None else f"{number.ge:g}" if number.ge is not None else ""
+    )
+    high = "" if number.le is None else f" to {number.le:g}"
+    return f"{low}{high}" if high or not low else f"{low} or more".replace("above 0 or more", "above 0")
+
+
 def files() -> dict[Path, str]:
     """Path → what is to be in it: the page of metrics, the table of kinds, each file with a number of the policy."""
     made = {}
@@ -351,6 +395,8 @@ def files() -> dict[Path, str]:
             made[path] = numbered(path.read_text(encoding="utf-8"), statements, LIVE)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+    page = made.get(PROBE_PAGE, PROBE_PAGE.read_text(encoding="utf-8"))
+    made[PROBE_PAGE] = _SETTINGS.sub(lambda match: match[1] + settings_table(), page)
     book = made.get(RUNBOOKS, RUNBOOKS.read_text(encoding="utf-8"))
     made[RUNBOOKS_PAGE] = web_page(book)
     made |= {

@@ -96,13 +96,13 @@ def memory(place: Place) -> list[Measured]:
 @step("tensor-cores", "the canary `matmul` says whether Tensor Cores are in use")
 def tensor_cores(place: Place) -> list[Measured]:
     """Rates of half precision over single precision, and the canary's own answer."""
-    from infercanary.probe.runner import Runner
+    from infercanary.probe.execution import Execution
     from infercanary.probe.targets import make
     from infercanary.probe.targets.matmul import FLOPS, UNUSED, has_tensor_cores
 
     torch = torch_module(place)
     target = make("matmul", {"device": place.device, **({} if place.on_gpu else {"size": 256})})
-    runner = Runner("product", target, 60.0)
+    runner = Execution("product", target, 60.0)
     runner.begin_opening()
     environment = runner.opened(300.0).environment
     ratios, unused = [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercanary.probe.runner import Runner
+from infercanary.probe.execution import Execution
 from infercanary.probe.targets import make
 from infercanary.probe.targets.matmul import FLOPS, UNUSED, has_tensor_cores
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 def test_each_precision_has_its_rate() -> None:
     target = make("matmul", {"device": "cuda"})
-    runner = Runner("product", target, 60.0)
+    runner = Execution("product", target, 60.0)
     runner.begin_opening()
     environment = runner.opened(300.0).environment
     ran = runner.run(10)

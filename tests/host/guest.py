@@ -34,7 +34,6 @@ canaries: {{work: {{target: "work:Work"}}}}
 listen: unix://{socket}
 interval_seconds: 1
 duty_cap: 1
-burst: false
 controls: false
 profile: false
 memory_reserve: 0

@@ -18,6 +18,7 @@ from infercanary.contract.report import Metric, Report
 from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
 from infercanary.judge.policy import LIVE
 from infercanary.probe import Probe, samplers, tags, targets
+from infercanary.probe.settings import Settings
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from tests.for_each import for_each
@@ -241,7 +242,8 @@ def test_the_readme_is_short() -> None:
 
 def test_each_keyword_of_a_probe_is_on_its_page() -> None:
     page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
-    keywords = [name for name in inspect.signature(Probe).parameters if name != "targets"]
+    parameters = inspect.signature(Probe).parameters.values()
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] + list(Settings.__struct_fields__)
     assert [name for name in keywords if not re.search(rf"^{name}: |`{name}`", page, re.MULTILINE)] == []
 
 

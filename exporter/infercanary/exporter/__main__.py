@@ -17,10 +17,10 @@ from aiohttp import web
 
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import in_url, listening_socket
+from infercanary.contract.address import in_url, listen_address, listening_socket
 from infercanary.exporter import logs
 from infercanary.exporter.app import Exporter, create_app
-from infercanary.exporter.config import check, listen_address
+from infercanary.exporter.config import check
 from infercanary.exporter.connections import BACKLOG, SEND_BYTES
 from infercanary.exporter.watch import WATCH
 from infercanary.exporter.web import Secured

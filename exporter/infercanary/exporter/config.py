@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from infercanary.client.access import ProbeAccess, ProbeTls
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import EVERY_ADDRESS
+from infercanary.contract.address import listen_address
 from infercanary.exporter.discovery import static
 from infercanary.exporter.discovery.static import StaticProbe
 from infercanary.judge.policy import LIVE, Policy
@@ -102,22 +100,3 @@ def _check_store(location: str | None) -> None:
     stores.check(location)
     if location and not stores.is_shared(location) and not (folder := Path(location).parent).is_dir():
         raise ValueError(f"there is no folder {folder}; make it")
-
-
-def listen_address(listen: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; without a host, the address is every one of IPv4 and IPv6.
-
-    Args:
-        listen: As given; an IPv6 address is in brackets.
-
-    Returns:
-        Host without brackets, and port.
-
-    Raises:
-        ValueError: The text is no such address.
-    """
-    with suppress(ValueError):
-        parts = urlsplit(f"//{listen}")
-        if parts.port is not None:
-            return parts.hostname or EVERY_ADDRESS, parts.port
-    raise ValueError(f"'{listen}' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797")

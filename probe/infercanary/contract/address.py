@@ -6,10 +6,45 @@ import errno
 import ipaddress
 import socket
 from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
 
 EVERY_ADDRESS = "::"
 """A socket that listens here takes IPv4 and IPv6."""
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT)
+
+
+def listen_address(listen: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; without a host, the address is every one of IPv4 and IPv6.
+
+    Args:
+        listen: As given; an IPv6 address is in brackets. A port alone is allowed.
+
+    Returns:
+        Host without brackets, and port.
+
+    Raises:
+        ValueError: The text is no such address.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(f"//:{listen}" if listen.isdigit() else f"//{listen}")
+        if parts.port is not None and not parts.path:
+            return parts.hostname or EVERY_ADDRESS, parts.port
+    raise ValueError(f"'{listen}' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797")
+
+
+def listen_place(listen: str) -> Path | tuple[str, int]:
+    """Return the path of ``unix:///path``, or host and port as :func:`listen_address` has them.
+
+    Raises:
+        ValueError: The text is neither.
+    """
+    if listen.startswith("unix:///"):
+        return Path(listen.removeprefix("unix://"))
+    try:
+        return listen_address(listen)
+    except ValueError as error:
+        raise ValueError(f"{error}; or unix:///path") from None
 
 
 def listening_socket(

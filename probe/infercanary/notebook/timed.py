@@ -49,7 +49,7 @@ def time(
         raise UsageError(f"runs: `{runs}` is not a whole number from 1 to {_MOST_RUNS}")
     target = _target(model, inputs, device)
     # A run has as many repeats as fit into the second, from 5 to 50.
-    probe = Probe({name: target}, interval_seconds=1.0, duty_cap=1.0, burst=False)
+    probe = Probe({name: target}, interval_seconds=1.0, duty_cap=1.0)
     _PROBE_LOG.addFilter(_is_no_failure)
     try:
         probe.open()

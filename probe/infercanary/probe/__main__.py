@@ -18,7 +18,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.config import read
 from infercanary.probe.loop import Probe
 from infercanary.probe.memory import be_ended_first, take_ended
-from infercanary.probe.once import once, profile
+from infercanary.probe.once import once
 
 log = logging.getLogger("infercanary.probe")
 
@@ -54,14 +54,14 @@ log = logging.getLogger("infercanary.probe")
 @click.option(
     "--trace",
     type=click.Path(readable=False, path_type=Path),
-    help="With --profile: also write the engine's trace to this file, for https://ui.perfetto.dev.",
+    help="As --profile, and write the engine's trace to this file, for https://ui.perfetto.dev.",
 )
 def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
     """Run canary inferences in this container, and answer the exporter with their latencies.
 
     \b
       infercanary probe --config probe.yaml --once
-      infercanary probe --profile --trace trace.json
+      infercanary probe --trace trace.json
 
     Modules named in the settings are searched in the working directory too, behind the libraries. Ends on SIGTERM or
     Ctrl-C.
@@ -70,12 +70,9 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     disturbs the other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary failed or could not be
     opened or profiled, and 128 + N where signal N ended it.
     """
-    if only_once and profiles:
-        raise UsageError("--once and --profile: give one of them")
-    if trace is not None and not profiles:
-        raise UsageError("--trace: it goes with --profile")
     if trace is not None and (why := unwritable(trace)):
         raise UsageError(f"--trace: {why}")
+    profiles |= trace is not None
     for_a_person = only_once or profiles
     line = "%(message)s" if for_a_person else "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=log_level.upper(), format=line)
@@ -99,10 +96,8 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     probe = read(path)
     probe.own_process(ended)
     try:
-        if only_once:
-            code = once(probe) or code
-        elif profiles:
-            code = profile(probe, trace) or code
+        if for_a_person:
+            code = once(probe, profiles, trace) or code
         else:
             probe.serve()
             probe.open()

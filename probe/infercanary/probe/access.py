@@ -49,11 +49,7 @@ class Access:
             ) from None
 
     def context(self) -> ssl.SSLContext | None:
-        """For the next connection.
-
-        Returns:
-            None for plain HTTP.
-        """
+        """Return the context of the next connection; None for plain HTTP."""
         with suppress(
             OSError, ValueError
         ):  # half a renewal: the one before serves until the other half is there
@@ -61,11 +57,7 @@ class Access:
         return self._context
 
     def allows(self, authorization: bytes) -> bool:
-        """Whether this header shows the token.
-
-        Args:
-            authorization: Its value; empty where there is none.
-        """
+        """Say whether this header's value shows the token."""
         if self._token_file is None:
             return True
         token = self._token()
@@ -81,8 +73,7 @@ class Access:
         """Make the TLS context anew if a file has changed."""
         if (tls := self._tls) is None:
             return
-        files = [file for file in (tls.cert_file, tls.key_file, tls.client_ca_file) if file]
-        changed = [os.stat(file).st_mtime_ns for file in files]
+        changed = [os.stat(file).st_mtime_ns for file in msgspec.structs.astuple(tls) if file]
         if changed == self._changed:
             return
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,113 +1,35 @@
-"""``infercanary beside``: a container's entrypoint that runs the server, and a probe beside it.
+"""``infercanary beside``: a container's entrypoint that becomes the server, after it started a probe beside it.
 
-The server is what the container is for: it gets the signals, its exit code is the container's, and it goes on where the
-probe fails. As process 1 this also reaps orphaned processes.
+The server is what the container is for: it replaces this process, so signals, terminal, exit code and process number
+are its own. A child, the supervisor, starts the probe and starts it again when it ends. The kernel ends the supervisor
+with the server (``PR_SET_PDEATHSIG``), and the supervisor ends the probe.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
+import subprocess
 import time
 from contextlib import suppress
-from functools import partial
-from math import inf
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
 from infercanary.command.interpreter import run_module
 from infercanary.command.settings import UsageError
-from infercanary.probe.memory import readable
-from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
-from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, OOM_KILLS
 
 log = logging.getLogger("infercanary.beside")
 
-_AWAITED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # real-time signals too
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_TERMINAL_STOP = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these, and a child would go on doing so
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _WELL_SECONDS = 60.0  # a probe that ran for so long had started well
 _END_SECONDS = 1.0  # docker stop allows ten for server and probe together
 _USAGE = 2
-_KILLED = 128 + signal.SIGKILL
-_BY_THE_KERNEL = 0x80  # SI_KERNEL, sigaction(2)
-
-
-class _Probe:
-    """The probe's process; started again when it ends, with longer and longer pauses."""
-
-    def __init__(self, path: str) -> None:
-        self.pid: int | None = None
-        self.restart_at: float | None = None
-        """When it is to be started again (monotonic); None where it runs, or is given up."""
-        self._command = run_module("infercanary", "probe", "--config", path)
-        self._pause = _FIRST_PAUSE
-        self._started = 0.0
-        self._kills = 0.0
-        self._end_by = inf
-
-    def start(self) -> None:
-        """In a process group of its own: a terminal's Ctrl-C is the server's."""
-        self.restart_at, self._started = None, time.monotonic()
-        self._kills, _ = _memory()
-        try:
-            self.pid = _spawn(self._command, own_group=True)
-        except OSError as error:  # no process or no memory is left for it, and the server needs both
-            self._again(f"the probe cannot be started ({error.strerror})")
-            return
-        with suppress(OSError):
-            # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
-            Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
-
-    def ended(self, code: int) -> None:
-        """Plan the next start, after it ended with this exit code."""
-        self.pid = None
-        if self._end_by < inf:
-            return
-        kills, whose = _memory() if code == _KILLED else (self._kills, "")
-        if kills > self._kills:
-            # By all that is known it takes as much again, and each time the server's page cache goes first.
-            self._pause = _LONGEST_PAUSE
-            self._again(f"the kernel ended the probe: {whose} was used up")
-            return
-        if code == _USAGE:
-            # It will most likely fail again; but a model, a secret or a GPU may still arrive.
-            self._pause = _LONGEST_PAUSE
-        elif time.monotonic() - self._started > _WELL_SECONDS:
-            self._pause = _FIRST_PAUSE
-        self._again(f"the probe ended with exit code {code}")
-
-    def _again(self, why: str) -> None:
-        log.warning("%s; it is started again in %g s, and the server goes on", why, self._pause)
-        self.restart_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-
-    def tell_to_end(self) -> None:
-        """Send SIGTERM; no probe is started from now on."""
-        if self._end_by < inf:
-            return
-        self._end_by, self.restart_at = time.monotonic() + _END_SECONDS, None
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGTERM)
-
-    def end(self) -> None:
-        """End the probe and its children; one that does not end in time is killed."""
-        self.tell_to_end()
-        if self.pid is not None and not self._ends_by(self._end_by):
-            os.killpg(self.pid, signal.SIGKILL)
-            self._ends_by(time.monotonic() + _END_SECONDS)  # one that hangs in a driver cannot even be killed
-
-    def _ends_by(self, deadline: float) -> bool:
-        while self.pid not in _reaped():
-            if (left := deadline - time.monotonic()) <= 0:
-                return False
-            signal.sigtimedwait({signal.SIGCHLD}, left)
-        return True
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
 
 
 @click.command(name="beside", context_settings={"ignore_unknown_options": True})
@@ -120,7 +42,7 @@ class _Probe:
     help="The probe's settings file.",
 )
 @click.argument("server", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(path: str, server: tuple[str, ...]) -> int:
+def command(path: str, server: tuple[str, ...]) -> NoReturn:
     """Run SERVER, a command with its arguments, and a probe beside it: an entrypoint for a container.
 
     \b
@@ -131,78 +53,66 @@ def command(path: str, server: tuple[str, ...]) -> int:
     ENTRYPOINT ["infercanary", "beside", "--config", "/app/probe.yaml", "--"]
     CMD ["python", "server.py"]
 
-    SERVER gets every signal that can be passed on, and its exit code is the command's own (128 + N where signal N ended
-    it). A probe that fails is started again, at first after a second, and never ends the server. SIGTERM and SIGINT end
-    the probe too; otherwise it ends when SERVER has ended.
+    SERVER replaces this process: it gets every signal, and its exit code is the command's own. A probe that fails is
+    started again, at first after a second, and never ends the server. The probe ends when SERVER has ended.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    child = os.fork()
+    if child == 0:
+        _supervise(path)
+    # Python ignores these, and the server would go on doing so.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
-        child = _spawn(list(server))
+        os.execvp(server[0], server)  # noqa: S606 - as a shell's exec
     except OSError as error:
+        os.kill(child, signal.SIGTERM)
         raise UsageError(
             f"`{server[0]}` cannot be run: {error.strerror}; give the server's command after `--`"
         ) from None
-    probe = _Probe(path)
-    probe.start()
-    code: int | None = None
-    while code is None:
-        pause = 3600.0 if probe.restart_at is None else max(0.0, probe.restart_at - time.monotonic())
-        came = signal.sigtimedwait(_AWAITED, pause)
-        if came is not None and came.si_signo == signal.SIGCHLD:
-            ended = _reaped()
-            code = ended.get(child)
-            if probe.pid in ended:
-                probe.ended(ended[probe.pid])
-        elif came is not None:
-            if came.si_signo in _STOP:
-                probe.tell_to_end()
-            _pass_on(came, child)
-        if code is None and probe.restart_at is not None and time.monotonic() >= probe.restart_at:
-            probe.start()
-    probe.end()
-    return code
 
 
-def _pass_on(came: signal.struct_siginfo, child: int) -> None:
-    if came.si_pid == os.getpid():
-        return  # SIGPIPE: nobody reads the log any more
-    # A terminal signals the whole process group: the server has its Ctrl-C already. A hangup comes to the leader alone.
-    if came.si_code == _BY_THE_KERNEL and came.si_signo != signal.SIGHUP:
-        if came.si_signo in _TERMINAL_STOP:  # Ctrl-Z: the shell waits until this process has stopped, too
-            os.kill(os.getpid(), came.si_signo)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {came.si_signo})
-            signal.pthread_sigmask(signal.SIG_BLOCK, {came.si_signo})
-        return
-    try:
-        os.kill(child, came.si_signo)
-    except PermissionError:
-        log.warning("signal %d cannot be passed on: the server runs as another user", came.si_signo)
+def _supervise(path: str) -> NoReturn:
+    """Start the probe again and again, in a session of its own: a terminal's Ctrl-C is the server's."""
+    server = os.getppid()
+    os.setsid()
+    signal.signal(signal.SIGTERM, _end)
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+    pause = _FIRST_PAUSE
+    while os.getppid() == server:  # else it ended before the kernel was told
+        started, code = time.monotonic(), 0
+        try:
+            probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
+        except OSError as error:  # no process or no memory is left for it, and the server needs both
+            why = f"the probe cannot be started ({error.strerror})"
+        else:
+            with suppress(OSError):
+                # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
+                Path(f"/proc/{probe.pid}/oom_score_adj").write_text("1000")
+            code = probe.wait()
+            why = f"the probe ended with exit code {code if code >= 0 else 128 - code}"
+        if code == -signal.SIGKILL:
+            # It takes as much again, and each time the server's page cache goes first.
+            pause, why = _LONGEST_PAUSE, "the probe was killed, by the kernel where memory was used up"
+        elif code == _USAGE:
+            # It will most likely fail again; but a model, a secret or a GPU may still arrive.
+            pause = _LONGEST_PAUSE
+        elif time.monotonic() - started > _WELL_SECONDS:
+            pause = _FIRST_PAUSE
+        log.warning("%s; it is started again in %g s, and the server goes on", why, pause)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    os._exit(0)
 
 
-def _memory() -> tuple[float, str]:
-    """How many processes of this container the kernel has ended for memory, and what ran out."""
-    try:
-        facts = own_cgroup(Path("/sys/fs/cgroup"), Path("/proc/self")).facts()
-    except Unavailable:
-        return 0.0, ""
-    limit = facts[MEMORY_LIMIT]
-    whose = "the host's memory" if limit is None else f"the container's memory (limit {readable(limit)})"
-    return facts[OOM_KILLS] or 0.0, whose
-
-
-def _spawn(command: list[str], *, own_group: bool = False) -> int:
-    """Start a command as a shell would: with no signal blocked or ignored."""
-    spawn = partial(os.posix_spawnp, command[0], command, os.environ, setsigmask=(), setsigdef=_RESET)
-    return spawn(setpgroup=0) if own_group else spawn()
-
-
-def _reaped() -> dict[int, int]:
-    """Every child that has ended, orphans included → its exit code, or 128 + the signal's number."""
-    ended = {}
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """End the probe and its children; those that do not end in time are killed, and this process with them."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    deadline = time.monotonic() + _END_SECONDS
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = found
-            code = os.waitstatus_to_exitcode(status)
-            ended[pid] = code if code >= 0 else 128 - code
-    return ended
+        while time.monotonic() < deadline:
+            os.waitpid(-1, os.WNOHANG)
+            time.sleep(0.01)
+    os.killpg(0, signal.SIGKILL)
+    os._exit(0)

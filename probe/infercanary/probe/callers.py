@@ -22,14 +22,11 @@ class _Budget:
         self.burst = burst
         self._share, self._left, self._at = share, burst, now
 
-    def left(self, now: float) -> float:
-        return min(self.burst, self._left + (now - self._at) * self._share)
-
-    def spend(self, seconds: float, now: float) -> None:
-        self._left, self._at = self.left(now) - seconds, now
-
-    def seconds_overdrawn(self, now: float) -> float:
-        return max(0.0, -self.left(now) / self._share)
+    def spend(self, seconds: float, now: float) -> float:
+        """Return what is left after that."""
+        self._left = min(self.burst, self._left + (now - self._at) * self._share) - seconds
+        self._at = now
+        return self._left
 
 
 class Callers:
@@ -47,22 +44,17 @@ class Callers:
     def may_spend(self, address: str, now: float) -> bool:
         """Say whether a connection of this address may go on, or begin."""
         budget = self._addresses.get(address)
-        return self._all.left(now) > 0 and (budget is None or budget.left(now) > 0)
+        return self._all.spend(0.0, now) > 0 and (budget is None or budget.spend(0.0, now) > 0)
 
     def spend(self, address: str, cpu_seconds: float, now: float) -> None:
         """Charge a connection."""
         if address not in self._addresses:
             if len(self._addresses) >= _ADDRESSES:
-                self._addresses = {a: b for a, b in self._addresses.items() if b.left(now) < b.burst}
+                self._addresses = {a: b for a, b in self._addresses.items() if b.spend(0.0, now) < b.burst}
             self._addresses[address] = _Budget(ADDRESS_SHARE, ADDRESS_BURST_SECONDS, now)
         self._addresses[address].spend(cpu_seconds, now)
         self._all.spend(cpu_seconds, now)
 
     def accepted(self, cpu_seconds: float, now: float) -> float:
-        """Charge the acceptance of connections.
-
-        Returns:
-            Seconds for which no more may be accepted.
-        """
-        self._accepting.spend(cpu_seconds, now)
-        return self._accepting.seconds_overdrawn(now)
+        """Charge the acceptance of connections; return the seconds for which no more may be accepted."""
+        return max(0.0, -self._accepting.spend(cpu_seconds, now) / ACCEPT_SHARE)

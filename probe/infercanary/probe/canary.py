@@ -8,25 +8,24 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import relative_error
-from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState, Outcome
+from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState
+from infercanary.probe.canary_metrics import CanaryMetrics
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
+from infercanary.probe.execution import Execution, Opened
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
 from infercanary.probe.pool import NoTurn, Pool
-from infercanary.probe.record import Record
-from infercanary.probe.round import Round
-from infercanary.probe.runner import Opened, Repeats, Runner
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
-from infercanary.probe.targets import Failure, NoCuda, Reason, Target, is_reason
+from infercanary.probe.targets import Failure, NoCuda, Target, is_reason
 from infercanary.probe.targets.libraries import MISFITS, misfit
 from infercanary.probe.watcher import Memory
 
@@ -38,7 +37,7 @@ _PUT_OFF_SECONDS = 5.0, 600.0  # the same where runs are put off, which takes no
 _RATE_SECONDS = 1.0, 60.0  # the same after a server refused requests for their rate
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
-_WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
+_WAITED = 1.5  # cost over busy time: from here on the run waited for a good part of it
 _MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a contended run is better than none
 
 
@@ -55,7 +54,7 @@ class Canary:
         open_timeout: Seconds that opening and warming up may take.
         pool: The server's own; None to run in a thread of the canary's own.
         container: CPU time of the container, read around each run; None for one of its own.
-        sweep: What of its sweep changes what that measures; None without one.
+        sweep: Points that its sweep measures, a part of its identity; None without one.
         memory: Watches its opening, and may refuse it; None for nothing.
     """
 
@@ -78,11 +77,11 @@ class Canary:
         self.device = str(target.device) if str(target.device).startswith("cuda") else "cpu"
         """Where the target computes: ``cpu`` or ``cuda[:N]``. The controls that follow its runs go there too."""
         self.compute_threads = 0
-        """How many threads its engine computes with on the CPU; 0 where that is not known."""
+        """Threads with which its engine computes on the CPU; 0 where that is not known."""
         self.output: tuple[float, ...] | None = None
         """The fingerprint of the first steady output since the start; empty where outputs hold no numbers."""
         self.crowding = 1.0
-        """What the last run cost, over the time that it took: above 1 where it waited in the server's pool."""
+        """Cost of the last run over its time: above 1 where it waited in the server's pool."""
         self.last_tags: tuple[str, ...] = ()
         """Of its last run."""
         self.place: Place | None = None
@@ -91,22 +90,20 @@ class Canary:
         """What the user must fix before it can be opened."""
         self._target = target
         self._is_pooled = pool is not None
-        self._runner = Runner(name, target, timeout, pool, container, sweep, memory)
-        self._record = Record(name, tally, target.reasons)
+        self._execution = Execution(name, target, timeout, pool, container, sweep, memory)
+        self._metrics = CanaryMetrics(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
-        self._limited_until = 0.0
-        self._rest = 0.0  # seconds until the next run, where memory did not suffice for the last
-        self._unfit = ""  # why its libraries do not fit, where the target does not say it
+        self._rest = 0.0  # seconds until the next run, longer with each failure of a kind that rests
+        self._unfit = ""  # reason why its libraries do not fit, where the target does not name it
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
-        self._failed: Round | None = None  # without having run, and not taken yet
+        self._failed: RunResult | None = None  # without having run, and not taken yet
         self._skipped = 0  # runs in a row
         self._complaint = ""
-        self._lack = ""  # why its runs are put off
-        self._record.state(self.state)
+        self._metrics.state(self.state)
 
     @property
     def repeat_cost(self) -> float:
@@ -119,13 +116,8 @@ class Canary:
         return self.is_open and self.state in ("warming", "steady")
 
     @property
-    def limited_seconds(self) -> float:
-        """Seconds for which it makes no request, since the server refused some for their rate."""
-        return max(0.0, self._limited_until - perf_counter())
-
-    @property
     def gives_way(self) -> bool:
-        """Whether its last run waited for requests or for others on the GPU: they then wait for it, too."""
+        """Whether its last run queued behind requests or another GPU user, which then queue behind it as well."""
         return self.state == "busy" or (self._is_pooled and self.crowding > _WAITED)
 
     @property
@@ -139,7 +131,7 @@ class Canary:
 
     @property
     def cuda_missing(self) -> str:
-        """Why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
+        """Reason why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
         return str(self._target.cuda_missing) or self._unfit
 
     @property
@@ -153,9 +145,6 @@ class Canary:
         The canary is then open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure the next attempt
         waits for a minute or more, and calls before that do nothing; an attempt past its deadline is still taken when
         it ends.
-
-        Args:
-            seconds: How long this call may wait; the attempt itself has its own deadline.
         """
         now = perf_counter()
         if self.is_open or (self._opening_since is None and now < self._retry_at):
@@ -163,263 +152,201 @@ class Canary:
         self.mistake = None
         try:
             if self._opening_since is None:
-                self._runner.begin_opening()
+                self._execution.begin_opening()
                 self._opening_since = now
             left = self._opening_since + self._open_timeout - now
-            opened = self._runner.opened(min(seconds, max(0.0, left)))
+            opened = self._execution.opened(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
+        except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
+            raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
-                self._runner.opening_hangs()
+                self._execution.opening_hangs()
                 self._fail(
                     f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
                 )
             return
-        except NoCuda as error:
-            missing = self.cuda_missing
-            self._put_off(f"cannot be opened: {error}", reason=missing if is_reason(missing) else None)
-        except UsageError as error:
-            # Libraries of a model's module that do not fit are no mistake in the settings.
-            found = misfit(str(error))
-            reason = found.reason if found is not None else None
-            self._put_off(f"cannot be opened: {error}", found is not None or self.state != "opening", reason)
-            # The caller reports the first mistake: on the command line it ends the probe.
-            self.mistake = error if found is None else None
-        except Failure as error:
-            if error.reason == "rate_limited":
-                self._wait(error, "opening")
-            else:
-                self._put_off(
-                    f"cannot be opened: {error}", reason=error.reason, retry_after=error.retry_after
-                )
         except BaseException as error:
-            found = misfit(one_line(error))
-            fix = f"; {found.fix}" if found is not None else ""
-            self._put_off(f"cannot be opened: {one_line(error)}{fix}", reason=found.reason if found else None)
+            self._refuse(error)
         else:
             self._take(opened)
-            if opened.limited is not None:
-                self._wait(opened.limited, self.state)
         if self.device != "cpu":
-            self._record.failing.cuda(self.cuda_missing, self.is_open)
-        self._runner.rest()
+            self._metrics.failing.cuda(self.cuda_missing)
+        self._execution.rest()
         self._opening_since = None
 
-    def failed(self) -> Round | None:
-        """The last attempt to open it, or a run that was put off, as a failed run; None where there is none.
-
-        Returns:
-            The run, without latencies; a second call returns None.
-        """
+    def failed(self) -> RunResult | None:
+        """Take the last attempt to open it, or a run that was put off, as a failed run; None where there is none."""
         failed, self._failed = self._failed, None
         return failed
 
     def put_off(self, why: str) -> None:
         """Make no run, since too little memory is left for one; the next is 5 s later, then 10, up to ten minutes.
 
-        Args:
-            why: A line. The first is logged and shown for as long as that lasts: sizes in it change with each.
+        The first reason is logged and shown for as long as that lasts: sizes in it change with each.
         """
         now = perf_counter()
         if now < self._retry_at:
             return
-        self._retry_at = now + self._longer_rest(*_PUT_OFF_SECONDS)
-        self._failed = Round("raised", self._lack or why, reason="out_of_memory")
-        self._lack = self._failed.detail
-        self._record.failed(self._failed)
-        self._fail(self._lack, state="out_of_memory")
+        self._retry_at = now + self._longer_rest(_PUT_OFF_SECONDS)
+        detail = self._complaint if self.state == "out_of_memory" else why
+        self._count_failed(RunResult("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
-        """Close the target, since the server needs its memory; it is opened again later.
-
-        Args:
-            ended: Why, and until when it is left alone.
-        """
-        if not self.is_open or not self._runner.release():
+        """Close the target, since the server needs its memory; it is opened again later."""
+        if not self.is_open or not self._execution.release():
             return
         self.is_open = False
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
-        self._failed = Round("raised", ended.why, reason="out_of_memory")
-        self._record.failed(self._failed)
-        self._fail(ended.why, state="out_of_memory")
+        self._count_failed(RunResult("raised", ended.why, reason="out_of_memory"))
 
-    def round(self, repeats: int) -> Round | None:
+    def round(self, repeats: int) -> RunResult | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.
 
         Args:
             repeats: How many at most.
 
         Returns:
-            What it did; None where the probe stops meanwhile, and while a lack of memory is waited out.
+            Its result; None where the probe stops meanwhile, and while a lack of memory is waited out.
         """
         begin = perf_counter()
         if begin < self._retry_at:
             return None
-        place = None
         try:
-            ran = self._runner.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
+            result = self._check(
+                self._execution.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
+            )
         except Interrupted:
             return None
-        except StillBusy:
-            result = Round("timed_out", "still hanging in an earlier run")
-        except NoTurn as error:
-            result = Round("busy", str(error))
-        except DeadlineExceeded as error:
-            result = Round("timed_out", str(error), (), *self._runner.spent(begin))
-        except Failure as error:
-            outcome: Outcome = "timed_out" if error.reason == "timed_out" else "raised"
-            words = self._waiting(error) if error.reason == "rate_limited" else str(error)
-            result = Round(outcome, words, (), *self._runner.spent(begin), reason=error.reason)
+        except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
+            raise
+        except (StillBusy, NoTurn) as error:
+            result = _describe(error)
         except BaseException as error:
-            result = Round("raised", one_line(error), (), *self._runner.spent(begin))
+            busy, cost = self._execution.spent(begin)
+            result = _describe(error)._replace(busy=busy, cost=cost)
+            self._retry_at = perf_counter() + self._rest_after(error)
         else:
-            place = ran.place
-            busy, cost = self._runner.spent(begin)
-            result = self._judge(ran)._replace(busy=busy, cost=cost)
-            if result.outcome == "ok" and self._reference is None:
-                self._refer_to(ran.values)
-        self.place = place
-        self._runner.rest()
+            busy, cost = self._execution.spent(begin)
+            result = result._replace(busy=busy, cost=cost)
+        self.place = result.place
+        self._execution.rest()
         self._account(result)
         return result
 
-    def tag(self, tags: tuple[str, ...], eligible: bool) -> None:
-        """Count the tags of the last round.
-
-        Args:
-            tags: Their names; all of them are in ``TAGS``.
-            eligible: Whether the round is fit for comparing images.
-        """
+    def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
+        """Count the tags and measures of the last round; ``eligible`` if it is fit for comparing images."""
         self.last_tags = tags
-        self._record.tags(tags, eligible)
-
-    def measured(self, measures: Mapping[str, float]) -> None:
-        """Show what the last round took beside its time.
-
-        Args:
-            measures: Name (of :mod:`infercanary.contract.measures`) → value; empty where it failed.
-        """
-        self._record.measured(measures)
+        self._metrics.found(tags, measures, eligible)
 
     def be_a_guest(self) -> None:
         """Run in a server's process from now on: counts that are the server's too are not reset."""
-        self._runner.taking.is_guest = True
+        self._execution.taking.is_guest = True
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
-        self._runner.interrupt()
+        self._execution.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Let go of the target as soon as it does not run; whether that was within ``seconds``.
-
-        Args:
-            seconds: How long to wait.
-        """
-        ended = self._runner.close(seconds, self.is_open or self.is_opening)
+        """Let go of the target as soon as it does not run; whether that was within ``seconds``."""
+        ended = self._execution.close(seconds, self.is_open or self.is_opening)
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
         return ended
 
-    def _refer_to(self, values: list[float]) -> None:
-        """Compare later outputs with the first steady one that holds numbers."""
-        if not values:
-            if self.output is None:
-                log.warning("canary %s: output not checked: no numbers were read from it", self.name)
-            self.output = ()
-        elif self.state == "steady":
-            self._reference, self.output = values, fingerprint(values)
-
-    def _judge(self, ran: Repeats) -> Round:
-        done = Round(
-            "ok",
-            "",
-            ran.timings,
-            usage=ran.usage,
-            waits=ran.waits,
-            crowds=ran.crowds,
-            inside=ran.inside,
-            off_cpu=ran.off_cpu,
-            helpers=self.compute_threads > 1,
-            readings=ran.readings,
-            inferences=ran.inferences,
-            measures=ran.measures,
-        )
-        if not all(map(math.isfinite, ran.values)):
-            return done._replace(outcome="not_finite", detail="the output holds NaN or infinity")
-        if self._reference is None:
-            return done
-        return done._replace(output_error=relative_error(ran.values, self._reference))
-
     def _take(self, opened: Opened) -> None:
-        self._record.opened(opened)
+        self._metrics.opened(opened)
         self.environment = opened.environment
         self.compute_threads = _threads(opened.environment, COMPUTE_THREADS)
         self._costs.append(statistics.median(opened.latencies or [opened.first_run]))
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies, opened.aside)
         self._recover()
+        if self.device != "cpu" and self.cuda_missing:
+            log.warning("canary %s: runs on the CPU instead of CUDA: %s", self.name, self.cuda_missing)
 
-    def _wait(self, failure: Failure, state: CanaryState) -> None:
-        """Wait in this state, since the server refused requests for their rate while the canary was opened."""
-        self._failed = Round("raised", self._waiting(failure), reason=failure.reason)
-        self._record.failed(self._failed)
-        self._fail(self._failed.detail, state=state)
-
-    def _waiting(self, failure: Failure) -> str:
-        """Make no request for as long as a server asks; the failure's words, and until when."""
-        # Longer each time also where it says how long: that may be for a single request.
-        wait = max(self._longer_rest(*_RATE_SECONDS), failure.retry_after or 0.0)
-        self._retry_at = self._limited_until = perf_counter() + wait
-        until = datetime.fromtimestamp(time.time() + wait, timezone.utc)
-        return f"rate-limited, waiting until {until:%H:%M:%S} UTC: {failure}"
-
-    def _put_off(
-        self,
-        complaint: str,
-        log_it: bool = True,
-        reason: Reason | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        now = perf_counter()
-        took = now - self._opening_since if self._opening_since is not None else 0.0
-        least, most = _REOPEN_SECONDS
-        if reason in _ABSENT:
+    def _refuse(self, error: BaseException) -> None:
+        """Say why it could not be opened, and plan the next attempt."""
+        result = _describe(error)
+        reason = result.reason
+        if isinstance(error, NoCuda):
+            reason = self.cuda_missing if is_reason(self.cuda_missing) else None
+        elif not isinstance(error, Failure) and (unfit := misfit(result.detail)) is not None:
+            # Libraries of a model's module that do not fit are no mistake in the settings.
+            reason = unfit.reason
+            result = result._replace(detail=f"{result.detail}; {unfit.fix}")
+        elif isinstance(error, UsageError):
+            self.mistake = error  # the caller reports the first one: on the command line it ends the probe
+        rest = self._rest_after(error)
+        if reason != "rate_limited":
+            least, longest = _REOPEN_SECONDS
             took = 0.0
-        if reason == "out_of_memory":
-            least = self._longer_rest()
-        self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY, retry_after or 0.0))
+            if reason not in _ABSENT and self._opening_since is not None:
+                took = perf_counter() - self._opening_since
+            rest = min(
+                longest, max(least, rest, took / _REOPEN_DUTY, getattr(error, "retry_after", None) or 0.0)
+            )
+        self._retry_at = perf_counter() + rest
         self._unfit = reason if reason in MISFITS else ""
         # What does not fit together is what must be seen; where it runs, it does not run.
         self.environment = {
-            name: version for name, version in self._runner.unopened.items() if name not in DEVICE_COMPONENTS
+            name: version
+            for name, version in self._execution.unopened.items()
+            if name not in DEVICE_COMPONENTS
         }
-        self._failed = Round("raised", complaint, reason=reason)
-        self._record.failed(self._failed)
-        self._fail(complaint, log_it, _failed(reason))
+        is_reported = self.mistake is not None and self.state == "opening"
+        self._count_failed(
+            RunResult("raised", f"cannot be opened: {result.detail}", reason=reason), log_it=not is_reported
+        )
 
-    def _account(self, result: Round) -> None:
-        if result.reason == "out_of_memory":
-            self._retry_at = perf_counter() + self._longer_rest()
-        elif result.outcome == "ok":
+    def _check(self, result: RunResult) -> RunResult:
+        """Check the output, and keep the first steady one that holds numbers to compare later ones with."""
+        if not all(map(math.isfinite, result.values)):
+            return result._replace(outcome="not_finite", detail="the output holds NaN or infinity")
+        if self._reference is not None:
+            return result._replace(output_error=relative_error(result.values, self._reference))
+        if not result.values:
+            if self.output is None:
+                log.warning("canary %s: output not checked: no numbers were read from it", self.name)
+            self.output = ()
+        elif self.state == "steady":
+            self._reference, self.output = list(result.values), fingerprint(result.values)
+        return result
+
+    def _account(self, result: RunResult) -> None:
+        if result.outcome == "ok":
             self._rest = 0.0
         self._skipped = self._skipped + 1 if result.outcome == "busy" else 0
         if result.latencies:
             self._costs.append(result.cost / len(result.latencies))
             self.crowding = result.cost / result.busy if result.busy else 1.0
             self._settle(result.latencies)
-            self._record.run(result)
-        else:
-            self._record.failed(result)
+        self._metrics.run(result)
         if result.outcome == "ok":
             self._recover()
         elif result.outcome == "busy":
             self._fail(f"skipped: {result.detail}", state="busy")
         else:
-            self._fail(f"{result.outcome}: {result.detail}", state=_failed(result.reason))
+            self._fail(f"{result.outcome}: {result.detail}", state=_state_of(result))
 
-    def _longer_rest(self, least: float = _SHORT_SECONDS[0], most: float = _SHORT_SECONDS[1]) -> float:
-        self._rest = min(most, max(least, 2 * self._rest))
+    def _count_failed(self, result: RunResult, log_it: bool = True) -> None:
+        """Count a run that was not made, and keep it for :meth:`failed`."""
+        self._failed = result
+        self._metrics.run(result)
+        self._fail(result.detail, log_it, _state_of(result))
+
+    def _rest_after(self, error: BaseException) -> float:
+        """Seconds without a run after this failure, longer with each in a row; 0 where the next slot will do."""
+        reason = error.reason if isinstance(error, Failure) else None
+        if isinstance(error, Failure) and reason == "rate_limited":
+            # Longer each time also where the server says how long: that may be for a single request.
+            return max(self._longer_rest(_RATE_SECONDS), error.retry_after or 0.0)
+        return self._longer_rest(_SHORT_SECONDS) if reason == "out_of_memory" else 0.0
+
+    def _longer_rest(self, bounds: tuple[float, float]) -> float:
+        least, longest = bounds
+        self._rest = min(longest, max(least, 2 * self._rest))
         return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
@@ -430,16 +357,12 @@ class Canary:
         if is_steady(list(self._unsteady)):
             self._unsteady = None
             if (seconds := since_start()) is not None:
-                self._record.steady(max(0.0, seconds - aside))
-
-    def _enter(self, state: CanaryState) -> None:
-        self.state = state
-        self._record.state(state)
+                self._metrics.steady(max(0.0, seconds - aside))
 
     def _recover(self) -> None:
         if self._complaint:
             log.info("canary %s: answers again", self.name)
-        self._complaint = self._lack = ""
+        self._complaint = ""
         self._enter("steady" if self._unsteady is None else "warming")
 
     def _fail(self, complaint: str, log_it: bool = True, state: CanaryState = "failing") -> None:
@@ -448,12 +371,30 @@ class Canary:
             log.error("canary %s: %s", self.name, complaint)
         self._complaint = complaint
 
+    def _enter(self, state: CanaryState) -> None:
+        self.state = state
+        self._metrics.state(state)
 
-def _failed(reason: Reason | None) -> CanaryState:
-    return "out_of_memory" if reason == "out_of_memory" else "failing"
+
+def _describe(error: BaseException) -> RunResult:
+    if isinstance(error, StillBusy):
+        return RunResult("timed_out", "still hanging in an earlier run")
+    if isinstance(error, NoTurn):
+        return RunResult("busy", str(error))
+    if isinstance(error, Failure):
+        return RunResult(
+            "timed_out" if error.reason == "timed_out" else "raised", str(error), reason=error.reason
+        )
+    if isinstance(error, DeadlineExceeded):
+        return RunResult("timed_out", str(error))
+    return RunResult("raised", str(error) if isinstance(error, UsageError) else one_line(error))
+
+
+def _state_of(result: RunResult) -> CanaryState:
+    return "out_of_memory" if result.reason == "out_of_memory" else "failing"
 
 
 def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:
     """The number that the first known one of ``components`` has; 0 where none is known."""
     text = next(filter(None, (environment.get(component, "") for component in components)), "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -96,17 +96,6 @@ _VARIABLES = (
 _MAX_BYTES = 200  # of a value; a label, not a text: the exporter takes 256
 
 
-_ARM_CORES = {
-    ("0x41", "0xd0c"): "Neoverse-N1",
-    ("0x41", "0xd40"): "Neoverse-V1",
-    ("0x41", "0xd49"): "Neoverse-N2",
-    ("0x41", "0xd4f"): "Neoverse-V2",
-    ("0x4e", "0x004"): "Carmel",
-    ("0xc0", "0xac3"): "AmpereOne",
-}
-"""Implementer and part → the name of the cores of servers, as lscpu has them (util-linux, sys-utils/lscpu-arm.c)."""
-
-
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
     """Component → version or setting, sorted; ``engines`` is what the targets reported of theirs.
 
@@ -153,19 +142,14 @@ def _os_name() -> str:
 
 
 def _cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
-    """The model's name; on AArch64, whose kernel gives numbers alone, the kinds of cores."""
+    """The model's name; on AArch64, whose kernel gives numbers alone, those of each kind of core."""
     try:
         lines = [line.partition(":") for line in file.read_text(errors="replace").splitlines()]
     except OSError:
         return "unknown"
-    pairs = [(key.strip(), value.strip()) for key, _, value in lines]
-    if name := next((value for key, value in pairs if key == "model name" and value), None):
-        return name
-    makers, parts = (
-        [value for key, value in pairs if key == f"CPU {what}"] for what in ("implementer", "part")
-    )
-    kinds = dict.fromkeys(zip(makers, parts, strict=False))
-    return (
-        ", ".join(_ARM_CORES.get(kind, "implementer {}, part {}".format(*kind)) for kind in kinds)
-        or "unknown"
-    )
+    values: dict[str, list[str]] = {}
+    for key, _, value in lines:
+        values.setdefault(key.strip(), []).append(value.strip())
+    cores = zip(values.get("CPU implementer", []), values.get("CPU part", []), strict=False)
+    kinds = ", ".join(dict.fromkeys(f"implementer {maker}, part {part}" for maker, part in cores))
+    return next(filter(None, values.get("model name", [])), kinds or "unknown")

@@ -23,45 +23,39 @@ _BEGINNING = 30  # characters
 
 
 def components(canary: str, target: Target, sweep: object = None) -> dict[str, str]:
-    """The components of the environment that say what a canary measures.
+    """Return the components of the environment that say what a canary measures.
 
     Args:
         canary: Its name.
         target: Open and warm.
-        sweep: What of its sweep changes what that measures; None without one.
+        sweep: Points that its sweep measures; None without one.
 
     Returns:
         Component → value; one that is not known is missing.
     """
-    found = {}
-    for component, known in ((MODEL, _model), (SETTINGS, _settings)):
+    values = {}
+    for component, identify in ((MODEL, _model), (SETTINGS, _settings)):
         try:
-            if value := known(target, sweep):
-                found[of_canary(component, canary)] = value
+            values[of_canary(component, canary)] = identify(target, sweep)
         except Exception as error:  # whatever a model's own code does: it must not cost the canary
             log.info("canary %s: its %s cannot be identified: %s", canary, component, one_line(error))
-    return found
+    return {component: value for component, value in values.items() if value}
 
 
 def digest(settings: Mapping[str, Any]) -> str:
-    """Digest settings; those that are empty or zero are left out.
-
-    Args:
-        settings: Plain values and structs.
-
-    Returns:
-        The same for the same settings, whatever their order.
-    """
+    """Digest settings, plain values and structs, whatever their order; those that are empty or zero are left out."""
     plain = msgspec.to_builtins(settings, str_keys=True)
-    return sha256(json.dumps(_kept(plain), sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return _digest(json.dumps(_without_empty(plain), sort_keys=True).encode())
+
+
+def _digest(text: bytes) -> str:
+    return sha256(text).hexdigest()[:_DIGITS]
 
 
 def _model(target: Target, _: object) -> str:
-    found = str(target.identity() or "")
-    encoded = found.encode(errors="backslashreplace")
-    if len(encoded) <= _MOST_BYTES:
-        return found
-    return f"{found[:_BEGINNING]}… sha256:{sha256(encoded).hexdigest()[:_DIGITS]}"
+    identity = str(target.identity() or "")
+    encoded = identity.encode(errors="backslashreplace")
+    return identity if len(encoded) <= _MOST_BYTES else f"{identity[:_BEGINNING]}… sha256:{_digest(encoded)}"
 
 
 def _settings(target: Target, sweep: object) -> str:
@@ -69,10 +63,8 @@ def _settings(target: Target, sweep: object) -> str:
     return "" if settings is None else digest({"target": target.kind, "sweep": sweep, **settings})
 
 
-def _kept(value: Any) -> Any:
+def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {key: _kept(each) for key, each in value.items()}
-        return {key: each for key, each in kept.items() if each not in (None, False, 0, "", [], {})}
-    if isinstance(value, (list, tuple)):
-        return [_kept(each) for each in value]
-    return value
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, False, 0, "", [], {})}
+    return [_without_empty(item) for item in value] if isinstance(value, (list, tuple)) else value

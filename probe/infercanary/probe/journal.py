@@ -6,19 +6,20 @@ Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from infercanary.contract.journal import JournalEntry, decode, encode, environment_id
 from infercanary.contract.report import Metric, Run
-from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
+from infercanary.probe.deadline import StillBusy, Worker, one_line
 
 log = logging.getLogger("infercanary.probe")
 
@@ -40,7 +41,7 @@ class Journal:
     Args:
         path: Of the newer file; the older one is ``PATH.1``.
         boot_id: Of this probe.
-        max_bytes: The most that both files take.
+        max_bytes: Of both files together.
     """
 
     def __init__(self, path: Path, boot_id: str, max_bytes: int = MAX_BYTES) -> None:
@@ -63,7 +64,7 @@ class Journal:
         """Write runs. Never raises: those that cannot be written are counted in :attr:`lost`.
 
         Args:
-            runs: What to write.
+            runs: In order.
             components: Of the environment that they ran in.
             outputs: Canary → the fingerprint of its reference output, as far as they are known.
         """
@@ -73,37 +74,19 @@ class Journal:
         try:
             self._worker.call(lambda: self._write(runs, components, outputs), _DEADLINE_SECONDS)
         except StillBusy:
-            complaint = self._complaint
-            self.lost += len(runs)
-        except DeadlineExceeded as error:
-            complaint = f"hangs: {error}"
-            self.lost += len(runs)
-        except OSError as error:
-            why = (
-                "it is a symbolic link; name the file itself"
-                if error.errno == errno.ELOOP
-                else error.strerror
-            )
-            complaint = f"cannot be written: {why or error}"
-            self.lost += len(runs)
+            complaint = self._complaint or "hangs"
         except BaseException as error:
             complaint = one_line(error)
+        if complaint:
             self.lost += len(runs)
         if complaint != self._complaint:
-            log.log(
-                logging.WARNING if complaint else logging.INFO,
-                "journal %s: %s",
-                self._path,
-                complaint or "works again",
-            )
+            level = logging.WARNING if complaint else logging.INFO
+            words = f"cannot be written: {complaint}" if complaint else "works again"
+            log.log(level, "journal %s: %s", self._path, words)
         self._complaint = complaint
 
     def close(self, seconds: float) -> bool:
-        """End its thread; whether that was within ``seconds``.
-
-        Args:
-            seconds: How long to wait for what is being written.
-        """
+        """End its thread; whether that was within ``seconds``."""
         return self._worker.stop(seconds)
 
     def _write(
@@ -116,27 +99,25 @@ class Journal:
             size = 0
         entries = [JournalEntry(self._boot_id, environment, run=run) for run in runs]
         if environment != self._environment or outputs != self._outputs or size == 0:
-            said = JournalEntry(
-                self._boot_id, environment, components=dict(components), outputs=dict(outputs)
+            entries.insert(
+                0,
+                JournalEntry(self._boot_id, environment, components=dict(components), outputs=dict(outputs)),
             )
-            entries.insert(0, said)
         lines = b"".join(encode(entry) for entry in entries)
-        with open(self._path, "ab", opener=_follow_no_link) as file:
+        with open(self._path, "a+b", opener=_follow_no_link) as file:
             # A process that was killed in the middle of a line must not spoil the next one.
-            if size and not _ends_with_newline(self._path):
-                lines = b"\n" + lines
+            if size:
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines
             file.write(lines)
         self._environment, self._outputs = environment, outputs
 
 
 def read(path: Path) -> Iterator[JournalEntry]:
-    """The entries of the journal at ``path``, oldest first; lines that are none (torn by a crash) are left out.
+    """Read the entries of a journal, oldest first, without lines that are none (torn by a crash).
 
     Args:
         path: Of the journal; ``PATH.1``, the file before it, is read first. Neither need exist.
-
-    Yields:
-        Entries, one by one as the files are read.
 
     Raises:
         OSError: A file is there and cannot be read.
@@ -146,29 +127,17 @@ def read(path: Path) -> Iterator[JournalEntry]:
             continue
         with file.open("rb") as lines:
             for line in lines:
-                try:
+                with suppress(msgspec.DecodeError):
                     yield decode(line)
-                except msgspec.DecodeError:
-                    continue
 
 
 def last_runs(path: Path, limit: int) -> list[Run]:
-    """The last runs of a journal, ``limit`` at most, each with the ``boot_id`` of the probe that wrote it.
+    """Return the last runs of a journal, ``limit`` at most, each with the ``boot_id`` of the probe that wrote it.
 
     A crash, or several in a row, took them from the ring; an exporter that has not collected them yet still can.
-
-    Args:
-        path: As for :func:`read`.
-        limit: How many at most.
-
-    Returns:
-        Runs, the oldest first.
     """
-    runs: deque[Run] = deque(maxlen=limit)
-    for entry in read(path):
-        if entry.run is not None:
-            runs.append(msgspec.structs.replace(entry.run, boot_id=entry.boot_id))
-    return list(runs)
+    runs = (replace(entry.run, boot_id=entry.boot_id) for entry in read(path) if entry.run is not None)
+    return list(deque(runs, maxlen=limit))
 
 
 def _older(path: Path) -> Path:
@@ -178,9 +147,3 @@ def _older(path: Path) -> Path:
 def _follow_no_link(path: str, flags: int) -> int:
     """In a folder that others can write to, a link could have the probe append to any file."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"

@@ -10,28 +10,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
-from infercanary.contract.report import PATH, Report, Run, decode
-from infercanary.probe.access import Access, ServerTls
-from infercanary.probe.arguments import address, check, check_others, check_reserves, checked
+from infercanary.contract.report import PATH, Report, decode
+from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.duty import (
-    BUSY,
-    DUTY_CAP,
-    INTERVAL,
-    MISSED,
-    PAID_WITHIN,
-    RESTARTS,
-    Burst,
-)
+from infercanary.probe.duty import BUSY, DUTY_CAP, INTERVAL, MISSED, PAID_WITHIN, RESTARTS, Burst
 from infercanary.probe.histogram import Tally
-from infercanary.probe.journal import MAX_BYTES
 from infercanary.probe.memory import Ended, HostMemory
-from infercanary.probe.pace import bursts, pace
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
@@ -40,6 +29,7 @@ from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
+from infercanary.probe.settings import Settings, burst_wanted, check_sweep, check_targets, make_settings
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
 from infercanary.probe.targets import Target, adapt
@@ -49,7 +39,6 @@ log = logging.getLogger("infercanary.probe")
 
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
-_ONCE_LIMITED_SECONDS = 120.0
 
 
 class Probe:
@@ -59,113 +48,96 @@ class Probe:
 
         probe = Probe({"resnet18": TorchTarget(model, [{"shape": [1, 3, 224, 224]}])}, executor=pool)
         probe.start()
-
-    INFERCANARY_INTERVAL_SECONDS, INFERCANARY_DUTY_CAP and INFERCANARY_BURST in the environment override arguments.
     """
 
     def __init__(
         self,
         targets: Mapping[str, Target],
+        settings: Settings | None = None,
         *,
-        listen: str | int = "[::]:9798",
-        tls: ServerTls | None = None,
-        token_file: str | None = None,
-        interval_seconds: float = 10.0,
-        duty_cap: float = 0.01,
-        burst: bool | None = None,
-        timeout_seconds: float = 30.0,
-        open_timeout_seconds: float = 600.0,
-        controls: bool = True,
-        journal: str | os.PathLike[str] | None = None,
-        journal_bytes: int = MAX_BYTES,
-        memory_reserve: int | None = None,
-        device_memory_reserve: int | None = None,
         sweeps: Mapping[str, Sweep] | None = None,
-        profile: bool = False,
-        samplers: Mapping[str, bool] | Iterable[Sampler] = MappingProxyType({}),
+        samplers: Mapping[str, bool] | Iterable[Sampler] | None = None,
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
+        **changes: Any,
     ) -> None:
         """Check the arguments. Nothing runs yet, and nothing raises into the host later.
 
         Args:
             targets: Name → what to execute and time; the names become the label ``canary``.
-            listen: ``host:port``, a port alone for every address (IPv4 and IPv6), or ``unix:///path`` on a
-                volume shared with the exporter.
-            tls: Certificate and key to answer with; None for plain HTTP.
-            token_file: Whose text the exporter must show; None for everybody.
-            interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
-            duty_cap: The largest share of the time that runs may take (0.01 = 1 %).
-            burst: Whether runs may come more often in the first 15 minutes, from the duty of the first hour. By default
-                where all canaries are known to run on the CPU, and without ``executor``: requests would wait for it.
-            timeout_seconds: A run that takes longer counts as ``timed_out``.
-            open_timeout_seconds: The same for loading.
-            controls: Whether to measure the controls after each run: a few milliseconds, within the duty cap.
-            journal: A file to which each run is appended as a line of JSON.
-            journal_bytes: The most that it and the file before it, ``PATH.1``, take.
-            memory_reserve: Bytes of host memory that are left alone when a canary is opened; by default 64 MiB, or 5 %
-                of the limit where that is more.
-            device_memory_reserve: The same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more.
             sweeps: Name → what to sweep of that canary, within the duty cap.
-            profile: Whether repeats are profiled now and then, within the duty cap, where the engine has a profiler.
-            samplers: Name → whether it is on, where that is not its default; or samplers in place of the built-in ones.
+            samplers: The setting ``samplers``; or samplers in place of the built-in ones.
             executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
                 threads that serve. Otherwise canaries run in a thread of the probe's own.
             on_hang: Called in the probe's thread when a canary holds a thread of that pool past its deadline. It may
                 return another pool to use from then on, so that a server with few threads goes on serving.
+            changes: Settings by name, as in :class:`~infercanary.probe.settings.Settings`.
 
         Raises:
             UsageError: An argument that cannot be meant.
         """
-        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
-        check_others(executor, on_hang, controls, samplers)
-        check_reserves(memory_reserve=memory_reserve, device_memory_reserve=device_memory_reserve)
-        given = interval_seconds, duty_cap
-        interval_seconds, duty_cap = pace(*given)
-        if (interval_seconds, duty_cap) != given:
-            log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
+        check_targets(targets)
         targets = {name: adapt(target) for name, target in targets.items()}
-        self._targets = targets
-        self._listen = address(listen)
-        self._access = Access(tls, token_file)
-        self._interval = interval_seconds
-        self._duty_cap = duty_cap
-        self._burst = bursts(burst if executor is None else bool(burst))
-        self._tally = Tally()
-        pool = Pool(executor, on_hang) if executor is not None else None
-        wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
-        points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
-        self._memory = Memory(targets, HostMemory(memory_reserve), device_memory_reserve)
-        self._canaries = [
-            Canary(
-                name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
-                sweep=points.get(name), memory=self._memory,
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise UsageError(
+                "executor: it has no method `submit`; give the server's own pool, or leave it out"
             )
+        if on_hang is not None and not callable(on_hang):
+            raise UsageError("on_hang: it cannot be called; give a function that returns a pool or None")
+        if isinstance(samplers, Mapping):
+            changes["samplers"], samplers = samplers, None
+        elif samplers is not None and any(isinstance(sampler, str) for sampler in samplers):
+            raise UsageError('samplers: give a mapping, such as {"nvml": False}')
+        self.settings = settings = make_settings(settings or Settings(), changes)
+        burst = burst_wanted()
+        self._burst = False if burst is None and executor is not None else burst
+        self._targets = targets
+        self._access = Access(settings.tls, settings.token_file)
+        self._tally = Tally()
+        self._memory = Memory(targets, HostMemory(settings.memory_reserve), settings.device_memory_reserve)
+        pool = Pool(executor, on_hang) if executor is not None else None
+        sweeps = {name: check_sweep(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
+        points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in sweeps.items()}
+        canaries = {
+            name: Canary(name, target, self._tally, settings.timeout_seconds, settings.open_timeout_seconds, pool,
+                         sweep=points.get(name), memory=self._memory)
             for name, target in targets.items()
-        ]  # fmt: skip
-        kept, intervals = keep_for_sweeps([(s.seconds, s.every_seconds) for s in wanted.values()], duty_cap)
-        profilable = [
-            canary for canary in self._canaries if profile and targets[canary.name].profiler != "none"
-        ]
-        kept_for_profiles = SHARE * duty_cap if profilable else 0.0
-        self._runs_cap = duty_cap - kept - kept_for_profiles
-        swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
+        }  # fmt: skip
+        self._canaries = list(canaries.values())
+        kept, intervals = keep_for_sweeps(
+            [(s.seconds, s.every_seconds) for s in sweeps.values()], settings.duty_cap
+        )
         self._sweeps = [
             Sweeping(
-                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, self._memory, pool
+                canaries[name],
+                targets[name],
+                sweep,
+                interval,
+                settings.timeout_seconds,
+                self._tally,
+                self._memory,
+                pool,
             )
-            for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
-        ]  # fmt: skip
-        self._profiles = [
-            Profiling(c, targets[c.name], kept_for_profiles / len(profilable), timeout_seconds, pool)
-            for c in profilable
+            for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
         ]
-        self._controls = Controls(self._tally) if controls else None
-        if isinstance(samplers, Mapping):
-            samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
+        profiled = [
+            name for name, target in targets.items() if settings.profile and target.profiler != "none"
+        ]
+        share = SHARE * settings.duty_cap if profiled else 0.0
+        self._profiles = [
+            Profiling(canaries[name], targets[name], share / len(profiled), settings.timeout_seconds, pool)
+            for name in profiled
+        ]
+        self._between: list[Sweeping | Profiling] = [*self._sweeps, *self._profiles]
+        self._runs_cap = settings.duty_cap - kept - share
+        self._controls = Controls(self._tally) if settings.controls else None
+        if samplers is None:
+            samplers = make_samplers(
+                settings.samplers, compute_threads=self._compute_threads, places=self._places
+            )
         self._sampling = Sampling(samplers, self._tally)
         self._publisher = Publisher(
-            self._tally, self._sampling, self._canaries, journal, journal_bytes, self._controls
+            self._tally, self._sampling, self._canaries, self._controls, settings.journal
         )
         self._stopping = threading.Event()
         self._rounds = Rounds(
@@ -174,8 +146,8 @@ class Probe:
         )  # fmt: skip
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._tally.set(INTERVAL, interval_seconds)
-        self._tally.set(DUTY_CAP, duty_cap)
+        self._tally.set(INTERVAL, settings.interval_seconds)
+        self._tally.set(DUTY_CAP, settings.duty_cap)
         self._tally.add(MISSED, 0)
 
     @property
@@ -209,34 +181,30 @@ class Probe:
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call.
-
-        Args:
-            seconds: Also 0: the run under way is then interrupted.
-        """
+        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call."""
         atexit.unregister(self.stop)
         # In a forked child there are no threads of this probe, and its locks may be held for ever.
         if os.getpid() != self._pid:
             return
         self._stopping.set()
         self._memory.stop()
-        for sweeping in self._sweeps:
-            sweeping.interrupt()
-        for profiling in self._profiles:
-            profiling.interrupt()
-        waits = self._thread is not None and self._thread.is_alive() and seconds > 0
+        thread = self._thread if self._thread is not None and self._thread.is_alive() else None
+        for work in self._between:
+            work.interrupt()
         for canary in self._canaries:
-            if not waits or not canary.is_open:  # nothing is lost with a model that is half loaded
+            if (
+                thread is None or seconds <= 0 or not canary.is_open
+            ):  # nothing is lost with a model half loaded
                 canary.interrupt()
-        if self._thread is None or self._thread is threading.current_thread() or not self._thread.is_alive():
+        if thread is None or thread is threading.current_thread():
             return
-        self._thread.join(seconds)
+        thread.join(seconds)
         for canary in self._canaries:
             canary.interrupt()
         if self._controls is not None:
             self._controls.interrupt()
-        self._thread.join(_CLOSE_SECONDS + 1)
-        if self._thread.is_alive():
+        thread.join(_CLOSE_SECONDS + 1)
+        if thread.is_alive():
             log.warning("the probe did not stop in time; its thread ends with the process")
 
     def __enter__(self) -> Probe:
@@ -247,36 +215,29 @@ class Probe:
         self.stop()
 
     def own_process(self, ended: Sequence[Ended]) -> None:
-        """Start this process anew where memory runs out, as the one before it did. Call it before :meth:`open`.
-
-        Args:
-            ended: What the process before this one ended; it is left alone.
-        """
+        """Start this process anew where memory runs out, and leave alone what the one before it ended. Before open."""
         self._memory.own_process(ended)
 
     def serve(self) -> None:
-        """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
+        """Listen: the first of the three steps of :meth:`start`.
+
+        Raises:
+            UsageError: It cannot listen there.
+        """
         self._tally.set(BUSY, self._rounds.busy)
-        self._publisher.serve(self._listen, self._access)
+        self._publisher.serve(str(self.settings.listen), self._access)
 
     def open(self) -> None:
-        """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
-
-        The second step. Whatever fails is tried again while running.
+        """Load and warm up every canary, one after another: the second step. Whatever fails is tried again later.
 
         Raises:
             UsageError: The first mistake in the settings, after all canaries were tried.
         """
         for canary in self._canaries:
-            begin = time.monotonic()
-            while canary.state == "opening" and not canary.limited_seconds and not self._stopping.is_set():
+            while canary.state == "opening" and not self._stopping.is_set():
                 canary.open(_SAMPLE_SECONDS)
                 if canary.is_opening and not self._stopping.is_set():
-                    log.info(
-                        "canary %s: still loading, waiting for its server or warming up after %.0f s",
-                        canary.name,
-                        time.monotonic() - begin,
-                    )
+                    log.info("canary %s: still loading, waiting for its server or warming up", canary.name)
                     self._sampling.take()
                 self._close_for_memory()
                 self._publisher.observe_environment()
@@ -289,13 +250,12 @@ class Probe:
         """Run rounds on schedule until :meth:`stop` is called from another thread: the third step."""
         if self._stopping.is_set():
             return
-        at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
-        log.info("the report is at %s", at)
+        log.info("the report is at %s%s", self.address, "" if self.address.startswith("unix:") else PATH)
         now = self._rounds.worked_until = time.monotonic()
-        schedule = Schedule(self._interval, now)
+        schedule = Schedule(self.settings.interval_seconds, now)
         budget = Budget(self._runs_cap, now)
         if may_burst := self._may_burst():
-            log.info("for some minutes runs come more often, from the duty of the first hour (`burst`)")
+            log.info("for some minutes runs come more often, from the duty of the first hour (a burst)")
         burst = Burst(self._runs_cap, now, may_burst)
         for sweeping in self._sweeps:
             sweeping.start(now)
@@ -306,7 +266,7 @@ class Probe:
             gives_way = any(canary.gives_way for canary in self._canaries)
             interval, share = burst.plan(cost, steady, time.monotonic(), gives_way)
             budget.fill_at(share, time.monotonic())
-            self._pace(schedule, interval, logging.DEBUG if burst.is_on else logging.INFO)
+            self._set_interval(schedule, interval, logging.DEBUG if burst.is_on else logging.INFO)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
@@ -321,63 +281,34 @@ class Probe:
                 account.spend(cost, time.monotonic())
             self._tally.set(BUSY, self._rounds.busy)
             self._publisher.keep(runs)
-            if self._rounds.sweep() or self._rounds.profile():
+            if self._rounds.work_between():
                 self._publish()
 
     def once(self, rounds: int = 1) -> Report | None:
         """Run one round now, with neither port nor journal: the report, or None where it was stopped meanwhile.
 
-        Call it after :meth:`open`, in place of the other two steps. A canary that could not be opened is left alone.
-
-        Args:
-            rounds: Or so many, one right after the other.
-
-        Returns:
-            What an exporter would get; None where the probe was stopped.
+        Call it after :meth:`open`, in place of the other two steps; ``rounds`` run one right after the other.
         """
         self._sampling.settle(self._stopping)
         # The first measurement of the controls takes longer, and is not what they cost.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
-        while self._rounds.profile():  # its run has it
+        while self._rounds.work_between():  # a run has the profile
             pass
-        for number in range(rounds):
-            runs = self._round_within_limits()
+        for _ in range(rounds):
+            runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
             if self._stopping.is_set():
                 return None
-            if number < rounds - 1:
-                self._publisher.publish(runs)
-        # What a round costs is known now.
-        self._pace(Schedule(self._interval, time.monotonic()), self._plan()[2])
+            self._publisher.publish(runs)
+        # The cost of a round is known now.
+        self._set_interval(Schedule(self.settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
-        self._tally.set(BUSY, self._rounds.busy)
-        self._publisher.publish(runs)
+        self._publish()
         return decode(self.report(""))
 
-    def _round_within_limits(self) -> list[Run]:
-        """Run one round; canaries whose server refuses requests for their rate run again when it allows that."""
-        deadline = time.monotonic() + _ONCE_LIMITED_SECONDS
-        planned = self._plan()[0]
-        runs: list[Run] = []
-        while True:
-            wait = max((canary.limited_seconds for canary, _ in planned), default=0.0)
-            self._stopping.wait(max(0.0, min(wait, deadline - time.monotonic())))
-            runs += self._rounds.run(planned, time.monotonic())[0]
-            left = deadline - time.monotonic()
-            planned = [entry for entry in planned if 0 < entry[0].limited_seconds < left]
-            if not planned or self._stopping.is_set():
-                return runs
-
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
-        """Profile every canary now, apart from any schedule. Call it after :meth:`open`, in place of :meth:`run`.
-
-        Args:
-            trace: Where a trace for Perfetto is written; of several canaries each gets its name before the suffix.
-
-        Returns:
-            Canary → its profile, or one line that says why there is none.
-        """
+        """Profile every canary now, after :meth:`open` and in place of :meth:`run`; see :func:`profile_each`."""
         return profile_each(self._canaries, self._targets, trace)
 
     def close(self) -> bool:
@@ -385,26 +316,16 @@ class Probe:
         self._memory.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        ended = True
-        parts = (
-            *self._sweeps,
-            *self._profiles,
-            *self._canaries,
-            self._controls,
-            self._sampling,
-            self._publisher,
-        )
-        for part in parts:
-            if part is not None:
-                ended &= part.close(max(0.1, deadline - time.monotonic()))
-        return ended
+        parts: list[Sweeping | Profiling | Canary | Controls | Sampling | Publisher] = [
+            *self._between, *self._canaries, self._sampling, self._publisher,
+        ]  # fmt: skip
+        if self._controls is not None:
+            parts.append(self._controls)
+        ended = [part.close(max(0.1, deadline - time.monotonic())) for part in parts]
+        return all(ended)
 
     def report(self, since: str) -> bytes:
-        """The report for a caller with this cursor, as JSON; callable from any thread.
-
-        Args:
-            since: The cursor of the caller's last report; empty to begin with the oldest run that is kept.
-        """
+        """Return the report for a caller with this cursor, as JSON; "" begins with the oldest run that is kept."""
         return self._publisher.report(since)
 
     def _run_guarded(self) -> None:
@@ -413,10 +334,10 @@ class Probe:
             try:
                 self.open()
             except UsageError:
-                # Its canary stays `failing` and is tried again; the others, and the host, go on.
+                # Their canaries stay `failing` and are tried again; the others, and the host, go on.
                 for canary in self._canaries:
                     if canary.mistake is not None:
-                        log.error("canary %s: cannot be opened: %s", canary.name, canary.mistake)
+                        log.error("canaries.%s: %s", canary.name, canary.mistake)
             self.run()
         except UsageError as error:
             log.error("the probe cannot start: %s", error)
@@ -435,31 +356,28 @@ class Probe:
     def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
         """The repeats of each open canary, the busy seconds of that round, and the interval that the duty cap needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
-        fixed = sum(self._controls_cost(canary) for canary in canaries)
-        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._runs_cap, fixed)
-        cost = fixed + sum(n * c.repeat_cost for c, n in zip(canaries, repeats, strict=True))
-        return list(zip(canaries, repeats, strict=True)), cost, interval
+        fixed = sum(self._controls.cost(c.device) for c in canaries) if self._controls is not None else 0.0
+        costs = [canary.repeat_cost for canary in canaries]
+        repeats, interval = plan(costs, self.settings.interval_seconds, self._runs_cap, fixed)
+        busy = fixed + sum(n * cost for n, cost in zip(repeats, costs, strict=True))
+        return list(zip(canaries, repeats, strict=True)), busy, interval
 
-    def _pace(self, schedule: Schedule, interval: float, level: int = logging.INFO) -> None:
-        """Go on with a run in every ``interval`` seconds, where that is another pace than now, which is logged."""
+    def _set_interval(self, schedule: Schedule, interval: float, level: int = logging.INFO) -> None:
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
-            log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, 100 * self._duty_cap)
+            cap = 100 * self.settings.duty_cap
+            log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:
         """Whether runs may come more often at first: where it is wanted, and the container has just started."""
-        by_default = all(canary.gpus == () for canary in self._canaries)
-        wanted = by_default if self._burst is None else self._burst
+        wanted = all(canary.gpus == () for canary in self._canaries) if self._burst is None else self._burst
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 
-    def _controls_cost(self, canary: Canary) -> float:
-        return self._controls.cost(canary.device) if self._controls is not None else 0.0
-
     def _wait_until(self, slot: float) -> bool:
-        """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
-        while (left := slot - time.monotonic()) > 0:
-            self._memory.alarm.wait(min(left, _SAMPLE_SECONDS))
+        """Sleep until ``slot`` (monotonic), sampling meanwhile; False when the probe is stopped."""
+        while (seconds := slot - time.monotonic()) > 0:
+            self._memory.alarm.wait(min(seconds, _SAMPLE_SECONDS))
             self._memory.alarm.clear()
             if self._stopping.is_set():
                 return False

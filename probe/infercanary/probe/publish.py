@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import cast
+
+import msgspec
 
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
@@ -20,7 +22,7 @@ from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
 from infercanary.probe.journal import Journal, last_runs
-from infercanary.probe.ring import Ring
+from infercanary.probe.run_buffer import RunBuffer
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.serve import ReportServer
 
@@ -38,13 +40,22 @@ CPU = Metric(
 )
 
 _RING_RUNS = 2048
-_LEAST_JOURNAL_BYTES = 64 << 10
 
 
 class Publisher:
     """Collects what the probe knows, and answers the exporter from a snapshot of it.
 
     :meth:`report` may be called from any thread, all other methods from the probe's own.
+
+    Args:
+        tally: Metrics of the canaries and of the probe itself.
+        sampling: Metrics of the samplers.
+        canaries: Their environments and reference outputs are reported.
+        controls: Their component of the environment is reported; None for none.
+        journal: The file, with the runs that earlier probes of this container left; None for none.
+
+    Raises:
+        UsageError: The journal cannot be written or read there.
     """
 
     def __init__(
@@ -52,23 +63,9 @@ class Publisher:
         tally: Tally,
         sampling: Sampling,
         canaries: Sequence[Canary],
-        journal: str | os.PathLike[str] | None,
-        journal_bytes: int,
-        controls: Controls | None = None,
+        controls: Controls | None,
+        journal: str | None,
     ) -> None:
-        """Open the journal, and find the runs in it that earlier probes of this container left.
-
-        Args:
-            tally: Metrics of the canaries and of the probe itself.
-            sampling: Metrics of the samplers.
-            canaries: Their environments and reference outputs are reported.
-            journal: The file; None for none.
-            journal_bytes: The most that it and the file before it take.
-            controls: What they are made of is reported; None for none.
-
-        Raises:
-            UsageError: The journal cannot be written or read there.
-        """
         self.address = ""
         """Where it answers; empty before :meth:`serve`."""
         self._tally = tally
@@ -78,14 +75,16 @@ class Publisher:
         self._boot_id = uuid.uuid4().hex
         self._started_at = time.time()
         self._journal: Journal | None = None
-        found: list[Run] = []
+        earlier: list[Run] = []
         if journal is not None:
-            found = self._open_journal(Path(journal), journal_bytes)
-        self._last_of = {run.boot_id: run.started_at for run in found}
-        self._ring = Ring(self._boot_id, _RING_RUNS, found)
+            self._journal = Journal(Path(journal), self._boot_id)
+            earlier = _read_journal(Path(journal))
+        self._last_of = {run.boot_id: run.started_at for run in earlier}
+        self._ring = RunBuffer(self._boot_id, _RING_RUNS, earlier)
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
         self._families: tuple[Family, ...] = ()
+        self._encoded: msgspec.Raw | None = None  # the families, once for all callers
         self._outputs: dict[str, tuple[float, ...]] = {}
         self._snapshot = threading.Lock()
         self._server: ReportServer | None = None
@@ -93,21 +92,14 @@ class Publisher:
         tally.set(START, self._started_at)
 
     def starts_within(self, seconds: float) -> int:
-        """How many earlier probes of this container ran so recently, as far as the journal shows.
-
-        Args:
-            seconds: Before now.
-
-        Returns:
-            0 without a journal.
-        """
+        """Return how many earlier probes of this container ran so recently, as far as the journal shows."""
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str, access: Access) -> None:
-        """Answer on ``listen`` from now on.
+        """Answer from now on.
 
         Args:
-            listen: ``host:port``, or ``unix:///path``.
+            listen: See :func:`infercanary.contract.address.listen_place`.
             access: Who may ask, and over what.
 
         Raises:
@@ -122,37 +114,26 @@ class Publisher:
         """Take the canaries' environments together; with ``final``, even where no target has reported one.
 
         Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values.
-
-        Args:
-            final: Whether warm-up is over, so that what is still missing is not waited for.
         """
-        found: dict[str, set[str]] = {}
+        values: dict[str, set[str]] = {}
         for canary in self._canaries:
             for component, value in canary.environment.items():
-                found.setdefault(component, set()).add(value)
-        engines = {component: ", ".join(sorted(values)) for component, values in found.items()}
+                values.setdefault(component, set()).add(value)
+        engines = {component: ", ".join(sorted(several)) for component, several in values.items()}
         if self._controls is not None and self._controls.made_of:
             engines[CONTROLS_MADE_OF] = self._controls.made_of
         if engines != self._engines or (final and not self._environment):
             self._engines, self._environment = engines, fingerprint(engines)
 
     def keep(self, runs: list[Run]) -> None:
-        """Publish ``runs``, and write them to the journal where it serves: ``--once`` runs beside a probe that does.
-
-        Args:
-            runs: The newest, in order.
-        """
+        """Publish ``runs``, and write them to the journal where it serves: ``--once`` runs beside a probe that does."""
         if self._journal is not None and self._server is not None:
             self._journal.append(runs, self._environment, self._reference_outputs())
             self._tally.set(JOURNAL_ERRORS, self._journal.lost)
         self.publish(runs)
 
     def publish(self, runs: Iterable[Run] = ()) -> None:
-        """Swap in a new snapshot: ``runs`` together with the numbers that count them.
-
-        Args:
-            runs: The newest, in order; none where only the numbers changed.
-        """
+        """Swap in a new snapshot: ``runs``, the newest in order, together with the numbers that count them."""
         cpu = time.thread_time() - self._cpu_before + self._sampling.cpu_seconds
         self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
@@ -160,21 +141,20 @@ class Publisher:
         outputs = self._reference_outputs()
         with self._snapshot:
             self._ring.extend(runs)
-            self._families, self._outputs = families, outputs
+            self._families, self._encoded, self._outputs = families, None, outputs
 
     def report(self, since: str) -> bytes:
-        """The report for a caller with this cursor, as JSON.
-
-        Args:
-            since: The caller's cursor; an empty or unknown one begins with the oldest run that is kept.
-        """
+        """The report for a caller with this cursor, as JSON; an unknown one begins with the oldest run that is kept."""
         with self._snapshot:
+            self._encoded = self._encoded or msgspec.Raw(msgspec.json.encode(self._families))
             runs, cursor, lost = self._ring.since(since)
-            families, environment, outputs = self._families, self._environment, self._outputs
-        boot_id, started_at = self._boot_id, self._started_at
+            families, environment, outputs = self._encoded, self._environment, self._outputs
         return encode(
-            Report(SCHEMA_VERSION, boot_id, started_at, cursor, lost, families, environment, runs, outputs)
-        )
+            Report(
+                SCHEMA_VERSION, self._boot_id, self._started_at, cursor, lost, cast("tuple[Family, ...]", families),
+                environment, runs, outputs,
+            )
+        )  # fmt: skip
 
     def stop_serving(self) -> None:
         """Answer no more."""
@@ -182,24 +162,18 @@ class Publisher:
             self._server.close()
 
     def close(self, seconds: float) -> bool:
-        """Close the journal; whether that was within ``seconds``.
-
-        Args:
-            seconds: How long to wait for what is being written.
-        """
+        """Close the journal; whether that was within ``seconds``."""
         return self._journal is None or self._journal.close(seconds)
-
-    def _open_journal(self, path: Path, max_bytes: int) -> list[Run]:
-        """The runs that earlier probes wrote there last."""
-        if why := unwritable(path):
-            raise UsageError(f"journal: {why}")
-        if max_bytes < _LEAST_JOURNAL_BYTES:
-            raise UsageError(f"journal_bytes: {max_bytes} is too little; give {_LEAST_JOURNAL_BYTES} or more")
-        self._journal = Journal(path, self._boot_id, max_bytes)
-        try:
-            return last_runs(path, _RING_RUNS // 2)
-        except OSError as error:
-            raise UsageError(f"journal: `{path}` cannot be read ({error.strerror}); fix its rights") from None
 
     def _reference_outputs(self) -> dict[str, tuple[float, ...]]:
         return {c.name: c.output for c in self._canaries if c.output is not None}
+
+
+def _read_journal(path: Path) -> list[Run]:
+    """Return the runs that earlier probes wrote there last."""
+    if why := unwritable(path):
+        raise UsageError(f"journal: {why}")
+    try:
+        return last_runs(path, _RING_RUNS // 2)
+    except OSError as error:
+        raise UsageError(f"journal: `{path}` cannot be read ({error.strerror}); fix its rights") from None

@@ -1,4 +1,4 @@
-"""Rounds: a sample, a run of each canary with its controls, a sample after each; and the sweeps in between."""
+"""Rounds: a sample, a run of each canary with its controls, a sample after each; sweeps and profiles in between."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
-
-import msgspec
+from typing import Any
 
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
@@ -18,7 +17,7 @@ from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
 from infercanary.probe.profiling import PROFILER_BYTES, Profiling
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
@@ -74,6 +73,7 @@ class Rounds:
         self._canaries = canaries
         self._sweeps = sweeps
         self._profiles = profiles
+        self._between: list[Sweeping | Profiling] = [*sweeps, *profiles]
         self._controls = controls
         self._sampling = sampling
         self._memory = memory
@@ -82,10 +82,8 @@ class Rounds:
         self._sequence = 0
         self._last: Values = {}  # the sample at the end of the last run
         self._last_at: float | None = None  # monotonic
-        self._gpus: dict[
-            str, frozenset[str] | None
-        ] = {}  # canary → those of its last run, as NVML numbers them
-        self._is_beside_sweep = False  # when the last round began
+        self._gpus: dict[str, frozenset[str] | None] = {}  # canary → those of its last run, by NVML's index
+        self._is_beside_work = False  # a sweep or profile when the last round began
 
     @property
     def lead(self) -> float:
@@ -106,14 +104,11 @@ class Rounds:
             for canary, _ in planned:
                 canary.put_off(why)
             planned = ()
-        runs = self.failed()
-        cost = 0.0
-        self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps) or any(
-            profiling.is_running for profiling in self._profiles
-        )
+        runs, cost = self.failed(), 0.0
+        self._is_beside_work = any(work.is_running for work in self._between)
         rested = time.monotonic() - self.worked_until
         before, began = self._sampling.take(), self._sampling.began
-        # What NVML calls busy so soon after the probe's own work may be that work.
+        # NVML's utilization so soon after the probe's own work may be that work.
         quiet = before if rested >= UTILIZATION_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
@@ -127,103 +122,77 @@ class Rounds:
             done = canary.round(repeats)
             self._memory.run_began = None
             if done is not None:
+                spent = 0.0
                 if self._controls is not None:
                     # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
                     device = canary.device if done.latencies else "cpu"
                     done = done._replace(controls=self._controls.measure(device))
-                    if (
-                        not self._controls.took
-                    ):  # made just now: all later runs have their memory, this one had not
-                        kept = {name: x for name, x in done.measures.items() if name != HOST_MEMORY}
-                        done = done._replace(measures=kept)
+                    spent = self._controls.took
                 self.worked_until = time.monotonic()
                 self._memory.note_run()
                 # The sample says whether the canary was near them.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
-                beside = self._controls.took if self._controls is not None else 0.0
-                self.busy += done.busy + beside
-                cost += done.cost + beside
-                first = self._sampling.first
+                self.busy += done.busy + spent
+                cost += done.cost + spent
                 gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
-                now, since = time.monotonic(), self._last_at
-                elapsed = None if since is None else now - since
-                seconds = None if began is None or self._sampling.began is None else now - began
+                now = time.monotonic()
                 window = Window(
-                    done, lateness, first, self._last or first, quiet, before, after, elapsed, seconds, gpus
-                )
+                    done, lateness, self._sampling.first, self._last or self._sampling.first, quiet, before, after,
+                    None if self._last_at is None else now - self._last_at,
+                    None if began is None or self._sampling.began is None else now - began, gpus,
+                )  # fmt: skip
                 measures = {**done.measures, **of_gpu(window)}
-                if is_first and self._controls is not None:  # the controls, which stay, had no memory yet
+                if is_first and self._controls is not None:  # which stay, and had no memory yet
                     measures.pop(HOST_MEMORY, None)
-                done = done._replace(measures=measures)
-                run = self._run(canary, done, started_at - lateness, started_at, tags(window))
                 runs.append(
-                    msgspec.structs.replace(
-                        run,
-                        sm_clock=window.sm_clock,
-                        waited=window.waited,
-                        crowded=window.crowded,
-                        inside=None if done.inside is None else done.inside.cores,
-                        received=window.received,
+                    self._record(
+                        canary, done, started_at - lateness, started_at, tags(window), measures,
+                        sm_clock=window.sm_clock, waited=window.waited, crowded=window.crowded,
+                        inside=None if done.inside is None else done.inside.cores, received=window.received,
                         clock_reason=clock_reason(window),
                     )
-                )
+                )  # fmt: skip
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
         self._show_gpus(before)
         return runs, cost
 
-    def sweep(self) -> bool:
-        """Run one point of a sweep whose time has come, the longest overdue first; whether there was one.
+    def work_between(self) -> bool:
+        """Run one point of a sweep, or a profile, whose time has come, the longest overdue first; whether one ran.
 
         Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
         """
-        for sweeping in sorted(self._sweeps, key=lambda sweeping: sweeping.next_at):
+        for work in sorted(self._between, key=lambda work: work.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
-            if took := sweeping.step(time.monotonic()):
-                self._worked(took)
+            now = time.monotonic()
+            if (
+                isinstance(work, Profiling)
+                and work.is_due(now)
+                and (why := self._memory.lack_for_round(PROFILER_BYTES))
+            ):
+                work.put_off(now, why)
+            elif took := work.step(now):
+                # Its effects on the host are not the next run's.
+                self.busy += took
+                self.worked_until = self._last_at = time.monotonic()
+                self._last = self._sampling.take()
                 return True
         return False
-
-    def profile(self) -> bool:
-        """Profile a canary whose time has come, the longest overdue first; whether there was one.
-
-        As a sweep, right after a round.
-        """
-        for profiling in sorted(self._profiles, key=lambda profiling: profiling.next_at):
-            if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
-                return False
-            if profiling.is_due(time.monotonic()) and (why := self._memory.lack_for_round(PROFILER_BYTES)):
-                profiling.put_off(time.monotonic(), why)
-            elif took := profiling.step(time.monotonic()):
-                self._worked(took)
-                return True
-        return False
-
-    def _worked(self, seconds: float) -> None:
-        """Book work between two rounds: what it did to the host is not the next run's."""
-        self.busy += seconds
-        self.worked_until = time.monotonic()
-        self._last = self._sampling.take()
-        self._last_at = time.monotonic()
 
     def failed(self) -> list[Run]:
-        """A run for each canary whose attempt to open failed since the last call, or whose run was put off.
+        """Take a run for each canary whose attempt to open failed since the last call, or whose run was put off.
 
         Returns:
             Runs without latencies; empty where there is none.
         """
         now = time.time()
-        failed = ((canary, canary.failed()) for canary in self._canaries)
-        return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
+        failed = [(canary, canary.failed()) for canary in self._canaries]
+        return [self._record(canary, done, now, now, (), {}) for canary, done in failed if done is not None]
 
     def places(self) -> dict[str, Place]:
-        """Where the thread of each canary's last run was, where that went well, and which GPUs it worked for.
-
-        Returns:
-            Canary → place.
-        """
+        """Canary → where the thread of its last run was, where that went well, and which GPUs it worked for."""
         return {
             canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
             for canary in self._canaries
@@ -231,7 +200,7 @@ class Rounds:
         }
 
     def _show_gpus(self, sample: Values) -> None:
-        """How many canaries run on each GPU; the last known numbers where the sample does not show the GPUs."""
+        """Set how many canaries run on each GPU; the last numbers stay where the sample does not show the GPUs."""
         if not (shown := sample.get("infercanary_gpu_info")):
             return
         self._tally.forget(GPU_CANARIES)
@@ -240,26 +209,24 @@ class Rounds:
             for gpu in {labels[0].partition(":")[0] for labels in shown}:
                 self._tally.set(GPU_CANARIES, sum(gpu in gpus for gpus in used if gpus), gpu)
 
-    def _run(
+    def _record(
         self,
         canary: Canary,
-        done: Round,
+        done: RunResult,
         scheduled_at: float,
         started_at: float,
         conditions: tuple[str, ...],
+        measures: dict[str, float],
+        **context: Any,
     ) -> Run:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
-        state = state_tags(canary.state, is_beside=beside or self._is_beside_sweep)
-        all_tags = (*state, *conditions)
-        canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
-        measures = dict(done.measures)
-        canary.measured(measures)
-        # Else a later run takes them: what was measured is not lost with one that is not judged.
+        all_tags = (*state_tags(canary.state, is_beside=beside or self._is_beside_work), *conditions)
+        canary.count(all_tags, measures, eligible=done.outcome == "ok" and not all_tags)
+        # Else a later run takes them: a sweep's result is not lost with a run that is not judged.
         if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
             for sweeping in self._sweeps:
-                measures |= sweeping.taken() if sweeping.canary == canary.name else {}
-        profile = next((p.taken() for p in self._profiles if p.canary == canary.name), None)
+                measures = measures | (sweeping.taken() if sweeping.canary == canary.name else {})
         return Run(
             sequence=self._sequence,
             canary=canary.name,
@@ -274,7 +241,8 @@ class Rounds:
             output_error=done.output_error,
             off_cpu=done.idle,
             measures=measures,
-            profile=profile,
+            profile=next((p.taken() for p in self._profiles if p.canary == canary.name), None),
+            **context,
         )
 
 
@@ -283,7 +251,7 @@ def _gpus(ordinals: Iterable[int] | None, sample: Values) -> frozenset[str] | No
     if ordinals is None:
         return None
     try:
-        found = [gpus_at(pci_bus_id(ordinal), sample) for ordinal in ordinals]
+        indexes = [gpus_at(pci_bus_id(ordinal), sample) for ordinal in ordinals]
     except (Unavailable, CudaError):
         return None
-    return None if None in found else frozenset[str]().union(*filter(None, found))
+    return None if None in indexes else frozenset[str]().union(*filter(None, indexes))

@@ -6,7 +6,6 @@ has. Number, time, header and CPU time (``callers.py``) of connections are bound
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import re
@@ -20,14 +19,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from http import HTTPStatus
 from pathlib import Path
 from select import POLLIN, POLLOUT
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import counted_as, in_url, listening_socket
+from infercanary.contract.address import counted_as, in_url, listen_place, listening_socket
 from infercanary.contract.report import PATH
 from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
@@ -36,6 +36,8 @@ _CONNECTIONS = 8
 _CONNECTIONS_OF_ADDRESS = 4
 _HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
 _HEAD_END = re.compile(rb"\n\r?\n")
+_REQUEST = re.compile(rb"GET (%b|/-/healthy)(?:\?(\S*))? HTTP/1\.\d\r?\n" % re.escape(PATH.encode()))
+_TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 _HEAD_SECONDS = 2.0
 """For the TLS handshake and the request's head."""
 _ANSWER_SECONDS = 5.0
@@ -69,7 +71,7 @@ class ReportServer:
         """Listen.
 
         Args:
-            listen: ``host:port`` or ``unix:///path``.
+            listen: See :func:`infercanary.contract.address.listen_place`.
             answer: Gives the report.
             access: Who may ask, and over what; None for everybody over plain HTTP.
 
@@ -80,16 +82,16 @@ class ReportServer:
         """CPU time that the server took."""
         self._answer = answer
         self._access = access or Access()
+        where = listen_place(listen)
+        self._path = where if isinstance(where, Path) else None
         try:
-            self._path, self._sock, self.address = _listen(listen, self._access.context() is not None)
+            self._sock = _listen_on_path(where) if isinstance(where, Path) else _listen_on_port(*where)
         except OSError as error:
-            remedy = (
-                f"make {Path(listen.removeprefix('unix://')).parent} writable for this user (uid {os.getuid()})"
-                if isinstance(error, PermissionError) and listen.startswith("unix:")
-                else "free it or choose another"
-            )
-            reason = error.strerror or str(error)
-            raise UsageError(f"listen: cannot listen on {listen} ({reason}); {remedy}") from None
+            raise UsageError(
+                f"listen: cannot listen on {listen} ({error.strerror or error}); free it, choose another, or make its "
+                f"folder writable for this user (uid {os.getuid()})"
+            ) from None
+        self.address = listen if isinstance(where, Path) else self._url(where[0])
         self._sock.setblocking(False)
         self._open: list[_Connection] = []
         self._callers = Callers(time.monotonic())
@@ -102,7 +104,7 @@ class ReportServer:
     def close(self) -> None:
         """Stop listening, and end open connections."""
         self._closing = True
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the loop
         self._thread.join(_ANSWER_SECONDS)
         self.close_sockets()
@@ -114,18 +116,24 @@ class ReportServer:
         for sock in (self._sock, *(connection.sock for connection in self._open)):
             sock.close()
 
+    def _url(self, host: str) -> str:
+        bound, port = self._sock.getsockname()[:2]
+        if bound == "0.0.0.0":  # noqa: S104 - stands for [::] where the kernel has no IPv6
+            host = bound
+        return f"{'https' if self._access.context() is not None else 'http'}://{in_url(host)}:{port}"
+
     def _run(self) -> None:
         while not self._closing:
             before = self.cpu_seconds
-            with contextlib.suppress(Exception):  # out of memory; nothing goes to the host's output
+            with suppress(Exception):  # out of memory; nothing goes to the host's output
                 self._turn()
-            self._spent()
+            self._take_cpu_time()
             time.sleep(min(_REST * (self.cpu_seconds - before), _LONGEST_REST_SECONDS))
 
     def _turn(self) -> None:
         """Wait for an event; serve the open connections, and accept new ones."""
         waiting, now = select.poll(), time.monotonic()
-        ends = [connection.deadline for connection in self._open]
+        ends = [now + _IDLE_SECONDS, *(connection.deadline for connection in self._open)]
         if now < self._accept_at:
             ends.append(self._accept_at)
         else:
@@ -135,26 +143,26 @@ class ReportServer:
                 waiting.register(connection.sock, connection.event)
             else:
                 ends.append(now + _UNREAD_SECONDS)
-        seconds = max(0.0, min(ends, default=now + _IDLE_SECONDS) - now)
-        ready = {descriptor for descriptor, _ in waiting.poll(seconds * 1000 + 1)}
+        ready = {number for number, _ in waiting.poll(max(0.0, min(ends) - now) * 1000 + 1)}
         now = time.monotonic()
         for connection in list(self._open):
-            is_ready = not connection.event or connection.sock.fileno() in ready
-            goes_on = self._step(connection, now) if is_ready else True
-            if not goes_on or now > connection.deadline:
+            goes_on = now <= connection.deadline
+            if not connection.event or connection.sock.fileno() in ready:
+                goes_on &= self._step(connection, now)
+            if not goes_on:
                 self._end(connection)
         if self._sock.fileno() in ready:
             self._accept(now)
 
     def _step(self, connection: _Connection, now: float) -> bool:
         """Say whether the connection goes on."""
-        goes_on = True
         try:
             connection.event = next(connection.steps)
         except Exception:  # it is finished (StopIteration), or its caller left
-            goes_on = False
-        self._callers.spend(connection.address, self._spent(), now)
-        return goes_on and self._callers.may_spend(connection.address, now)
+            return False
+        finally:
+            self._callers.spend(connection.address, self._take_cpu_time(), now)
+        return self._callers.may_spend(connection.address, now)
 
     def _accept(self, now: float) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -163,26 +171,23 @@ class ReportServer:
             except OSError:  # none is left, or out of descriptors
                 break
             address = counted_as(peer[0]) if peer else "unix"
-            of_address = sum(connection.address == address for connection in self._open)
-            if (
-                len(self._open) < _CONNECTIONS
-                and of_address < _CONNECTIONS_OF_ADDRESS
-                and self._callers.may_spend(address, now)
-            ):
-                sock.setblocking(False)
-                self._open.append(_Connection(sock, address, now + _HEAD_SECONDS, self._speak))
-            else:
+            count = sum(connection.address == address for connection in self._open)
+            is_full = len(self._open) >= _CONNECTIONS or count >= _CONNECTIONS_OF_ADDRESS
+            if is_full or not self._callers.may_spend(address, now):
                 sock.close()
-        self._accept_at = now + self._callers.accepted(self._spent(), now)
+                continue
+            sock.setblocking(False)
+            self._open.append(_Connection(sock, address, now + _HEAD_SECONDS, self._speak))
+        self._accept_at = now + self._callers.accepted(self._take_cpu_time(), now)
 
-    def _spent(self) -> float:
-        """CPU time since the last call."""
+    def _take_cpu_time(self) -> float:
+        """Seconds since the last call."""
         before, self.cpu_seconds = self.cpu_seconds, time.thread_time()
         return self.cpu_seconds - before
 
     def _end(self, connection: _Connection) -> None:
         self._open.remove(connection)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if _has_unread(connection.sock):  # discard it: the kernel would keep it for minutes
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sock.close()
@@ -209,22 +214,14 @@ class ReportServer:
             yield 0
 
     def _respond(self, head: bytes) -> bytes:
-        request, *fields = head.splitlines()
-        try:
-            method, target, version = request.decode("ascii").split()
-            url = urlsplit(target)
-        except ValueError:
-            return _response(HTTPStatus.BAD_REQUEST, b"this is no request\n")
-        if method != "GET" or not version.startswith("HTTP/1."):
-            return _response(HTTPStatus.NOT_IMPLEMENTED, b"only GET of HTTP/1.1\n")
-        if url.path == "/-/healthy":
+        request, token = _REQUEST.match(head), _TOKEN.search(head)
+        if request is None:
+            return _response(HTTPStatus.NOT_FOUND, f"there is only GET {PATH}\n".encode())
+        if request[1] == b"/-/healthy":
             return _response(HTTPStatus.OK, b"ok\n")
-        if url.path != PATH:
-            return _response(HTTPStatus.NOT_FOUND, f"the report is at {PATH}\n".encode())
-        values = [field[14:].strip() for field in fields if field[:14].lower() == b"authorization:"]
-        if not self._access.allows(values[0] if values else b""):
+        if not self._access.allows(token[1] if token else b""):
             return _response(HTTPStatus.UNAUTHORIZED, b"a token is needed: Authorization: Bearer ...\n")
-        since = parse_qs(url.query).get("since", [""])[-1]
+        since = parse_qs((request[2] or b"").decode("latin-1")).get("since", [""])[-1]
         return _response(HTTPStatus.OK, self._answer(since), "application/json")
 
 
@@ -280,58 +277,23 @@ def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain") -> byte
     return head.encode() + body
 
 
-def _listen(listen: str, is_tls: bool) -> tuple[Path | None, socket.socket, str]:
-    """Listen.
-
-    Returns:
-        The path of a UNIX socket, the socket, and its address as callers write it.
-    """
-    where = parse(listen)
-    if isinstance(where, Path):
-        _clear_stale(where)
-        return where, _listen_on_path(where), listen
-    sock = listening_socket(*where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES)
-    host, port = sock.getsockname()[:2]
-    if host != "0.0.0.0":  # noqa: S104 - which stands for [::] where the kernel has no IPv6
-        host = where[0]
-    return None, sock, f"{'https' if is_tls else 'http'}://{in_url(host)}:{port}"
-
-
-def parse(listen: str) -> Path | tuple[str, int]:
-    """Read where to listen.
-
-    Args:
-        listen: ``host:port`` (``[::]:9798`` for every address of both kinds), or ``unix:///path``.
-
-    Returns:
-        The socket's path, or host (without brackets) and port.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if listen.startswith("unix:///"):
-        return Path(listen.removeprefix("unix://"))
-    host, _, port = listen.rpartition(":")
-    if not host or "/" in host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
-        raise UsageError(f"listen: `{listen}` is neither host:port ([::]:9798) nor unix:///path")
-    return host.strip("[]"), int(port)
-
-
-def _clear_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on any more. Of any other file, bind reports that it is in the way."""
-    if not os.path.exists(path) or not stat.S_ISSOCK(path.stat().st_mode):
-        return
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+def _listen_on_port(host: str, port: int) -> socket.socket:
+    return listening_socket(
+        host, port, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
+    )
 
 
 def _listen_on_path(path: Path) -> socket.socket:
+    """Replace a socket that nobody listens on any more. Of any other file, bind reports that it is in the way."""
     sock = socket.socket(socket.AF_UNIX)
     try:
+        with suppress(FileNotFoundError), closing(socket.socket(socket.AF_UNIX)) as caller:
+            caller.settimeout(1)
+            try:
+                caller.connect(str(path))
+            except ConnectionRefusedError:
+                if stat.S_ISSOCK(path.stat().st_mode):
+                    path.unlink(missing_ok=True)
         sock.bind(str(path))
         # The exporter runs as another user, in another container, and only reads.
         path.chmod(0o666)

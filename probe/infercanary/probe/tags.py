@@ -27,7 +27,7 @@ from infercanary.contract.vocabulary import (
     WARMING,
     CanaryState,
 )
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 
 Points: TypeAlias = "Mapping[tuple[str, ...], float]"
 """Label values → value."""
@@ -38,7 +38,7 @@ Values: TypeAlias = "Mapping[str, Points]"
 class Window(NamedTuple):
     """One run and the samples around it."""
 
-    done: Round
+    done: RunResult
     lateness: float
     """Seconds by which it started late."""
     first: Values

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -46,26 +46,9 @@ class Clock(Protocol):
         ...
 
 
-@runtime_checkable
-class BatchClock(Protocol):
-    """A clock whose repeats hold more than one inference; it divides their times by that number."""
-
-    @property
-    def batch(self) -> int:
-        """How many times each phase does its work in a repeat."""
-        ...
-
-
 def inferences(clock: Clock) -> int:
-    """Return how many inferences a repeat has by this clock; 1 where it has no ``batch``.
-
-    Args:
-        clock: A target's, once it is open.
-
-    Returns:
-        A number from 1 on.
-    """
-    return clock.batch if isinstance(clock, BatchClock) else 1
+    """Return the inferences of a repeat by this clock, which divides times by them; 1 where it has no ``batch``."""
+    return int(getattr(clock, "batch", 1))
 
 
 def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:

@@ -195,7 +195,7 @@ def probed(folder: Path, name: str, trouble: Trouble) -> Path:
     """The journal of a probe's process, with a few settled runs."""
     journal = folder / f"{name}.jsonl"
     settings = {
-        "listen": f"unix://{folder}/{name}.sock", "interval_seconds": 0.1, "duty_cap": 1.0, "burst": False,
+        "listen": f"unix://{folder}/{name}.sock", "interval_seconds": 0.1, "duty_cap": 1.0,
         "journal": str(journal), "canaries": {trouble.canary: settings_of(trouble, folder)},
     }  # fmt: skip
     config = folder / f"{name}.yaml"

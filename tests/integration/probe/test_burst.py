@@ -12,12 +12,9 @@ import pytest
 from scripted import Scripted
 from watching import Seen, fetch, until
 
-from infercanary.command.settings import UsageError
 from infercanary.contract.report import Run
-from infercanary.probe import Probe, TorchTarget
+from infercanary.probe import Probe
 from infercanary.probe.journal import Journal
-
-SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
 
 class OnCpu(Scripted):
@@ -36,7 +33,7 @@ def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_co
 ) -> None:
     for name, seconds in (("SECONDS", 5.0), ("LEAST_INTERVAL", 0.05), ("PAID_WITHIN", 10.0)):
         monkeypatch.setattr(f"infercanary.probe.duty.{name}", seconds)
-    probe = started({"a": OnCpu(seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2, burst=True)
+    probe = started({"a": OnCpu(seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2)
 
     def pace(seen: Seen) -> float:
         return seen.value("infercanary_interval_seconds") or 0.0
@@ -59,26 +56,23 @@ def test_by_default_it_needs_canaries_of_its_own_on_the_cpu() -> None:
     assert not bursts({"a": OnCpu(), "b": Scripted()})  # where that one runs is not known
     with ThreadPoolExecutor(1) as pool:
         assert not bursts({"a": OnCpu()}, executor=pool)
-        assert bursts({"a": OnCpu()}, executor=pool, burst=True)
-    assert bursts({"b": Scripted()}, burst=True)
-    assert not bursts({"a": OnCpu()}, burst=False)
 
 
 def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERCANARY_BURST", "false")
-    assert not bursts({"a": OnCpu()}, burst=True)
+    assert not bursts({"a": OnCpu()})
     monkeypatch.setenv("INFERCANARY_BURST", "True")
-    assert bursts({"b": Scripted()}, burst=False)
-    monkeypatch.setenv("INFERCANARY_BURST", "2 s")
-    with pytest.raises(UsageError, match=r"environment: INFERCANARY_BURST=2 s: give true or false"):
-        Probe(SOME)
+    assert bursts({"b": Scripted()})
+    with ThreadPoolExecutor(1) as pool:
+        assert bursts({"a": OnCpu()}, executor=pool)
 
 
 def test_a_process_that_was_started_again_in_an_old_container_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: None)
-    assert not bursts({"a": OnCpu()}, burst=True)
+    monkeypatch.setenv("INFERCANARY_BURST", "true")
+    assert not bursts({"a": OnCpu()})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from watching import until
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import callers, serve
-from infercanary.probe.arguments import address
 from infercanary.probe.serve import ReportServer
 
 
@@ -73,7 +72,7 @@ def test_paths(server: ReportServer) -> None:
 def test_only_get(server: ReportServer, method: str) -> None:
     with connect(server) as client:
         client.sendall(f"{method} /report HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
-        assert b" 501 " in client.makefile("rb").readline()
+        assert b" 404 " in client.makefile("rb").readline()
 
 
 @pytest.mark.parametrize(
@@ -321,7 +320,7 @@ def test_ipv6() -> None:
     server.close()
 
 
-@pytest.mark.parametrize(("listen", "number"), [(address(0), 2), ("[::]:0", 2), ("0.0.0.0:0", 1)])
+@pytest.mark.parametrize(("listen", "number"), [("0", 2), ("[::]:0", 2), ("0.0.0.0:0", 1)])
 def test_every_address_is_of_both_kinds(listen: str, number: int) -> None:
     server = ReportServer(listen, lambda since: b"both")
     port = server.address.rpartition(":")[2]
@@ -430,7 +429,11 @@ def test_a_fork_keeps_nothing_of_the_port(server: ReportServer) -> None:
             os._exit(0)
 
     def kept() -> set[int]:
-        return {file.stat().st_ino for file in Path(f"/proc/{pid}/fd").iterdir()} & inodes
+        numbers = set()
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                numbers.add(file.stat().st_ino)
+        return numbers & inodes
 
     try:
         until(lambda: not kept(), "the child keeps a socket open")

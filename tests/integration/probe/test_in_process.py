@@ -309,25 +309,6 @@ def test_as_a_context_manager() -> None:
     assert until(lambda: not probe_threads()) is True
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"interval_seconds": 0}, "interval_seconds: 0 is not a time; give seconds above 0"),
-        ({"interval_seconds": -1.0}, "interval_seconds: -1 is not"),
-        ({"timeout_seconds": float("nan")}, "timeout_seconds: nan is not"),
-        ({"open_timeout_seconds": float("inf")}, "open_timeout_seconds: inf is not"),
-        ({"duty_cap": 0.0}, "duty_cap: 0 is not a share"),
-        ({"duty_cap": 1.5}, "duty_cap: 1.5 is not a share"),
-        ({"targets": {"a b": Scripted()}}, "canaries: `a b` is not a name"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused_immediately(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        Probe(**({"targets": SOME} | settings))
-
-
 def test_beside_a_canary_that_fails_it_still_samples(started: Any) -> None:
     probe = started(SOME, samplers={})
     until(lambda: fetch(probe.address).value("infercanary_process_granted_cpus"))
@@ -514,3 +495,27 @@ def test_a_costly_canary_stretches_the_interval(started: Any) -> None:
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 2 and s)
     assert (seen.value("infercanary_interval_seconds") or 0) >= 0.5
     encode(seen.report)
+
+
+_INTERRUPTED = """
+import os, signal, threading, infercanary
+
+def model():
+    if threading.current_thread() is not threading.main_thread():
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(30)
+
+try:
+    infercanary.time(model)
+except KeyboardInterrupt:
+    print("interrupted")
+os._exit(0)
+"""
+
+
+def test_ctrl_c_in_a_notebook_is_no_mistake_of_the_model() -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert "interrupted" in done.stdout, done.stderr

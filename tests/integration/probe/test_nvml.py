@@ -676,7 +676,7 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus(usual: Path, tmp_path: Path, mo
         assert "is a CPU-only build; install a CUDA build of torch, or set `device: cpu`" in found["detail"]
     else:
         assert (found["outcome"], found["device"]) == ("ok", "cpu")
-        said = "canary a: should run on CUDA, but runs on the CPU instead: cpu_only_build"
+        said = "canary a: runs on the CPU instead of CUDA: cpu_only_build"
         assert done.stderr.count(said) == 1, "it pages, so the log says it, once"
 
 

@@ -248,14 +248,6 @@ def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_p
     assert [run.profile for run in seen.report.runs if run.profile is not None] == [profile]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--trace", "trace.json"], "--trace: it goes with --profile"),
-        (["--profile", "--trace", "none/trace.json"], "--trace: no folder `none`; make it"),
-        (["--profile", "--once"], "--once and --profile: give one of them"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], why: str) -> None:
-    code, out, err = profile_command(tmp_path, *arguments)
-    assert (code, out) == (2, "") and why in err and err.count("\n") == 1
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    code, out, err = profile_command(tmp_path, "--trace", "none/trace.json")
+    assert (code, out) == (2, "") and "--trace: no folder `none`; make it" in err and err.count("\n") == 1

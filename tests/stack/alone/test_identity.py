@@ -58,7 +58,7 @@ class Service:
             yaml.safe_dump(
                 {
                     "canaries": {"net": {"target": "torch", "options": options}},
-                    "interval_seconds": 0.4, "duty_cap": 0.6, "burst": False,
+                    "interval_seconds": 0.4, "duty_cap": 0.6,
                 }
             )
         )  # fmt: skip

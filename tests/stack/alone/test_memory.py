@@ -58,7 +58,7 @@ class Scene:
     def begin(self, big: dict[str, Any], small: dict[str, Any] | None = SMALL, holds: int = HELD) -> None:
         """Start it all. The kind `exec` has no exporter: its probe answers none."""
         canaries = {"small": small, "big": big} if small else {"big": big}
-        settings = {"interval_seconds": 0.5, "duty_cap": 1, "burst": False, "timeout_seconds": 5}
+        settings = {"interval_seconds": 0.5, "duty_cap": 1, "timeout_seconds": 5}
         (self._folder / "probe.yaml").write_text(
             yaml.safe_dump({**settings, "canaries": canaries}, sort_keys=False)
         )
@@ -299,8 +299,8 @@ def test_a_factory_that_takes_all_in_an_instant(scene: Scene, way: Way) -> None:
     else:
         eventually("it was ended", 60, lambda: oom_kills(NAME))
     if way == "beside":
-        said = "the kernel ended the probe: the container's memory (limit 1.07 GiB) was used up; it is started again in"
-        eventually("it says so", 20, lambda: f"{said} 300 s, and the server goes on" in scene.log())
+        said = "the probe was killed, by the kernel where memory was used up"
+        eventually("it says so", 20, lambda: said in scene.log())
     scene.unharmed(kills=oom_kills(NAME))
 
 

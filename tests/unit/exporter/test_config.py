@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter.config import ExporterConfig, check, listen_address
+from infercanary.contract.address import listen_address
+from infercanary.exporter.config import ExporterConfig, check
 from infercanary.judge.policy import LIVE
 
 

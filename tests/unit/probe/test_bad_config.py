@@ -66,23 +66,20 @@ EXPECTED = {
     "interval_negative": ": interval_seconds: expected a number >= 0.1",
     "interval_text": ": interval_seconds: expected a number, got text; leave its unit out: 10 for 10 s, 0.05 for 5 %",
     "interval_zero": ": interval_seconds: expected a number >= 0.1",
-    "key_of_two_lines": ": unknown key `two lines`; known keys: canaries, listen, tls, token_file, interval_seconds, duty_cap, burst, timeout_seconds, "
-    "open_timeout_seconds, controls, samplers, journal, journal_bytes, profile, memory_reserve, device_memory_reserve",
+    "key_of_two_lines": ": unknown key `two lines`; known keys: listen, tls, token_file, interval_seconds, duty_cap, timeout_seconds, open_timeout_seconds, controls, samplers, profile, journal, memory_reserve, device_memory_reserve, canaries",
     "graph_on_cpu": ": canaries.c.options: mode: `graph` is a CUDA graph; it needs `device: cuda`",
     "journal_nowhere": ": journal: no folder `/nowhere`; make it, or mount a volume there",
-    "journal_small": ": journal_bytes: expected a whole number >= 65536",
     "memory_reserve": ": memory_reserve: expected a whole number >= 0",
     "device_memory_reserve": ": device_memory_reserve: expected a whole number, got text",
     "journal_folder": ": journal: `/tmp` is a folder; name a file in it",
     "sampler_unknown": f": samplers: no sampler `gpu`; there are {', '.join(sorted(registered()))}",
     "sampler_text": ": samplers.nvml: expected true or false, got text",
     "controls_text": ": controls: expected true or false, got text",
-    "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); "
-    "free it or choose another",
-    "listen_number": ": listen: `[::]:98000` is neither host:port ([::]:9798) nor unix:///path",
-    "listen_port": ": listen: `127.0.0.1:99999` is neither host:port ([::]:9798) nor unix:///path",
-    "listen_url": ": listen: `http://127.0.0.1:9798` is neither host:port ([::]:9798) nor unix:///path",
-    "listen_word": ": listen: `everywhere` is neither host:port ([::]:9798) nor unix:///path",
+    "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); free it, choose another, or make its folder writable for this user (uid <uid>)",
+    "listen_number": ": listen: '98000' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
+    "listen_port": ": listen: '127.0.0.1:99999' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
+    "listen_url": ": listen: 'http://127.0.0.1:9798' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
+    "listen_word": ": listen: 'everywhere' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
     "long_number": f": a value that YAML cannot read ({too_long()}); put it in quotes",
     "missing_attribute": ": canaries.c.target: module `models` has no `Missing`; check the spelling",
     "missing_colon": ":3:9: not YAML: mapping values are not allowed here; is a `:` missing above, or the indentation wrong?",
@@ -108,9 +105,9 @@ EXPECTED = {
     "options_list": ": canaries.c.options: expected a mapping, got a list; leave the `-` out, and write `name: value`",
     "python_object": ":2:9: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'; leave the tag out",
     "shape_of_wrong_type": ": canaries.c.options: inputs[0]: shape: expected a list, got text; write it in brackets, as in [a, b]",
-    "socket_folder": ": listen: cannot listen on unix:///no/such/folder/probe.sock (No such file or directory); free it or choose another",
-    "socket_long": ": listen: cannot listen on unix:///tmp/<200 x> (AF_UNIX path too long); free it or choose another",
-    "socket_relative": ": listen: `unix://probe.sock` is neither host:port ([::]:9798) nor unix:///path",
+    "socket_folder": ": listen: cannot listen on unix:///no/such/folder/probe.sock (No such file or directory); free it, choose another, or make its folder writable for this user (uid <uid>)",
+    "socket_long": ": listen: cannot listen on unix:///tmp/<200 x> (AF_UNIX path too long); free it, choose another, or make its folder writable for this user (uid <uid>)",
+    "socket_relative": ": listen: 'unix://probe.sock' is not HOST:PORT; write for example [::]:9797 or 127.0.0.1:9797; or unix:///path",
     "sweep_batch": ": canaries.c.sweep.batches[1]: expected a whole number <= 4096",
     "sweep_empty": ": canaries.c.sweep: nothing to sweep; give `batches` or `concurrency`",
     "tab": ":2:1: not YAML: found character '\\t' that cannot start any token; indent with spaces, and put odd characters in quotes",
@@ -124,7 +121,7 @@ EXPECTED = {
     "undefined_alias": ":2:9: not YAML: found undefined alias 'nowhere'",
     "unknown_canary_key": ": canaries.c: unknown key `modell`; known keys: target, options, sweep",
     "unknown_input_key": ": canaries.c.options: inputs[0]: unknown key `type`; did you mean `dtype`? known keys: shape, dtype, high",
-    "unknown_key": ": unknown key `interval`; did you mean `interval_seconds`? known keys: canaries, listen, tls, token_file, interval_seconds, duty_cap, burst, timeout_seconds, open_timeout_seconds, controls, samplers, journal, journal_bytes, profile, memory_reserve, device_memory_reserve",
+    "unknown_key": ": unknown key `interval`; did you mean `interval_seconds`? known keys: listen, tls, token_file, interval_seconds, duty_cap, timeout_seconds, open_timeout_seconds, controls, samplers, profile, journal, memory_reserve, device_memory_reserve, canaries",
     "unknown_option": ": canaries.c.options: unknown key `input`; did you mean `inputs`? known keys: model, inputs, device, mode, compile_mode, autocast, seed, cpu_fallback",
     "unknown_target": ": canaries.c.target: no target `onnxx`; built in: <built in>; or package.module:attribute",
     "http_body_file": ": canaries.c: body_file: `no/such/body` cannot be read (No such file or directory); check the path and its permissions",
@@ -205,6 +202,7 @@ def test_a_mistake_is_one_line(
     line = (
         line.removeprefix(f"infercanary: {path}")
         .replace(os.getcwd(), "<cwd>")
+        .replace(f"(uid {os.getuid()})", "(uid <uid>)")
         .replace(torch.__version__, "<torch>")
         .replace(", ".join(names()), "<built in>")
     )
@@ -223,7 +221,7 @@ def test_a_port_that_is_taken(
         path.write_text(GOOD.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
         assert said(capsys, monkeypatch, "probe", "--config", str(path)) == (
             f"infercanary: {path}: listen: cannot listen on 127.0.0.1:{port} (Address already in use); "
-            "free it or choose another"
+            f"free it, choose another, or make its folder writable for this user (uid {os.getuid()})"
         )
 
 

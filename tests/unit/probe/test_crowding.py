@@ -18,7 +18,7 @@ from infercanary.probe import HostClock, Phase
 from infercanary.probe.canary import Canary
 from infercanary.probe.contention import Helped, Helpers, explain_repeats, off_cpu
 from infercanary.probe.histogram import Tally
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
@@ -108,7 +108,7 @@ def busy_thread() -> Iterator[None]:
 
 def round_of(
     container: ContainerCpu, target: Spin | None = None, repeats: int = REPEATS
-) -> tuple[Round, Tally]:
+) -> tuple[RunResult, Tally]:
     """One round of a canary in ``container``."""
     tally = Tally()
     canary = Canary("a", target or Spin(), tally, 30.0, 30.0, None, container)
@@ -122,7 +122,7 @@ def round_of(
         assert canary.close(10.0)
 
 
-def tagged(done: Round) -> set[str]:
+def tagged(done: RunResult) -> set[str]:
     window = Window(done, 0.0, *({},) * 5)
     return {*tags(window)} & {"cpu_wait_outside", "cpu_wait_inside"}
 
@@ -222,7 +222,7 @@ def test_a_file_that_is_not_in_the_page_cache_is_io(tmp_path: Path) -> None:
     assert done.idle["reading"] > 0 and done.idle["blocked"] == 0
 
 
-def named(done: Round) -> str:
+def named(done: RunResult) -> str:
     assert sum(done.bottlenecks.values()) == pytest.approx(1.0)
     return max(done.bottlenecks, key=lambda limit: done.bottlenecks[limit] if limit != "compute" else 0.0)
 

@@ -56,8 +56,8 @@ BIG_AND_LITTLE = GRACE + "CPU implementer\t: 0x41\nCPU part\t: 0xd03\n"
 @pytest.mark.parametrize(
     ("cpuinfo", "model"),
     [
-        (GRACE, "Neoverse-V2"),
-        (BIG_AND_LITTLE, "Neoverse-V2, implementer 0x41, part 0xd03"),
+        (GRACE, "implementer 0x41, part 0xd4f"),
+        (BIG_AND_LITTLE, "implementer 0x41, part 0xd4f, implementer 0x41, part 0xd03"),
         ("vendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Xeon 8480\n", "Xeon 8480"),
         ("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n", "unknown"),
         ("", "unknown"),

@@ -11,10 +11,10 @@ import pytest
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.probe import canary as canary_module
 from infercanary.probe.canary import Canary
+from infercanary.probe.canary_metrics import COLD_START
 from infercanary.probe.environment import fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
-from infercanary.probe.record import COLD_START
 from infercanary.probe.tags import values
 from infercanary.probe.targets import adapt, make
 from infercanary.probe.targets.engines.digests import PIECE_BYTES, beside_onnx, of_files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infercanary.command.settings import UsageError
-from infercanary.probe.runner import Runner
+from infercanary.probe.execution import Execution
 from infercanary.probe.targets import Need, NoCuda, make
 from infercanary.probe.targets import matmul as module
 from infercanary.probe.targets.engines import torch_profile
@@ -29,7 +29,7 @@ from infercanary.probe.timing import inferences
 torch = pytest.importorskip("torch")
 
 
-def found(readings: list[Reading]) -> dict[tuple[str, ...], float]:
+def found(readings: Sequence[Reading]) -> dict[tuple[str, ...], float]:
     return {(metric.name, *labels): value for metric, value, labels in readings}
 
 
@@ -43,7 +43,7 @@ def opened(target: Any) -> Any:
 
 def test_a_run_on_the_cpu() -> None:
     target = make("matmul", {"size": 64})
-    runner = Runner("product", target, 20.0)
+    runner = Execution("product", target, 20.0)
     runner.begin_opening()
     environment = runner.opened(60.0).environment
     ran = runner.run(5)

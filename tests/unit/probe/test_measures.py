@@ -19,7 +19,7 @@ from infercanary.contract.measures import (
     THROUGHPUT,
 )
 from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, of_gpu, shown
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.tags import Points, Values, Window
 from infercanary.probe.targets import DeviceMemory, Target
@@ -198,7 +198,7 @@ def window(
         USE: {("0",): 0.1, ("1",): 0.9},
         "infercanary_gpu_up": {(gpu,): 1.0 for gpu in shown},
     }
-    done = Round("ok", timings=timings, inferences=40)
+    done = RunResult("ok", timings=timings, inferences=40)
     return Window(done, 0.0, {}, {}, {}, before, after, None, seconds, gpus)
 
 

@@ -11,14 +11,11 @@ import pytest
 from infercanary.contract.profile import NO_CUPTI, Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
-from infercanary.probe import controls, failing, record
+from infercanary.probe import canary_metrics, controls, failure_metrics
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.once import last_runs, profile_document, report_documents
-from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
-from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
-from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
 from infercanary.probe.targets.wire.timing_headers import SERVER
@@ -35,11 +32,11 @@ def canary(
     name: str, state: str, *latency: float, cold: tuple[float, float, float] | None = None
 ) -> list[Family]:
     """Median and IQR; load, first run and warm-up."""
-    families = [record.STATE.family({(name, each): each == state for each in CANARY_STATES})]
-    gauges = record.MEDIAN, record.IQR
+    families = [canary_metrics.STATE.family({(name, each): each == state for each in CANARY_STATES})]
+    gauges = canary_metrics.MEDIAN, canary_metrics.IQR
     families += [metric.family({(name,): value}) for metric, value in zip(gauges, latency, strict=False)]
     steps = zip(("load", "first_run", "warm_up"), cold or (), strict=False)
-    return [*families, record.COLD_START.family({(name, step): seconds for step, seconds in steps})]
+    return [*families, canary_metrics.COLD_START.family({(name, step): seconds for step, seconds in steps})]
 
 
 def measured(device: str, **seconds: float) -> Family:
@@ -77,19 +74,17 @@ HEALTHY = report(
             0.00042,
             cold=(1.824, 0.1432, 0.4021),
         ),
-        record.BOTTLENECK.family(
+        canary_metrics.BOTTLENECK.family(
             {
                 ("resnet18", limit): x
                 for limit, x in {"compute": 0.93, "io": 0.002, "scheduling": 0.068}.items()
             }
         ),
         measured("cpu", cpu_spin=0.0003124, memory_copy=0.001231, thread_wake=161e-6),
-        SUCCESS.family({("threads",): 1, ("cgroup",): 1, ("nvml",): 1}),
-        NVML_STATE.family({(each,): each == "no_driver" for each in NVML_STATES}),
         GRANTED.family(2),
         OVERSUBSCRIPTION.family(1),
         INTERVAL.family(10),
-        failing.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
+        failure_metrics.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
     [
         run(
@@ -129,12 +124,10 @@ ALL_WRONG = report(
         *canary("closed", "failing"),
         *canary("frozen clock", "steady", 0.0, 0.0),
         measured("cpu", memory_copy=0.001),
-        SUCCESS.family({("threads",): 1, ("cgroup",): 0, ("nvml",): 0}),
-        NVML_STATE.family({(each,): each == "lost" for each in NVML_STATES}),
         GRANTED.family(1.5),
         OVERSUBSCRIPTION.family(64 / 1.5),
         INTERVAL.family(6875.4),
-        failing.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
+        failure_metrics.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
     ],
     [
         run("raises", (0.5,), boot_id="an earlier one's"),
@@ -154,8 +147,6 @@ CUDA = report(
         *canary("tiny", "steady", 9.1e-6, 0.05e-6, cold=(0.1, 0.2, 0.03)),
         measured("cpu", cpu_spin=0.0003124),
         measured("cuda", gpu_fma=0.00021, gpu_copy=0.00012, gpu_launch=2.2e-6),
-        SUCCESS.family({("threads",): 1, ("nvml",): 1}),
-        NVML_STATE.family({(each,): each == "ok" for each in NVML_STATES}),
         GPU_INFO.family({("0", "NVIDIA H100 80GB HBM3", "GPU-1", "00:1", "550.54.15", "12.4", "96.0"): 1}),
         GRANTED.family(16),
         OVERSUBSCRIPTION.family(0.5),
@@ -199,7 +190,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             latency median 21.4 ms, min 20.91 ms, IQR 420 µs, 12 repeats
             phases compute 21.4 ms (100 %)
             cold start load 1.824 s, first run 143.2 ms, warm up 402.1 ms
-            bottleneck compute 93 %, scheduling 6.8 %, io 0.2 %
+            bottleneck compute 93 %, io 0.2 %, scheduling 6.8 %
             throughput 46.7 samples/s
             host memory 412 MB
             use of the device 93.4 %
@@ -210,9 +201,6 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             mode eager
             intra-op threads 2
             granted CPUs 2
-            os Debian GNU/Linux 12 (bookworm)\\n
-            working threads, cgroup
-            nvml no_driver: no NVIDIA driver here
             warnings: none
             """,
         ),
@@ -227,10 +215,6 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             no run it was not open in time
             tag cgroup_throttled: the CPU quota held it back; raise the quota
             tag of_a_later_version: unknown
-            others env_LD_PRELOAD /very/long
-            working threads\\n
-            cgroup no values; the log says why
-            nvml lost: a GPU fell off the bus
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
             (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
             closed it was to run on CUDA, but its engine sees no device
@@ -242,8 +226,8 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             CUDA,
             """
             h2d 12 µs (2.79 %), compute 310 µs (72.1 %), d2h 8 µs (1.86 %), queue 61 µs (14.2 %), rest 39 µs (9.07 %)
-            launch 345 µs of the host's time, beside the phases; longer than compute: the host sets the pace
-            launch 4 µs of the host's time, beside the phases\n
+            launch 345 µs of the host's time, beside the phases
+            launch 4 µs of the host's time, beside the phases
             tag gpu_clock_limited (sw_thermal): the GPU's clock was held down
             gpu_fma cuda 210 µs
             cuDNN 91002
@@ -262,14 +246,8 @@ def test_every_tag_and_every_state_has_its_words() -> None:
     text = shown(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]))
     assert "unknown to this version" not in text
     assert text.count("  tag ") == len(TAGS)
-    for state in NVML_STATES[1:]:
-        failed = [
-            SUCCESS.family({("nvml",): 0}),
-            NVML_STATE.family({(each,): each == state for each in NVML_STATES}),
-        ]
-        assert re.search(f"nvml +{state}: \\w", shown(report(failed, [])))
-    for reason in failing.CUDA_MISSING_REASONS:
-        text = shown(report([failing.CUDA_MISSING.family({("c", reason): 1})], []))
+    for reason in failure_metrics.CUDA_MISSING_REASONS:
+        text = shown(report([failure_metrics.CUDA_MISSING.family({("c", reason): 1})], []))
         assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
 
 

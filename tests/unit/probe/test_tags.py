@@ -17,7 +17,7 @@ from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS, lab
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
 from infercanary.probe.contention import Inside
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags, values
 from infercanary.probe.timing import Timing
@@ -61,7 +61,7 @@ def around(
 ) -> Window:
     """A run of ``busy`` seconds between two samples. Nothing happened before it, unless that is given."""
     usage = ThreadUsage(run_queue_seconds=waited)
-    done = Round("ok", busy=busy, usage=usage, inside=inside, helpers=helpers, output_error=output_error)
+    done = RunResult("ok", busy=busy, usage=usage, inside=inside, helpers=helpers, output_error=output_error)
     return Window(
         done=done,
         lateness=lateness,

@@ -17,7 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.report import Run
 from infercanary.probe import measures, memory, watcher
 from infercanary.probe.canary import Canary
-from infercanary.probe.failing import DETAIL, FAILURES
+from infercanary.probe.failure_metrics import DETAIL, FAILURES
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load
 from infercanary.probe.loop import Probe
@@ -188,7 +188,7 @@ def test_the_probe_answers_its_targets() -> None:
     assert not probe._memory.owns_process, "it may be anybody's: only the command says that it may start anew"
     assert "1073741824.00 GiB in reserve" in why_not(target.open)
     for name in ("memory_reserve", "device_memory_reserve"):
-        with pytest.raises(UsageError, match=f"^{name}: -1 is not a size"):
+        with pytest.raises(UsageError, match=f"Probe: {name}: expected a whole number >= 0"):
             Probe({"a": target}, **{name: -1})  # type: ignore[arg-type]
 
 
@@ -466,7 +466,7 @@ def test_a_server_gets_its_memory_back(container: Container, caplog: pytest.LogC
     large, small = Large(), Small()
     probe = Probe(
         {"large": large, "small": small}, listen="127.0.0.1:0", interval_seconds=0.1, duty_cap=1, controls=False,
-        samplers=(), burst=False,
+        samplers=(),
     )  # fmt: skip
     probe._memory._host = container.memory()._host
 

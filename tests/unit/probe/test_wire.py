@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
-from infercanary.probe.failing import FAILURES
+from infercanary.probe.canary_metrics import CanaryMetrics
+from infercanary.probe.execution import Execution
+from infercanary.probe.failure_metrics import FAILURES
 from infercanary.probe.histogram import Tally
-from infercanary.probe.record import Record
-from infercanary.probe.round import Round
-from infercanary.probe.runner import Runner
+from infercanary.probe.result import RunResult
 from infercanary.probe.targets import REASONS, Failure, Reading, Target
 from infercanary.probe.targets.http import _missing, _numbers, _parsed
 from infercanary.probe.targets.wire.events import events
@@ -289,13 +289,14 @@ def counted(tally: Tally, metric: Metric) -> dict[tuple[str, ...], Any]:
 
 def test_each_failure_is_counted_once() -> None:
     tally = Tally()
-    record = Record("c", tally, ("not_ready",))
+    record = CanaryMetrics("c", tally, ("not_ready",))
     assert set(counted(tally, FAILURES)) == {("c", reason) for reason in (*REASONS[:7], "not_ready")}
     for done in (
-        Round("raised", reason="not_ready"), Round("raised", reason="too_large"), Round("raised"), Round("busy"),
-        Round("timed_out"), Round("timed_out", reason="timed_out"),
+        RunResult("raised", reason="not_ready"), RunResult("raised", reason="too_large"), RunResult("raised"),
+        RunResult("busy"),
+        RunResult("timed_out"), RunResult("timed_out", reason="timed_out"),
     ):  # fmt: skip
-        record.failed(done)
+        record.run(done)
     expected = {
         "not_ready": 1,
         "too_large": 1,
@@ -340,7 +341,7 @@ class Reporting(Target):
 
 def test_readings_are_taken_around_a_run() -> None:
     target = Reporting(*(Reading(PACE, i, (str(i),)) for i in range(100)))
-    runner = Runner("c", target, 10.0)
+    runner = Execution("c", target, 10.0)
     done = runner.run(3)
     runner.close(1, False)
     assert target.calls == ["prepare", "run", "run", "run", "readings"]
@@ -357,7 +358,7 @@ def test_readings_are_taken_around_a_run() -> None:
     ],
 )
 def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
-    runner = Runner("c", Reporting(reading), 10.0)
+    runner = Execution("c", Reporting(reading), 10.0)
     with pytest.raises(ValueError, match="the reading "):
         runner.run(1)
     runner.close(1, False)

@@ -1,4 +1,4 @@
-"""What a canary did in one round."""
+"""Result of one canary in one round."""
 
 from __future__ import annotations
 
@@ -10,50 +10,53 @@ from infercanary.contract.bottleneck import Limit, parts, shares
 from infercanary.contract.report import OUTPUT_TOLERANCE
 from infercanary.contract.vocabulary import Outcome
 from infercanary.probe.contention import Inside
-from infercanary.probe.samplers.threads import ThreadUsage
+from infercanary.probe.samplers.threads import Place, ThreadUsage
 from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing
 
 
-class Round(NamedTuple):
-    """Each repeat's timing, what the round took and cost, and how it ended. Times in seconds."""
+class RunResult(NamedTuple):
+    """Timings of the repeats, their cost, and how the round ended. Times in seconds."""
 
     outcome: Outcome
     detail: str = ""
     timings: Sequence[Timing] = ()
     busy: float = 0.0
-    """Spent in the target's methods."""
+    """Time in the target's methods."""
     cost: float = 0.0
-    """What the budget is charged: busy, and the waiting that it causes to others."""
+    """Charge to the budget: busy, and the waiting that it causes to others."""
+    values: Sequence[float] = ()
+    """Output of the last repeat."""
     output_error: float | None = None
     """Relative error of the output against the first steady one."""
     usage: ThreadUsage = ThreadUsage()
     """Of the thread that ran the repeats."""
     waits: Sequence[float | None] = ()
-    """How long each repeat waited for CPUs that others had, outside the container where ``crowds`` is known; None where
-    unknown."""
+    """CPU wait of each repeat, outside the container where ``crowds`` is known; None where unknown."""
     crowds: Sequence[float | None] = ()
-    """How long each repeat waited for CPUs that others inside the container had; None where unknown."""
+    """CPU wait of each repeat caused by others inside the container; None where unknown."""
     off_cpu: Sequence[Mapping[str, float]] = ()
     """Of each repeat, reason (of ``OFF_CPU``) → seconds in which its thread did not compute."""
     inside: Inside | None = None
-    """What others inside the container took meanwhile; None where unknown."""
+    """CPU time of others inside the container meanwhile; None where unknown."""
     helpers: bool = False
     """Whether the engine computes with more threads than the one that runs the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None
-    """Why it failed, where the target named it."""
+    """Reason of the failure, where the target named it."""
     readings: Sequence[Reading] = ()
-    """What the target reported beside its timing."""
+    """Numbers of the target beside its timing."""
     inferences: int = 0
     """Of all repeats together."""
     measures: Mapping[str, float] = {}
-    """What it took beside its time: name (of :mod:`infercanary.contract.measures`) → value."""
+    """Name (of :mod:`infercanary.contract.measures`) → value."""
+    place: Place | None = None
+    """CPU and allowed CPUs of the thread that ran the last repeat."""
 
     @property
     def failure(self) -> Reason | None:
-        """Why it failed; None where it did not, or got no turn."""
+        """Reason of the failure; None where it did not fail, or got no turn."""
         if self.reason is not None or self.outcome == "busy":
             return self.reason
         if self.outcome != "ok":
@@ -67,20 +70,23 @@ class Round(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """How much the median latency is higher for waiting for CPUs that others had; None where unknown."""
-        return self._higher_by(self.waits)
+        """Part of the median latency that is CPU wait caused outside the container; None where unknown."""
+        return self._share_of_median(self.waits)
 
     @property
     def crowded(self) -> float | None:
-        """How much the median latency is higher for what others inside the container took; None where unknown."""
-        return self._higher_by(self.crowds)
+        """Part of the median latency that is CPU wait caused inside the container; None where unknown."""
+        return self._share_of_median(self.crowds)
 
     @property
     def idle(self) -> dict[str, float]:
-        """Reason (of ``OFF_CPU``) → how much the median latency is higher for it; empty where unknown."""
-        reasons = dict.fromkeys(reason for each in self.off_cpu for reason in each)
-        found = {reason: self._higher_by([each.get(reason) for each in self.off_cpu]) for reason in reasons}
-        return {reason: seconds for reason, seconds in found.items() if seconds is not None}
+        """Reason (of ``OFF_CPU``) → its part of the median latency; empty where unknown."""
+        reasons = dict.fromkeys(reason for repeat in self.off_cpu for reason in repeat)
+        seconds = {
+            reason: self._share_of_median([repeat.get(reason) for repeat in self.off_cpu])
+            for reason in reasons
+        }
+        return {reason: number for reason, number in seconds.items() if number is not None}
 
     @property
     def bottlenecks(self) -> dict[Limit, float]:
@@ -89,15 +95,16 @@ class Round(NamedTuple):
             return {}
         return shares(parts(statistics.median(self.latencies), self.phases, self.idle))
 
-    def _higher_by(self, each: Sequence[float | None]) -> float | None:
-        waits = [wait for wait in each if wait is not None]
-        if not self.timings or len(waits) != len(self.timings):
-            return None
-        running = [max(0.0, t.wall - wait) for t, wait in zip(self.timings, waits, strict=True)]
-        return max(0.0, statistics.median(self.latencies) - statistics.median(running))
-
     @property
     def phases(self) -> dict[str, float]:
         """Median seconds of each phase over the repeats."""
         names = dict.fromkeys(name for timing in self.timings for name in timing.phases)
         return {n: statistics.median(t.phases[n] for t in self.timings if n in t.phases) for n in names}
+
+    def _share_of_median(self, seconds: Sequence[float | None]) -> float | None:
+        """Median latency, less the median latency without these seconds."""
+        known = [number for number in seconds if number is not None]
+        if not self.timings or len(known) != len(self.timings):
+            return None
+        without = [max(0.0, t.wall - number) for t, number in zip(self.timings, known, strict=True)]
+        return max(0.0, statistics.median(self.latencies) - statistics.median(without))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.report import Run
-from infercanary.probe.ring import Ring
+from infercanary.probe.run_buffer import RunBuffer
 
 
 def run(sequence: int) -> Run:
@@ -20,7 +20,7 @@ def sequences(runs: tuple[Run, ...]) -> list[int]:
 
 @given(st.lists(st.integers(0, 7), max_size=30))
 def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(batches: list[int]) -> None:
-    ring = Ring("boot", 5)
+    ring = RunBuffer("boot", 5)
     cursor, got, lost, newest = "boot.0", [], 0, 0
     for batch in batches:
         ring.extend(run(newest + k) for k in range(1, batch + 1))
@@ -36,7 +36,7 @@ def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(bat
 @given(st.integers(0, 12), st.integers(0, 9), st.integers(0, 12), st.integers(1, 5), st.integers(0, 3))
 def test_page_by_page_each_run_comes_once(older: int, found: int, own: int, most: int, between: int) -> None:
     earlier = [*(("older", n) for n in range(1, older + 1)), *(("old", n) for n in range(1, found + 1))]
-    ring = Ring("new", 100, [Run(n, "a", 0.0, 0.0, "ok", boot_id=boot) for boot, n in earlier])
+    ring = RunBuffer("new", 100, [Run(n, "a", 0.0, 0.0, "ok", boot_id=boot) for boot, n in earlier])
     ring.extend(map(run, range(1, own + 1)))
     cursor, got, newest = "", [], own
     for page in range(100):
@@ -68,7 +68,7 @@ def test_page_by_page_each_run_comes_once(older: int, found: int, own: int, most
     ],
 )
 def test_a_cursor_that_is_not_ours_gets_everything(cursor: str) -> None:
-    ring = Ring("boot", 3)
+    ring = RunBuffer("boot", 3)
     ring.extend(map(run, range(1, 6)))
     runs, after, lost = ring.since(cursor)
     assert sequences(runs) == [3, 4, 5]
@@ -77,7 +77,7 @@ def test_a_cursor_that_is_not_ours_gets_everything(cursor: str) -> None:
 
 
 def test_empty_and_ahead() -> None:
-    ring = Ring("boot", 3)
+    ring = RunBuffer("boot", 3)
     assert ring.since("") == ((), "boot.0", 0)
     ring.extend([run(1)])
     assert ring.since("boot.999") == ((), "boot.1", 0)
@@ -86,7 +86,7 @@ def test_empty_and_ahead() -> None:
 
 def test_what_an_earlier_probe_left_is_for_whoever_does_not_have_it() -> None:
     found = [Run(n, "a", 0.0, 0.0, "ok", boot_id="old") for n in (7, 8, 9)]
-    ring = Ring("new", 10, found)
+    ring = RunBuffer("new", 10, found)
     ring.extend([Run(1, "a", 0.0, 0.0, "ok")])
 
     def got(cursor: str) -> list[tuple[str, int]]:

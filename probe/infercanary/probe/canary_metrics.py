@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from infercanary.contract.report import LATENCY, PHASE, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState
 from infercanary.probe import scopes
-from infercanary.probe.failing import Failing
+from infercanary.probe.execution import Opened
+from infercanary.probe.failure_metrics import FailureMetrics
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import shown
-from infercanary.probe.round import Round
-from infercanary.probe.runner import Opened
+from infercanary.probe.result import RunResult
+from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.targets import Reason
 
 RUNS = Metric(
@@ -87,127 +88,94 @@ OUTPUT_ERROR = Metric(
 _RECENT_RUNS = 100
 
 
-class Record:
-    """Fills one canary's metrics in a :class:`Tally`."""
+class CanaryMetrics:
+    """Fills one canary's metrics in a :class:`Tally`: every outcome, reason and tag has a series from the start.
+
+    Args:
+        name: The label ``canary``.
+        tally: Where the metrics are counted.
+        reasons: Of a failure that its target may raise, beside those that any may have.
+    """
 
     def __init__(self, name: str, tally: Tally, reasons: Iterable[Reason] = ()) -> None:
-        """Begin at zero: every outcome, reason and tag has a series from the start.
-
-        Args:
-            name: The label ``canary``.
-            tally: Where the metrics are counted.
-            reasons: Of a failure that its target may raise, beside those that any may have.
-        """
         self._name = name
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
         self._readings: set[Metric] = set()  # that the last run had
-        self.failing = Failing(name, tally, reasons)
+        self.failing = FailureMetrics(name, tally, reasons)
         """What is counted and shown of failures."""
         for outcome in OUTCOMES:  # at 0, so that the first one is an increase
             tally.add(RUNS, 0, name, outcome)
         for tag in TAGS:
             tally.add(TAGGED, 0, name, tag)
 
-    def state(self, now: CanaryState) -> None:
-        """Set the canary's state.
-
-        Args:
-            now: Its series becomes 1, those of the other states 0.
-        """
-        for each in CANARY_STATES:
-            self._tally.set(STATE, each == now, self._name, each)
+    def state(self, state: CanaryState) -> None:
+        """Set the canary's state: its series becomes 1, those of the other states 0."""
+        for other in CANARY_STATES:
+            self._set(STATE, other == state, other)
 
     def opened(self, opened: Opened) -> None:
-        """Set what the cold start took.
-
-        Args:
-            opened: Seconds of each step.
-        """
+        """Set the seconds of each step of the cold start."""
         for step in ("load", "first_run", "warm_up"):
-            self._tally.set(COLD_START, getattr(opened, step), self._name, step)
+            self._set(COLD_START, getattr(opened, step), step)
 
     def steady(self, seconds: float) -> None:
-        """Set when it became steady for the first time, ``seconds`` after the start.
+        """Set when it became steady for the first time, in seconds since the container started, loading included."""
+        self._set(COLD_START, seconds, "time_to_steady")
 
-        Args:
-            seconds: Since the container started, loading included.
-        """
-        self._tally.set(COLD_START, seconds, self._name, "time_to_steady")
-
-    def failed(self, done: Round) -> None:
-        """Count a run without a latency, and clear the last good one, which would look healthy.
-
-        Args:
-            done: The round; its outcome is not ``ok``.
-        """
-        self._count(done)
+    def run(self, done: RunResult) -> None:
+        """Count a run. One without a latency clears the last good one, which would look healthy."""
+        self._tally.add(RUNS, 1, self._name, done.outcome)
+        self.failing.count(done)
         for metric in (MEDIAN, IQR, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
-        self._readings.clear()
-
-    def run(self, done: Round) -> None:
-        """Count a run with latencies.
-
-        Args:
-            done: The round; its latencies are in seconds.
-        """
-        tally, name, latencies = self._tally, self._name, done.latencies
-        self._count(done)
+        self._readings = {reading.metric for reading in done.readings}
+        if not (latencies := done.latencies):
+            return
         for timing in done.timings:
-            tally.observe(LATENCY, timing.wall, name)
+            self._tally.observe(LATENCY, timing.wall, self._name)
             for phase, seconds in timing.phases.items():
-                tally.observe(PHASE, seconds, name, phase)
-        tally.set(MEDIAN, statistics.median(latencies), name)
-        tally.forget(IQR, name)
+                self._tally.observe(PHASE, seconds, self._name, phase)
+        self._set(MEDIAN, statistics.median(latencies))
         if len(latencies) > 1:
             low, _, high = statistics.quantiles(latencies, n=4, method="inclusive")
-            tally.set(IQR, high - low, name)
+            self._set(IQR, high - low)
         for bottleneck, share in done.bottlenecks.items():
-            tally.set(BOTTLENECK, share, name, bottleneck)
-        tally.forget(OUTPUT_ERROR, name)
+            self._set(BOTTLENECK, share, bottleneck)
         if done.output_error is not None:
-            tally.set(OUTPUT_ERROR, done.output_error, name)
-        for metric in self._readings:
-            tally.forget(metric, name)
-        self._readings = {reading.metric for reading in done.readings}
+            self._set(OUTPUT_ERROR, done.output_error)
         for reading in done.readings:
-            tally.set(reading.metric, reading.value, name, *reading.labels)
-        self._thread(done)
+            self._set(reading.metric, reading.value, *reading.labels)
+        self._add_usage(done.usage)
 
-    def tags(self, tags: Iterable[str], eligible: bool) -> None:
-        """Count the tags of the run that was counted last, and whether it is fit for comparing images.
+    def found(self, tags: Iterable[str], measures: Mapping[str, float], eligible: bool) -> None:
+        """Count the tags and measures of the run that was counted last.
 
         Args:
             tags: Their names.
+            measures: Name → value; nothing of the run before stays.
             eligible: Whether the run is fit for comparing images.
         """
         for tag in tags:
             self._tally.add(TAGGED, 1, self._name, tag)
         self._eligible.append(eligible)
-        self._tally.set(ELIGIBLE, sum(self._eligible) / len(self._eligible), self._name)
-
-    def measured(self, measures: Mapping[str, float]) -> None:
-        """Set what the run that was counted last took beside its time; nothing of the one before stays.
-
-        Args:
-            measures: Name → value.
-        """
+        self._set(ELIGIBLE, sum(self._eligible) / len(self._eligible))
         for metric, points in shown(measures).items():
             self._tally.forget(metric, self._name)
             for labels, value in points.items():
-                self._tally.set(metric, value, self._name, *labels)
+                self._set(metric, value, *labels)
 
-    def _count(self, done: Round) -> None:
-        self._tally.add(RUNS, 1, self._name, done.outcome)
-        self.failing.count(done)
+    def _set(self, metric: Metric, value: float, *labels: str) -> None:
+        self._tally.set(metric, value, self._name, *labels)
 
-    def _thread(self, done: Round) -> None:
-        tally, usage, labels = self._tally, done.usage, (scopes.CANARY, self._name)
-        tally.add(scopes.CPU, usage.cpu_seconds, *labels, "")
-        tally.add(scopes.SWITCHES, usage.voluntary, *labels, "voluntary")
-        tally.add(scopes.SWITCHES, usage.involuntary, *labels, "involuntary")
-        if usage.run_queue_seconds is not None:
-            tally.add(scopes.RUN_QUEUE, usage.run_queue_seconds, *labels)
-        if usage.migrations is not None:
-            tally.add(scopes.MIGRATIONS, usage.migrations, *labels)
+    def _add_usage(self, usage: ThreadUsage) -> None:
+        labels = scopes.CANARY, self._name
+        for metric, amount, kind in (
+            (scopes.CPU, usage.cpu_seconds, ("",)),
+            (scopes.SWITCHES, usage.voluntary, ("voluntary",)),
+            (scopes.SWITCHES, usage.involuntary, ("involuntary",)),
+            (scopes.RUN_QUEUE, usage.run_queue_seconds, ()),
+            (scopes.MIGRATIONS, usage.migrations, ()),
+        ):
+            if amount is not None:
+                self._tally.add(metric, amount, *labels, *kind)

@@ -1,18 +1,14 @@
-"""Why a canary fails: counted by reason, and shown in its own words; and what is wrong with one that runs."""
+"""Metrics of a canary's failures: counted by reason, and shown in the words of the failure."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 
 from infercanary.contract.report import Metric
 from infercanary.probe.histogram import Tally
-from infercanary.probe.round import Round
+from infercanary.probe.result import RunResult
 from infercanary.probe.targets import REASONS, Reason
-from infercanary.probe.targets.matmul import ADVICE, UNUSED
-
-log = logging.getLogger("infercanary.probe")
 
 FAILURES = Metric(
     "infercanary_run_failures_total",
@@ -44,7 +40,7 @@ _DETAIL_BYTES = 240  # the exporter takes labels of 256
 _NUMBER = re.compile(r"\d[\w.]*")
 
 
-class Failing:
+class FailureMetrics:
     """Fills the metrics of one canary's failures in a :class:`Tally`.
 
     Args:
@@ -57,24 +53,15 @@ class Failing:
         self._name = name
         self._tally = tally
         self._kind: tuple[Reason, str] | None = None  # of the failure that is shown
-        self._noticed: set[str] = set()
-        named = {*_ANY, *reasons}
-        for reason in REASONS:  # at 0, so that the first one is an increase
-            if reason in named:
-                tally.add(FAILURES, 0, name, reason)
+        for reason in dict.fromkeys([*_ANY, *reasons]):  # at 0, so that the first one is an increase
+            tally.add(FAILURES, 0, name, reason)
 
-    def cuda(self, missing: str, runs: bool) -> None:
-        """Set why its engine has no CUDA; empty where it has.
-
-        Args:
-            missing: One of ``CUDA_MISSING_REASONS``, or empty.
-            runs: Whether it runs, on the CPU then. One that does not says why itself.
-        """
-        self._notice(f"should run on CUDA, but runs on the CPU instead: {missing}", bool(missing) and runs)
+    def cuda(self, missing: str) -> None:
+        """Set why its engine has no CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
-    def count(self, done: Round) -> None:
+    def count(self, done: RunResult) -> None:
         """Count a run, if it failed, and show why; a run that did not fail ends that.
 
         Args:
@@ -83,25 +70,13 @@ class Failing:
         if done.outcome == "busy":
             return
         reason = done.failure
-        self._notice(
-            "gives a different answer to the same input than after its start",
-            reason == "wrong_answer" and done.reason is None,
-        )
-        self._notice(ADVICE, any(reading.metric is UNUSED and reading.value for reading in done.readings))
-        if reason is not None:
-            self._tally.add(FAILURES, 1, self._name, reason)
         # A text that differs in numbers only would be a series of each failure.
         kind = None if reason is None else (reason, _NUMBER.sub("0", done.detail))
-        if kind == self._kind:
-            return
-        self._kind = kind
-        self._tally.forget(DETAIL, self._name)
+        if kind != self._kind:
+            self._tally.forget(DETAIL, self._name)
         if reason is not None:
-            detail = done.detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
-            self._tally.set(DETAIL, 1, self._name, reason, detail)
-
-    def _notice(self, words: str, holds: bool) -> None:
-        """Warn of what is no failure and has an alert, once when it begins."""
-        if holds and words not in self._noticed:
-            log.warning("canary %s: %s", self._name, words)
-        (self._noticed.add if holds else self._noticed.discard)(words)
+            self._tally.add(FAILURES, 1, self._name, reason)
+            if kind != self._kind:
+                detail = done.detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
+                self._tally.set(DETAIL, 1, self._name, reason, detail)
+        self._kind = kind

@@ -1,4 +1,4 @@
-"""Calls a canary's target: in a thread with a deadline, or in the server's own pool."""
+"""Calls of a canary's target: in a thread with a deadline, or in the server's own pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.vocabulary import OF_SERVER
-from infercanary.probe.contention import ContainerLoad, Helpers, Inside, explain_repeats
+from infercanary.probe.contention import ContainerLoad, Helpers, explain_repeats
 from infercanary.probe.deadline import (
     DeadlineExceeded,
     Interrupted,
@@ -27,14 +27,11 @@ from infercanary.probe.identity import components
 from infercanary.probe.measures import Taking
 from infercanary.probe.memory import describe_shortage, give_back, place_of
 from infercanary.probe.pool import NoTurn, Pool
+from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
-from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
+from infercanary.probe.samplers.threads import ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
-from infercanary.probe.targets import (
-    Failure,
-    Reading,
-    Target,
-)
+from infercanary.probe.targets import Failure, Reading, Target
 from infercanary.probe.targets.engines.outputs import pending
 from infercanary.probe.timing import Timing, inferences
 from infercanary.probe.watcher import Memory
@@ -50,12 +47,10 @@ _GIVE_WAY_SECONDS = 0.5
 _LET_GO_SECONDS = 1.0
 _CROWDED = 8.0
 _MAX_PHASES, _MAX_READINGS = 16, 64
-_LEAST_SPACING = 1.0
-_SPACING_SHARE = 0.25  # of the time that a run may take: it has a repeat at least
 
 
 class Opened(NamedTuple):
-    """The result of opening and warming up. Times in seconds."""
+    """Result of opening and warming up. Times in seconds."""
 
     environment: dict[str, str]
     load: float
@@ -64,43 +59,21 @@ class Opened(NamedTuple):
     latencies: list[float]
     """Wall time of each warm-up repeat."""
     aside: float = 0.0
-    """Seconds since the last warm-up repeat: what it measures was identified. They are no part of the cold start."""
-    limited: Failure | None = None
-    """The server's refusal that ended warming up early, since requests came too fast for it."""
+    """Time since the last warm-up repeat, in which the model was identified; no part of the cold start."""
 
 
-class Repeats(NamedTuple):
-    """The result of one round of repeats."""
-
-    timings: list[Timing]
-    values: list[float]
-    """Of the last repeat's output."""
-    usage: ThreadUsage
-    """Of the thread that ran the repeats, while it ran them."""
-    waits: list[float | None]
-    """See :class:`~infercanary.probe.round.Round`, as of the next six."""
-    crowds: list[float | None]
-    inside: Inside | None
-    off_cpu: list[dict[str, float]]
-    readings: list[Reading]
-    measures: dict[str, float]
-    inferences: int
-    place: Place
-    """Of the thread that ran the last repeat."""
-
-
-class Runner:
+class Execution:
     """Calls one target's methods, one at a time, in a thread that ends after each round (or hangs).
 
     With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
 
     Args:
         name: The canary's.
-        target: What is called.
+        target: Opened, run and closed.
         timeout: Seconds that a run may take.
         pool: The server's own; None to run in the canary's thread.
         container: CPU time of the container; None for one of its own.
-        sweep: What of its sweep changes what that measures; None without one.
+        sweep: Points that its sweep measures, a part of the identity; None without one.
         memory: Watches opening and warming up, and may refuse it; None for nothing.
     """
 
@@ -115,6 +88,8 @@ class Runner:
         memory: Memory | None = None,
     ) -> None:
         self.name = name
+        self.unopened: dict[str, str] = {}
+        """The engine's environment where it could not be opened: versions that do not fit are in it."""
         self._memory = memory
         self._sweep = sweep
         self._container = ContainerCpu() if container is None else container
@@ -124,14 +99,9 @@ class Runner:
         self._pool = pool
         self._worker = Worker(f"infercanary-{name}")
         self._phase_names: set[str] = set()
-        self.unopened: dict[str, str] = {}
-        """The engine's environment where it could not be opened: versions that do not fit are in it."""
         self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
         self._hang_reported = False
-        self._stopping = threading.Event()
-        self._spacing = 0.0  # seconds between two requests, once a server refused them for their rate
-        self._free_at = 0.0  # when the next request may be made
-        self._paced = 0.0  # seconds that this round waited for that
+        self._most_repeats = math.inf  # less once a server refused requests for their rate
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
         self._usage = ThreadUsage()  # of the threads that ran this round's repeats
@@ -157,27 +127,17 @@ class Runner:
             self._pool.lost_a_thread()
 
     def opened(self, seconds: float) -> Opened:
-        """Wait for what :meth:`begin_opening` started, ``seconds`` at most. Raises as target and worker do.
-
-        Args:
-            seconds: How long to wait.
-
-        Returns:
-            What opening and warming up took, and found.
-        """
+        """Wait for what :meth:`begin_opening` started. Raises as target and worker do."""
         opened: Opened = self._worker.result(seconds)
         return opened
 
-    def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> Repeats:
+    def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> RunResult:
         """Run one round.
 
         Args:
             repeats: How many at most; fewer where they would not fit the deadline, but one at least.
             skip_if_busy: Give way where the host keeps the target's device busy.
             has_helpers: Whether the engine computes with more threads than the one that calls it.
-
-        Returns:
-            What they gave.
 
         Raises:
             NoTurn: The server's pool or the device was busy all the time.
@@ -188,7 +148,7 @@ class Runner:
         """
         try:
             return self._worker.call(
-                lambda: self._unless_short(lambda: self._repeat(repeats, skip_if_busy, has_helpers)),
+                lambda: self._name_shortage(lambda: self._repeat(repeats, skip_if_busy, has_helpers)),
                 self._timeout,
             )
         except DeadlineExceeded:
@@ -209,16 +169,10 @@ class Runner:
         Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
         the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
         delayed that the server's 99th percentile stays what it was (benchmarks/overhead.py).
-
-        Args:
-            since: A time of ``perf_counter``.
-
-        Returns:
-            Seconds in the target's methods and for the run's measures, and the seconds that the budget is charged.
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + self.taking.seconds + (now - entered if entered is not None else 0.0)
-        return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy - self._paced))
+        return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
 
     def rest(self) -> None:
         """Let the thread end until the next call."""
@@ -226,7 +180,6 @@ class Runner:
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
-        self._stopping.set()
         self._worker.interrupt()
 
     def release(self) -> bool:
@@ -254,7 +207,7 @@ class Runner:
 
     # From here on all runs in the target's thread.
 
-    def _unless_short(self, work: Callable[[], T]) -> T:
+    def _name_shortage(self, work: Callable[[], T]) -> T:
         """Do the work; where there is not enough memory for it, say who has it, and give back what the work took.
 
         Raises:
@@ -263,10 +216,14 @@ class Runner:
         """
         try:
             return work()
-        except Failure as failure:
-            if failure.reason == "rate_limited":
-                self._space_out()
+        except Failure:
             raise  # the target knows better: a server's answer may have such words
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+            GeneratorExit,
+        ) as error:  # not a person's: this is the target's thread
+            raise Failure("raised", one_line(error)) from None
         except BaseException as error:
             device = str(self._target.device) or "cpu"
             if (place := place_of(error, device)) is None:
@@ -282,8 +239,8 @@ class Runner:
         self.unopened = {}
         try:
             if self._memory is None:
-                return self._unless_short(self._opened)
-            return self._memory.open(self.name, lambda: self._unless_short(self._opened))
+                return self._name_shortage(self._open_and_warm_up)
+            return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
             if self._target.device:  # else there is no engine here
                 with suppress(BaseException):
@@ -294,7 +251,7 @@ class Runner:
                 give_back()
             raise
 
-    def _opened(self) -> Opened:
+    def _open_and_warm_up(self) -> Opened:
         begin = perf_counter()
         self._target.open()
         load = perf_counter() - begin
@@ -302,50 +259,45 @@ class Runner:
         first_run = self._measure()[0].wall
         self._target.calibrate()
         latencies: list[float] = []
-        limited: Failure | None = None
         begin = perf_counter()
-        # Once requests were refused for their rate, the runs go on with warming up, spaced out.
         while not (
-            self._spacing
-            or is_steady(latencies)
-            or len(latencies) >= _WARM_UP_REPEATS
+            is_steady(latencies)
+            or len(latencies) >= min(_WARM_UP_REPEATS, self._most_repeats)
             or perf_counter() - begin > _WARM_UP_SECONDS
         ):
             try:
                 latencies.append(self._measure()[0].wall)
             except Failure as failure:
-                if failure.reason != "rate_limited":
-                    raise
-                limited = failure
-                self._space_out()
+                self._make_fewer(failure, len(latencies))
         warm_up = perf_counter() - begin
         begin = perf_counter()
         environment |= components(self.name, self._target, self._sweep)
-        aside = perf_counter() - begin
-        return Opened(environment, load, first_run, warm_up, latencies, aside, limited)
+        return Opened(environment, load, first_run, warm_up, latencies, perf_counter() - begin)
 
-    def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Repeats:
+    def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> RunResult:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
-        self._busy = self._paced = 0.0
-        self._prepare()
+        self._busy = 0.0
+        self._call(self._target.prepare, in_pool=False)
+        self.taking.begin()
         self._usage = ThreadUsage()
         others = ContainerLoad(self._container)
         helpers = Helpers() if has_helpers else None
         timing, result = self._measure()
-        used = [self._usage]
-        batch = inferences(self._target.clock)
-        timings = [timing]
+        used, timings = [self._usage], [timing]
         while (
-            len(timings) < repeats
-            and perf_counter() - begin + timing.wall + self._spacing < self._timeout / 2
+            len(timings) < min(repeats, self._most_repeats)
+            and perf_counter() - begin + timing.wall < self._timeout / 2
         ):
             self._check(result)
-            self._pace()
-            timing, result = self._measure()
-            timings.append(timing)
-            used.append(self._usage)
+            try:
+                timing, result = self._measure()
+            except Failure as failure:
+                self._make_fewer(failure, len(timings))
+            else:
+                timings.append(timing)
+                used.append(self._usage)
         usage = self._usage
         # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
         calls_a_server = bool(self._phase_names & OF_SERVER)
@@ -353,47 +305,41 @@ class Runner:
         helped = helpers.helped() if helpers is not None else None
         place = thread_place(self._thread_id)
         measures = self.taking.end(timings, calls_a_server)
-        waits, crowds, why = explain_repeats(used, [t.wall for t in timings], batch, inside, helped)
-        numbers, readings = self._with_target(self._read, result)
-        found = waits, crowds, inside, why, readings, measures, batch * len(timings)
-        return Repeats(timings, numbers, usage, *found, place)
+        batch = inferences(self._target.clock)
+        waits, crowds, off_cpu = explain_repeats(used, [t.wall for t in timings], batch, inside, helped)
+        values, readings = self._call(self._read, result)
+        return RunResult(
+            "ok", timings=timings, values=values, usage=usage, waits=waits, crowds=crowds, off_cpu=off_cpu,
+            inside=inside, helpers=has_helpers, readings=readings, inferences=batch * len(timings),
+            measures=measures, place=place,
+        )  # fmt: skip
 
-    def _prepare(self) -> None:
-        """Get ready for the repeats, and let the target."""
-        self._pace()
-        self._with_target(self._target.prepare, in_pool=False)
-        self._pace()
-        self.taking.begin()
+    def _make_fewer(self, failure: Failure, allowed: int) -> None:
+        """End the repeats where the server refuses them for their rate, and make half as many from now on.
 
-    def _space_out(self) -> None:
-        """Make requests at half the rate from now on: the server refused some."""
-        self._spacing = min(_SPACING_SHARE * self._timeout, max(_LEAST_SPACING, 2 * self._spacing))
-
-    def _pace(self) -> None:
-        """Wait until the next request may be made, where a server refused some for their rate."""
-        if self._spacing:
-            begin = perf_counter()
-            self._stopping.wait(max(0.0, self._free_at - begin))
-            now = perf_counter()
-            self._paced += now - begin
-            self._free_at = now + self._spacing
+        Raises:
+            Failure: It is another, or the server allowed none.
+        """
+        if failure.reason != "rate_limited" or not allowed:
+            raise failure
+        self._most_repeats = max(1, allowed // 2)
 
     def _check(self, result: Any) -> None:
         """Let the target check a repeat's result; the thread's usage is that of the repeats alone."""
         usage = self._usage
-        self._with_target(self._target.check, result, in_pool=False)
+        self._call(self._target.check, result, in_pool=False)
         self._usage = usage
 
     def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
         """Read the result's values, and the target's own readings: a bad one would make the report invalid."""
         values = [float(value) for value in islice(self._target.values(result), _MAX_VALUES)]
-        found: list[Reading] = list(islice(self._target.readings(), _MAX_READINGS))
-        for metric, value, labels in found:
+        readings: list[Reading] = list(islice(self._target.readings(), _MAX_READINGS))
+        for metric, value, labels in readings:
             if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
                 raise ValueError(f"the reading {metric.name} is no gauge whose first label is canary")
             if len(labels) != len(metric.labels) - 1 or not math.isfinite(value):
                 raise ValueError(f"the reading {metric.name} has {labels!r} and {value!r}")
-        return values, found
+        return values, readings
 
     def _wait_until_free(self) -> None:
         """Give way to work that the host has put on the target's device; see :meth:`Target.is_busy`."""
@@ -405,7 +351,7 @@ class Runner:
 
     def _measure(self) -> tuple[Timing, Any]:
         """One repeat. A target may have its own clock, so times are checked: one NaN would make the report invalid."""
-        timing, result = self._with_target(self._target.clock.measure, self._target.run)
+        timing, result = self._call(self._target.clock.measure, self._target.run)
         if kind := pending(result):
             if kind == "a coroutine":
                 result.close()  # else Python warns that nobody awaited it
@@ -419,7 +365,7 @@ class Runner:
             raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
         return Timing(_seconds(timing.wall), phases), result
 
-    def _with_target(self, function: Callable[..., Any], *arguments: Any, in_pool: bool = True) -> Any:
+    def _call(self, function: Callable[..., Any], *arguments: Any, in_pool: bool = True) -> Any:
         def work() -> Any:
             self._thread_id = threading.get_native_id()
             before = thread_usage(before=True)

@@ -1,0 +1,140 @@
+"""Settings of a probe: type, range, default and meaning of each. YAML, keywords and docs/probe.md are made of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from infercanary.command.settings import UsageError, convert
+from infercanary.contract.address import listen_place
+from infercanary.probe.access import ServerTls
+from infercanary.probe.sweep import Sweep
+from infercanary.probe.targets import Target
+
+Share = Annotated[float, Meta(gt=0, le=1)]
+Interval = Annotated[float, Meta(ge=0.1, le=86_400)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Bytes = Annotated[int, Meta(ge=0)]
+
+_METHODS = ("open", "run", "values", "environment", "close")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a probe. Every one has a safe default."""
+
+    listen: str | int = "[::]:9798"
+    """`host:port`, a port alone for every address of IPv4 and IPv6, or `unix:///path` on a volume shared with the
+    exporter"""
+    tls: ServerTls | None = None
+    """`{cert_file: …, key_file: …, client_ca_file: …}`: answer over TLS"""
+    token_file: str | None = None
+    """file with the token that the exporter must show (its `probe_token_file`); without it, everybody may ask"""
+    interval_seconds: Interval = 10.0
+    """time between runs, ±20 %; longer where the duty cap needs it"""
+    duty_cap: Share = 0.01
+    """largest share of the time that runs may take"""
+    timeout_seconds: Seconds = 30.0
+    """a run that takes longer has failed"""
+    open_timeout_seconds: Seconds = 600.0
+    """the same for loading and warming up"""
+    controls: bool = True
+    """after each run, tiny work that is the same in every image: was it the host?"""
+    samplers: dict[str, bool] = {}
+    """`{nvml: false}` switches one off; all that are listed below are on"""
+    profile: bool | None = None
+    """now and then, which operators the time goes to ([profiles](profiles.md)); by default in a process of the probe's
+    own"""
+    journal: str | None = None
+    """file (no symbolic link) to which each run is appended as a line of JSON, which outlives a crash; with the file
+    before it, `PATH.1`, it takes 16 MiB at most"""
+    memory_reserve: Bytes | None = None
+    """bytes of host memory to leave alone; by default 64 MiB, or 5 % of the limit where that is more"""
+    device_memory_reserve: Bytes | None = None
+    """the same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more"""
+
+
+def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return settings with changes, checked; environment variables override both.
+
+    Raises:
+        UsageError: A value is of another type or out of range.
+    """
+    journal = changes.get("journal")
+    if isinstance(journal, os.PathLike):
+        changes = {**changes, "journal": os.fspath(journal)}
+    made = convert({**msgspec.structs.asdict(settings), **changes}, Settings, "Probe")
+    try:
+        listen_place(str(made.listen))
+    except ValueError as error:
+        raise UsageError(f"listen: {error}") from None
+    interval = _from_environment("INFERCANARY_INTERVAL_SECONDS", Interval)
+    duty_cap = _from_environment("INFERCANARY_DUTY_CAP", Share)
+    return msgspec.structs.replace(
+        made, interval_seconds=interval or made.interval_seconds, duty_cap=duty_cap or made.duty_cap
+    )
+
+
+def burst_wanted() -> bool | None:
+    """Return what the environment says of the burst after a start; None where the probe decides.
+
+    Raises:
+        UsageError: The variable is neither true nor false.
+    """
+    text = os.environ.get("INFERCANARY_BURST", "").lower()
+    if text not in ("", "true", "false"):
+        raise UsageError("environment: INFERCANARY_BURST: give true or false")
+    return text == "true" if text else None
+
+
+def check_targets(targets: Mapping[str, Target]) -> None:
+    """Refuse names that cannot be labels, and what is no target.
+
+    Raises:
+        UsageError: With the canary's name and what it must be.
+    """
+    if not isinstance(targets, Mapping) or not targets:
+        raise UsageError('canaries: give one at least, such as {"resnet18": TorchTarget(model, inputs)}')
+    for name, target in targets.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise UsageError(
+                f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
+            )
+        lacking = [method for method in _METHODS if not callable(getattr(target, method, None))]
+        if lacking:
+            fix = "wrap a model: TorchTarget(model, inputs)" if callable(target) else "derive it from Target"
+            raise UsageError(
+                f"canaries.{name}: {type(target).__name__} is no target: it lacks {', '.join(lacking)}; {fix}"
+            )
+
+
+def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
+    """Check a sweep, also one that was made in code.
+
+    Raises:
+        UsageError: There is no such canary, it cannot be swept, or a value is out of range.
+    """
+    if (target := targets.get(name)) is None:
+        raise UsageError(f"sweeps: no canary `{name}`; there are {', '.join(targets)}")
+    place = f"canaries.{name}.sweep"
+    if not isinstance(sweep, Sweep):
+        raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
+    if not target.is_sweepable:
+        raise UsageError(f"{place}: {target.kind} cannot be swept; leave the sweep out")
+    return convert(msgspec.to_builtins(sweep), Sweep, place)
+
+
+def _from_environment(variable: str, kind: Any) -> float | None:
+    text = os.environ.get(variable, "")
+    if not text:
+        return None
+    try:
+        value: object = float(text)
+    except ValueError:
+        value = text
+    number: float = convert(value, kind, f"environment: {variable}={text[:60]}")
+    return number
