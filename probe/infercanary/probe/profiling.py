@@ -21,7 +21,6 @@ from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy,
 from infercanary.probe.pool import Pool
 from infercanary.probe.shortage import give_back
 from infercanary.probe.targets import Failure, Target, Unprofiled
-from infercanary.probe.targets.engines.profiled import joined
 
 log = logging.getLogger("infercanary.probe")
 
@@ -206,16 +205,15 @@ class Profiling:
             self._worker.call(lambda: self._target.clock.measure(self._target.run), self._timeout)
 
     def _profiled(self, repeats: int) -> Profile:
-        """In the profile's thread; or in the server's pool, one repeat in a turn so that requests go in between."""
-        target = self._target
-        pool = self._pool
-        if pool is None:
-            return target.profile(repeats)
-        if target.profiler == "second_model":
+        """In the profile's thread; or in the server's pool, with as few repeats as a profile needs."""
+        if self._pool is None:
+            return self._target.profile(repeats)
+        if self._target.profiler == "second_model":
             raise Unprofiled(
                 "its profiler loads the model once more, which would hold a thread of the server's pool"
             )
-        return joined([pool.submit(lambda: target.profile(1)).result() for _ in range(repeats)])
+        profile: Profile = self._pool.submit(lambda: self._target.profile(LEAST_REPEATS)).result()
+        return profile
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour

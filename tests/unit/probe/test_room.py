@@ -254,12 +254,6 @@ def test_a_canary_waits_for_room_and_then_opens(tmp_path: Path, monkeypatch: pyt
     assert canary.is_fit and target.opened == 1
 
 
-def test_a_target_outside_of_a_probe_is_not_refused() -> None:
-    from infercanary.probe.targets.engines.needs import unasked
-
-    unasked([Need("inputs[0]", 1 << 60, "all", "give less")])
-
-
 def test_the_probe_answers_its_targets(tmp_path: Path) -> None:
     target = Asking(1)
     Probe({"a": target}, listen="127.0.0.1:0", memory_reserve=1 << 60, controls=False, samplers=())
