@@ -239,10 +239,10 @@ def test_close_lets_go_of_the_session(model: str) -> None:
             "provider_options: `cuda` is not among the providers; name it there too",
         ),
         ({"provider_options": {"x": {}}}, "provider_options: no provider `x`"),
-        ({"provider_options": {"cpu": 3}}, "provider_options.cpu: a mapping is needed"),
+        ({"provider_options": {"cpu": 3}}, "provider_options.cpu: expected a mapping"),
         (
             {"provider_options": {"cpu": {"a": [1]}}},
-            "provider_options.cpu: a: text, a number, true or false is needed",
+            "provider_options.cpu: .*a: expected",
         ),
         (
             {"providers": ["cuda"], "provider_options": {"cuda": {"device_id": "all"}}},
@@ -263,7 +263,7 @@ def test_close_lets_go_of_the_session(model: str) -> None:
         ({"inter_op_threads": -1}, "inter_op_threads: `-1` is not a whole number"),
         ({"execution_mode": "fast"}, "execution_mode: `fast` is none of sequential, parallel"),
         ({"graph_optimization": ["all"]}, "is none of all, extended, basic, disabled"),
-        ({"session_config": [1]}, "session_config: a mapping is needed"),
+        ({"session_config": [1]}, "session_config: expected a mapping"),
         ({"seed": 1.5}, "seed: `1.5` is not a whole number from 0 on"),
     ],
 )

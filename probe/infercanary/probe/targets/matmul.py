@@ -10,7 +10,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,11 +18,12 @@ from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
-from infercanary.probe.targets import Need, NoCuda, Reading, Target, register
-from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
+from infercanary.probe.targets import Need, Reading, register
+from infercanary.probe.targets.engines import needs, torch_model
 from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
 from infercanary.probe.targets.engines.tensors import TensorSpec
-from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_100_us
+from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
+from infercanary.probe.timing import HostClock, Phase
 
 FLOPS = Metric(
     "infercanary_matmul_flops_per_second",
@@ -75,7 +76,7 @@ def matmul(
     return MatmulTarget(size, device, precision, seed, own_process=True)
 
 
-class MatmulTarget(Target):
+class MatmulTarget(TorchDeviceTarget):
     """Multiplies two square matrices. One precision is the canary's latency; the others are readings beside it.
 
     Operands stay on the device: there is nothing to copy, so the phases are ``compute`` and on CUDA ``launch`` and
@@ -116,7 +117,7 @@ class MatmulTarget(Target):
         """The one that is timed; where it was not given, known after :meth:`open`."""
         self.precisions: tuple[str, ...] = ()
         """Those that are measured; known after :meth:`open`."""
-        self.clock: HostClock | CudaClock = HostClock()
+        self.clock = HostClock()
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -132,16 +133,10 @@ class MatmulTarget(Target):
             Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
-        self._torch = torch = torch_profile.import_torch()
-        self._device = torch.device(self.device)
-        self.cuda_missing = ""
+        self._open_device()
+        torch = self._torch
+        self._make_clock()
         if self._device.type == "cuda":
-            try:
-                torch_model.require_cuda(torch, self._device)
-            except NoCuda as error:
-                self.cuda_missing = error.reason
-                raise
-            self.clock = CudaClock(torch.cuda, self._device)
             self._has_tensor_cores = has_tensor_cores(torch, self._device)
             single, half = self._gpu_precisions()
         else:
@@ -170,19 +165,9 @@ class MatmulTarget(Target):
 
     def calibrate(self) -> None:
         """Choose how many products a repeat has, and measure each precision a few times; called after a run."""
-        if isinstance(self.clock, CudaClock):
-            self.clock.batch = inferences_of_100_us(self.clock, self.run)
+        super().calibrate()
         for _ in range(_RECENT):
             self._measure_precisions()
-
-    def is_busy(self) -> bool:
-        """Say whether work of the host's is waiting or running on the device's default stream."""
-        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
-
-    def values(self, result: Any) -> list[float]:
-        """Return evenly spread places of the product, and NaN if anything in it is not finite."""
-        with self._stream():
-            return outputs.values(result)
 
     def readings(self) -> list[Reading]:
         """Return the rates of all precisions, and whether half precision is no faster than single on Tensor Cores."""
@@ -259,12 +244,6 @@ class MatmulTarget(Target):
             for _ in range(self.clock.batch):
                 torch.mm(a, b, out=out)
         return out
-
-    def _stream(self) -> AbstractContextManager[Any]:
-        if isinstance(self.clock, CudaClock):
-            stream: AbstractContextManager[Any] = self._torch.cuda.stream(self.clock.stream)
-            return stream
-        return nullcontext()
 
 
 def has_native_bfloat16(

@@ -248,7 +248,7 @@ class OnnxTarget(Target):
     @property
     def samples(self) -> int:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
-        return common_size(self._arrays.values()) or 1
+        return common_size(array.shape for array in self._arrays.values()) or 1
 
     def copy_with_batch(self, batch: int) -> OnnxTarget:
         """Make a target of the same session, on the CPU only, with this one's samples again and again.
@@ -260,13 +260,20 @@ class OnnxTarget(Target):
             raise Unsized(
                 "on CUDA its inputs and outputs are bound to memory of one size; sweep it on the CPU"
             )
-        if batch != self.samples and common_size(self._arrays.values()) is None:
+        arrays = self._arrays.values()
+        common = common_size(array.shape for array in arrays)
+        if batch != self.samples and common is None:
             raise Unsized("its inputs have no first dimension in common")
-        shapes = [(batch, *array.shape[1:]) if array.ndim else () for array in self._arrays.values()]
-        self.ask_for_memory(needs.of_load(shapes, self._dtypes.values()))
+        self.ask_for_memory(needs.of_load(sum(array.nbytes for array in arrays) * batch // self.samples))
         other = copy.copy(self)
         other._is_copy = True
-        other._bind({name: repeated(array, batch) for name, array in self._arrays.items()}, self._dtypes)
+        other._bind(
+            {
+                name: repeated(array, batch) if common else array.copy()
+                for name, array in self._arrays.items()
+            },
+            self._dtypes,
+        )
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:

@@ -21,7 +21,7 @@ from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.options import check_device, check_whole
 from infercanary.probe.targets.engines.tensorrt_plan import built_by, complaints_log, why_not
-from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, specs
+from infercanary.probe.targets.engines.tensors import Slot, drawn, matched, specs
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import HostClock, Phase, inferences
 
@@ -250,10 +250,10 @@ class TensorRtTarget(Target):
         is_input = {name: engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT for name in names}
         inputs = matched(self._specs, [self._slot(name) for name in names if is_input[name]])
         for wanted in inputs:
-            self._require_in_profile(wanted)
             if not context.set_input_shape(wanted.name, wanted.shape):
                 raise UsageError(
-                    f"{wanted.place}.shape: TensorRT refuses {list(wanted.shape)}: {self._complaint()}"
+                    f"{wanted.place}.shape: TensorRT refuses {list(wanted.shape)} ({self._complaint()}); choose one "
+                    "in the engine's profile, or build the engine with --minShapes and --maxShapes"
                 )
         if missing := context.infer_shapes():
             raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
@@ -315,16 +315,6 @@ class TensorRtTarget(Target):
         else:
             return _DTYPES[theirs]
         raise UsageError(f"engine: its {kind} `{name}` {fault}")
-
-    def _require_in_profile(self, wanted: Input) -> None:
-        if all(size >= 0 for size in self._engine.get_tensor_shape(wanted.name)):
-            return
-        least, _, most = map(list, self._engine.get_tensor_profile_shape(wanted.name, self._profile))
-        if not all(low <= size <= high for low, size, high in zip(least, wanted.shape, most, strict=True)):
-            raise UsageError(
-                f"{wanted.place}.shape: {list(wanted.shape)} is outside of the engine's profile {self._profile}, "
-                f"which is {least} to {most}; choose one in it, or build the engine with --minShapes and --maxShapes"
-            )
 
     def _enqueue(self, context: Any = None) -> None:
         gpu = self._gpu

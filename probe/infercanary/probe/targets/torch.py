@@ -9,20 +9,21 @@ from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
-from infercanary.probe.targets import DeviceMemory, Need, NoCuda, Target, Unsized, register
+from infercanary.probe.targets import DeviceMemory, Need, Unsized, register
 from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
-from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.targets.engines.tensors import TensorSpec, common_size
+from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
 from infercanary.probe.targets.engines.torch_weights import digest_of
-from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences, inferences_of_100_us
+from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences
 
 _CAPTURE_WARM_UPS = 5
 _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 @register("torch")
-class TorchTarget(Target):
+class TorchTarget(TorchDeviceTarget):
     """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
 
     In a server's own process, with its own model object::
@@ -102,7 +103,7 @@ class TorchTarget(Target):
         self._autocast = autocast
         self._seed = seed
         self._cpu_fallback = cpu_fallback
-        self.clock: HostClock | CudaClock = HostClock()
+        self.clock = HostClock()
         self._is_copy = False
         self._loaded: Any = None  # as it was given, with its weights
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
@@ -119,20 +120,11 @@ class TorchTarget(Target):
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
         self.ask_for_memory(self._needs())
-        self._torch = torch = torch_profile.import_torch()
-        self._device = torch.device(self.device)
-        self.cuda_missing = ""
+        self._open_device(self._cpu_fallback and self._mode != "graph")
+        torch = self._torch
         if self._device.type == "cuda":
-            try:
-                torch_model.require_cuda(torch, self._device)
-            except NoCuda as error:
-                self.cuda_missing = error.reason
-                if not self._cpu_fallback or self._mode == "graph":
-                    raise
-                self._device = torch.device("cpu")
-            else:
-                self.ask_for_memory(needs.on_device([*self._needs(), *self._needs(drawn=False)]))
-                torch_model.limit_memory(torch, self._device, self.device_memory_left)
+            self.ask_for_memory(needs.on_device([*self._needs(), *self._needs(drawn=False)]))
+            torch_model.limit_memory(torch, self._device, self.device_memory_left)
         host_inputs = [
             torch_model.drawn(torch, entry, i, self._seed, self._device.type == "cuda")
             if isinstance(entry, TensorSpec)
@@ -162,10 +154,6 @@ class TorchTarget(Target):
             with phase("compute"):
                 return self._model(*self._device_inputs)
 
-    def values(self, result: Any) -> list[float]:
-        """Return evenly spread places of all numbers in the result, and NaN if any of them is not finite."""
-        return outputs.values(result)
-
     def environment(self) -> dict[str, str]:
         """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
         return torch_model.environment(
@@ -176,8 +164,7 @@ class TorchTarget(Target):
         """Digest the file, or the weights of a model that is no file; empty where it has none."""
         if torch_model.is_file(self._source):
             return of_files([Path(str(self._source))])
-        stream = self.clock.stream if isinstance(self.clock, CudaClock) else None
-        with self._torch.cuda.stream(stream):  # None leaves the stream as it is
+        with self._stream():
             return digest_of(self._torch, self._loaded)
 
     def settings(self) -> dict[str, object]:
@@ -205,7 +192,7 @@ class TorchTarget(Target):
     @property
     def samples(self) -> int:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
-        return torch_model.common_size(self._device_inputs) or 1
+        return common_size(t.shape for t in self._device_inputs) or 1
 
     def copy_with_batch(self, batch: int) -> TorchTarget:
         """Make a target of the same model whose inputs hold this one's samples again and again.
@@ -223,11 +210,10 @@ class TorchTarget(Target):
                 "torch.compile would compile the model again, beside what serves; add a canary of that shape"
             )
         inputs = self._host_inputs or self._device_inputs
-        common = torch_model.common_size(inputs)
+        common = common_size(t.shape for t in inputs)
         if batch != self.samples and common is None:
             raise Unsized("its inputs have no first dimension in common")
-        shapes = [(batch, *t.shape[1:]) if common and t.dim() else tuple(t.shape) for t in inputs]
-        asked = needs.of_load(shapes, [str(t.dtype).removeprefix("torch.") for t in inputs])
+        asked = needs.of_load(sum(t.numel() * t.element_size() for t in inputs) * batch // self.samples)
         if self._device.type == "cuda":
             asked += needs.on_device(asked)
             torch_model.limit_memory(self._torch, self._device, self.device_memory_left)
@@ -236,7 +222,9 @@ class TorchTarget(Target):
         other._is_copy = True
         with self._torch.no_grad():
             # Each copy has memory of its own: shared inputs would stay in the caches.
-            other._place([torch_model.repeated(t, batch) if common else t.clone() for t in inputs])
+            other._place(
+                [torch_model.repeated(self._torch, t, batch) if common else t.clone() for t in inputs]
+            )
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
@@ -275,26 +263,16 @@ class TorchTarget(Target):
 
     def _place(self, host_inputs: list[Any]) -> None:
         """Put the inputs where the model runs, with a clock for it."""
+        self._make_clock()
         if self._device.type != "cuda":
-            self.clock = HostClock()
             self._device_inputs = host_inputs
             return
-        self.clock = CudaClock(self._torch.cuda, self._device)
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
         # On the probe's stream, because work of the host's may still use memory of its own stream; and filled, because
         # a graph is captured from runs before the first copy.
-        with self._torch.cuda.stream(self.clock.stream):
+        with self._stream():
             self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
         self._host_outputs = []
-
-    def is_busy(self) -> bool:
-        """Say whether work of the host's is waiting or running on the device's default stream."""
-        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
-
-    def calibrate(self) -> None:
-        """Choose how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
-        if self._device.type == "cuda":
-            self.clock.batch = inferences_of_100_us(self.clock, self.run)
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
         """Capture the model on the device inputs as a CUDA graph; return what replays it."""

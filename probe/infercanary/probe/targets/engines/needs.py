@@ -39,10 +39,9 @@ def of_output(shape: Sequence[int], dtype: str, on_device: bool = False) -> list
     return [need, need._replace(where="device")] if on_device else [need]
 
 
-def of_load(shapes: Iterable[Sequence[int]], dtypes: Iterable[str]) -> list[Need]:
-    """Return the needs of the inputs of a sweep's point."""
-    fix = "name fewer or smaller loads"
-    return [of_input("sweep", shape, dtype, fix) for shape, dtype in zip(shapes, dtypes, strict=True)]
+def of_load(size: int) -> list[Need]:
+    """Return the need of the inputs of a sweep's point, in bytes."""
+    return [Need("sweep", size, "its inputs", "name fewer or smaller loads")]
 
 
 def of_files(place: str, paths: Iterable[Path]) -> Need:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infercanary.command.settings import UsageError
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -42,7 +42,7 @@ def read_provider_options(providers: Sequence[str], given: object) -> dict[str, 
     """
     options = {
         _full_name("provider_options", name): read_texts(f"provider_options.{name}", of_provider)
-        for name, of_provider in _mapping("provider_options", given).items()
+        for name, of_provider in convert(given or {}, dict[str, Any], "provider_options").items()
     }
     for provider in options:
         if provider not in providers:
@@ -65,12 +65,8 @@ def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
 
 def read_texts(place: str, options: object) -> dict[str, str]:
     """Read a mapping of plain values as texts, as ONNX Runtime takes them: true is 1."""
-    texts = {}
-    for key, value in _mapping(place, options).items():
-        if not isinstance(value, (str, int, float)):
-            raise UsageError(f"{place}: {key}: text, a number, true or false is needed")
-        texts[key] = str(int(value)) if isinstance(value, bool) else str(value)
-    return texts
+    values = convert({} if options is None else options, dict[str, bool | int | float | str], place)
+    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in values.items()}
 
 
 def library_fault(onnxruntime: Any, provider: str) -> str:
@@ -122,11 +118,3 @@ def _full_name(place: str, name: object) -> str:
             "such as OpenVINOExecutionProvider"
         )
     return SHORT.get(name, name)
-
-
-def _mapping(place: str, value: object) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UsageError(f"{place}: a mapping is needed, with text as keys")
-    return value

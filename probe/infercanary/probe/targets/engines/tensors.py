@@ -205,37 +205,17 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def common_size(arrays: Iterable[NDArray[Any]]) -> int | None:
-    """Return the first dimension of all arrays that have any; None where they differ or it is 0.
-
-    Args:
-        arrays: Of any shapes; those without dimensions do not count.
-
-    Returns:
-        The number of samples in a request; or None.
-    """
-    sizes = {array.shape[0] for array in arrays if array.ndim}
+def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
+    """Return the first dimension of all shapes that have any; None where they differ or it is 0."""
+    sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none.
-
-    Args:
-        array: Of any shape.
-        size: Of the first dimension; it may be smaller than it was.
-
-    Returns:
-        An array with memory of its own.
-    """
+    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
     import numpy as np
 
-    if not array.ndim:
-        return np.array(array)
-    made: NDArray[Any] = np.empty((size, *array.shape[1:]), array.dtype)
-    for start in range(0, size, len(array)):
-        made[start : start + len(array)] = array[: size - start]
-    return made
+    return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:

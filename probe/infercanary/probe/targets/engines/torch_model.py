@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,20 +171,9 @@ def autocasting(
     return cast
 
 
-def common_size(tensors: Iterable[Any]) -> int | None:
-    """Return the first dimension of all tensors that have any; None where they differ or it is 0."""
-    sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim()}
-    return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
-
-
-def repeated(tensor: Any, size: int) -> Any:
+def repeated(torch: Any, tensor: Any, size: int) -> Any:
     """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
-    if not tensor.dim():
-        return tensor.clone()
-    made = tensor.new_empty((size, *tensor.shape[1:]))
-    for start in range(0, size, len(tensor)):
-        made[start : start + len(tensor)].copy_(tensor[: size - start])
-    return made
+    return tensor[torch.arange(size, device=tensor.device) % len(tensor)] if tensor.dim() else tensor.clone()
 
 
 def environment(
