@@ -224,10 +224,10 @@ def test_kernels_count_by_the_devices_time_and_copies_with_them() -> None:
 
 def test_a_graphs_kernels_belong_to_no_operator() -> None:
     events = [
-        Event(MARK, 0, 1000, annotation=True),
+        Event(MARK, 0, 1000, id=9, annotation=True),
         Event("cudaGraphLaunch", 10, 20, id=1),
         Event("triton_poi_fused_add_relu_3", 50, 300, "DeviceType.CUDA"),
-        Event("triton_poi_fused_add_relu_4", 360, 300, "DeviceType.CUDA"),
+        Event("triton_poi_fused_add_relu_4", 360, 300, "DeviceType.CUDA", linked=9),
     ]
     [row] = profile(events, "cuda").rows
     assert (row.kind, row.device, row.calls, row.seconds) == (
