@@ -18,7 +18,7 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, TorchTarget
-from infercanary.probe.targets import Unsized
+from infercanary.probe.targets import NoCuda, Unsized
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -368,6 +368,16 @@ def test_one_value_that_is_not_finite_is_seen_wherever_it_is(
         output[place] = complex(0, bad) if output.is_complex() else bad
         assert not all(map(math.isfinite, target.values({"y": output, "n": torch.tensor([1, 2])})))
     assert all(map(math.isfinite, target.values(torch.full((10,), 60_000.0, dtype=torch.float16))))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it has CUDA")
+def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not() -> None:
+    target = opened("factories:linear", ONE, device="cuda", cpu_fallback=True)
+    assert target.cuda_missing and target.environment()["torch_device"] == "cpu"
+    graph = TorchTarget("factories:linear", ONE, device="cuda", mode="graph", cpu_fallback=True)
+    with pytest.raises(NoCuda, match="device: `cuda` was asked for"):
+        graph.open()
+    assert graph.cuda_missing == target.cuda_missing
 
 
 def test_environment() -> None:
