@@ -169,7 +169,5 @@ def test_tensorrt_compute_is_the_work_on_the_device(tmp_path: Path) -> None:
 
 def test_a_shape_outside_of_the_profile_is_one_line(tmp_path: Path) -> None:
     path = engine(tmp_path / "product.engine")
-    with pytest.raises(
-        UsageError, match=r"\[5000, 1024\] is outside of the engine's profile 0, which is \[1, 1024\] to"
-    ):
+    with pytest.raises(UsageError, match=r"refuses \[5000, 1024\] .*; choose one in the engine's profile"):
         TensorRtTarget(path, [{"shape": [5000, 1024]}]).open()

@@ -22,7 +22,6 @@ from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy,
 from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
 from infercanary.probe.targets import Failure, Target, Unprofiled
-from infercanary.probe.targets.engines.profiled import joined
 
 log = logging.getLogger("infercanary.probe")
 
@@ -39,6 +38,7 @@ PROFILER_BYTES: Final = 64 << 20
 """What torch's profiler takes for a moment: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5
+_REPEATS_OF_A_TURN = 3  # in a pool, whose requests wait for the turn
 _PUT_OFF_SECONDS = 60.0
 _JITTER = 0.1
 _OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
@@ -132,7 +132,7 @@ class Profiling(Background):
         self._worker.rest()
 
     def _profile_in_turns(self) -> Profile:
-        """In the profile's thread; or in the server's pool, one repeat in a turn so that requests go in between."""
+        """In the profile's thread; or in the server's pool, in one turn with as few repeats as a profile needs."""
         target, pool = self._target, self._pool
         if pool is None:
             return target.profile(REPEATS)
@@ -140,7 +140,8 @@ class Profiling(Background):
             raise Unprofiled(
                 "its profiler loads the model once more, which would hold a thread of the server's pool"
             )
-        return joined([pool.submit(lambda: target.profile(1)).result() for _ in range(REPEATS)])
+        profile: Profile = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN)).result()
+        return profile
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour

@@ -135,9 +135,10 @@ def model(type_: str = "tensor(float)", **declared: Any) -> bytes:
 
 def expected(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> list[float]:
     """What a copy of the input is, in fixed places."""
-    from infercanary.probe.targets.engines.tensors import Input, drawn, places, readable
+    from infercanary.probe.targets.engines import outputs
+    from infercanary.probe.targets.engines.tensors import Input, drawn, readable
 
-    return places([readable(drawn(Input("", "x", shape, dtype, 2), seed, 0), dtype)])
+    return outputs.values([readable(drawn(Input("", "x", shape, dtype, 2), seed, 0), dtype)])
 
 
 def check(found: dict[str, Any]) -> None:
@@ -269,23 +270,6 @@ def test_operators_that_run_on_the_cpu_are_named(run: Run) -> None:
 
 
 @needs_cc
-def test_of_many_operators_on_the_cpu_none_changes_unseen(run: Run) -> None:
-    options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}]}
-
-    def seen(count: int, **last: str) -> str:
-        nodes = {"CUDAExecutionProvider": 4, "CPUExecutionProvider": count}
-        mixed = model(nodes=nodes, kinds=count, **last)
-        found: str = run(ONNX + RUNS, mixed, lines=LINES, options=options)["environment"]["onnx_on_cpu"]
-        return found
-
-    assert seen(8) == ", ".join(f"Operator{i}" for i in range(8))
-    many, other = seen(70), seen(70, last="ZOther")
-    assert len(many) < 500 and "and others: 70 in all, digest " in many
-    assert many.rpartition(" ")[0] == other.rpartition(" ")[0] and many != other
-    assert seen(70) == many
-
-
-@needs_cc
 def test_an_onnx_model_on_cuda(run: Run) -> None:
     options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}], "seed": 5}
     found = run(ONNX + RUNS, model(), lines=LINES, options=options)
@@ -352,8 +336,8 @@ FIX = "rebuild it with trtexec of this version, on this GPU"
         (
             plan(DYNAMIC_X, DYNAMIC_Y),
             {"inputs": [{"shape": [9, 1024]}]},
-            "inputs[0].shape: [9, 1024] is outside of the engine's profile 0, which is [1, 1024] to [8, 1024]; choose "
-            "one in it, or build the engine with --minShapes and --maxShapes",
+            "inputs[0].shape: TensorRT refuses [9, 1024] (it logs no reason); choose one in the engine's profile, or "
+            "build the engine with --minShapes and --maxShapes",
         ),
         (
             plan(X, Y),

@@ -145,7 +145,7 @@ def make(dtype, shape):
     return drawn(Input("", "x", shape, dtype, 100), 0, 0)
 
 def repeat(array, size):
-    return torch_model.repeated(array, size) if "torch" in sys.argv else repeated(array, size)
+    return torch_model.repeated(torch, array, size) if "torch" in sys.argv else repeated(array, size)
 
 def memory_now():
     with open("/proc/self/clear_refs", "w") as file:

@@ -17,7 +17,7 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
 from infercanary.probe.tags import values
 from infercanary.probe.targets import adapt, make
-from infercanary.probe.targets.engines.digests import PIECE_BYTES, beside_onnx, of_files
+from infercanary.probe.targets.engines.digests import PIECE_BYTES, of_files, onnx_files
 from infercanary.probe.targets.wire.server import without_secrets
 
 # torch warns about TorchScript, which is a part of itself.
@@ -73,18 +73,18 @@ def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path) -> None:
         return folder / "m.onnx"
 
     one, other, long = save("one", 1.0), save("other", 2.0), save("long", 1.0)
-    assert [path.name for path in beside_onnx(one)] == ["m.weights"]
-    assert [len(path.name) for path in beside_onnx(long)] == [208], "a length of two bytes"
+    assert [path.name for path in onnx_files(one)[1:]] == ["m.weights"]
+    assert [len(path.name) for path in onnx_files(long)[1:]] == [208], "a length of two bytes"
     assert one.read_bytes() == other.read_bytes(), "the file itself does not show it"
-    assert of_files([one, *beside_onnx(one)]) != of_files([other, *beside_onnx(other)])
+    assert of_files(onnx_files(one)) != of_files(onnx_files(other))
     large = tmp_path / "one" / "large.onnx"
     for begin in range((1 << 20) - 13, (1 << 20) + 1):  # it is searched in blocks of 1 MiB
         large.write_bytes(bytes(begin) + b"\x0a\x08location\x12\x09m.weights \x0a")
-        assert [path.name for path in beside_onnx(large)] == ["m.weights"], begin
+        assert [path.name for path in onnx_files(large)[1:]] == ["m.weights"], begin
     (tmp_path / "secret").write_bytes(b"s")
     evil = tmp_path / "one" / "evil.onnx"
     evil.write_bytes(b"\x0a\x08location\x12\x09../secret \x0a\x08location\x12\xff\xff \x0a\x08location\x12")
-    assert beside_onnx(evil) == [], "nothing outside of its folder is read"
+    assert onnx_files(evil) == [evil], "nothing outside of its folder is read"
 
 
 def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
@@ -141,13 +141,14 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
     monkeypatch.setattr(torch_weights, "PIECE_BYTES", 77)
     monkeypatch.setattr("infercanary.probe.targets.engines.digests.PIECE_BYTES", 77)
     held = []
-    host_bytes = torch_weights._host_bytes
+    elements = torch_weights._elements
 
-    def seen(piece: Any) -> Any:
+    def seen(*stretch: Any) -> Any:
+        piece = elements(*stretch)
         held.append(piece.untyped_storage().nbytes())
-        return host_bytes(piece)
+        return piece
 
-    monkeypatch.setattr(torch_weights, "_host_bytes", seen)
+    monkeypatch.setattr(torch_weights, "_elements", seen)
     found = set()
     for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)):
         weights = torch.arange(7 * 30 * 6 * 11).reshape(7, 30, 6, 11).to(getattr(torch, dtype))

@@ -239,10 +239,10 @@ def test_close_lets_go_of_the_session(model: str) -> None:
             "provider_options: `cuda` is not among the providers; name it there too",
         ),
         ({"provider_options": {"x": {}}}, "provider_options: no provider `x`"),
-        ({"provider_options": {"cpu": 3}}, "provider_options.cpu: a mapping is needed"),
+        ({"provider_options": {"cpu": 3}}, "provider_options.cpu: expected a mapping"),
         (
             {"provider_options": {"cpu": {"a": [1]}}},
-            "provider_options.cpu: a: text, a number, true or false is needed",
+            "provider_options.cpu: .*a: expected",
         ),
         (
             {"providers": ["cuda"], "provider_options": {"cuda": {"device_id": "all"}}},
@@ -257,13 +257,13 @@ def test_close_lets_go_of_the_session(model: str) -> None:
         ),
         (
             {"intra_op_threads": "2"},
-            "intra_op_threads: `2` is not a number of threads; 0 is ONNX Runtime's default",
+            "intra_op_threads: `2` is not a whole number from 0 to 4096",
         ),
-        ({"intra_op_threads": True}, "intra_op_threads: `True` is not a number of threads"),
-        ({"inter_op_threads": -1}, "inter_op_threads: `-1` is not a number of threads"),
+        ({"intra_op_threads": True}, "intra_op_threads: `True` is not a whole number"),
+        ({"inter_op_threads": -1}, "inter_op_threads: `-1` is not a whole number"),
         ({"execution_mode": "fast"}, "execution_mode: `fast` is none of sequential, parallel"),
         ({"graph_optimization": ["all"]}, "is none of all, extended, basic, disabled"),
-        ({"session_config": [1]}, "session_config: a mapping is needed"),
+        ({"session_config": [1]}, "session_config: expected a mapping"),
         ({"seed": 1.5}, "seed: `1.5` is not a whole number from 0 on"),
     ],
 )
@@ -287,7 +287,7 @@ def test_where_it_was_asked_to_run() -> None:
         ({"model": "missing.onnx"}, "model: no file `missing.onnx`; check the path"),
         (
             {"model": "opset.onnx"},
-            f"is newer than ONNX Runtime {ort.__version__}: opset 99 of ai.onnx, and it has ",
+            f"is newer than ONNX Runtime {ort.__version__}: opset 99, and it reads ",
         ),
         ({"model": "ir.onnx"}, f"is newer than ONNX Runtime {ort.__version__}: IR version 99, and it reads "),
         (
@@ -306,14 +306,6 @@ def test_where_it_was_asked_to_run() -> None:
         ),
         ({"inputs": [{"shape": [1, 5]}]}, r"inputs\[0\].shape: \[1, 5\] does not fit"),
         (
-            {"model": "any_rank.onnx", "inputs": []},
-            r"inputs\[0\].shape: .*`x` has no fixed number of dimensions; say which",
-        ),
-        (
-            {"model": "scalar.onnx", "inputs": [{"shape": [2, 4]}]},
-            r"\[2, 4\] does not fit the model's input `x`, which is \[\]",
-        ),
-        (
             {"inputs": [{"shape": [1, 4], "dtype": "float16"}]},
             "the model's input `x` is float32, not float16",
         ),
@@ -329,10 +321,6 @@ def test_a_mistake_that_shows_when_opened(tmp_path: Path, options: dict[str, Any
     linear(tmp_path / "ir.onnx", ir=99)
     (tmp_path / "junk.onnx").write_bytes(b"not a model" * 40)
     (tmp_path / "empty.onnx").touch()
-    ranks: dict[str, list[int] | None] = {"any_rank": None, "scalar": []}
-    for name, dims in ranks.items():
-        relu = helper.make_node("Relu", ["x"], ["y"])
-        save(tmp_path / f"{name}.onnx", [relu], [("x", Type.FLOAT, dims)], [("y", Type.FLOAT, dims)])
     one = [("x", Type.FLOAT, [1])], [("y", Type.FLOAT, [1])]
     save(tmp_path / "unknown.onnx", [helper.make_node("NoSuchOp", ["x"], ["y"])], *one)
     text = [("x", Type.STRING, [1])], [("y", Type.STRING, [1])]

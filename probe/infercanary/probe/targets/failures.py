@@ -65,6 +65,11 @@ class NoCuda(UsageError):
     The settings are right, so the probe does not end: it goes on, sets a metric, and tries again.
     """
 
+    def __init__(self, text: str, reason: str = "") -> None:
+        """Keep the reason, one of ``failing.CUDA_MISSING_REASONS``, for :attr:`Target.cuda_missing`."""
+        super().__init__(text)
+        self.reason = reason
+
 
 class Unsized(Exception):
     """A target cannot be run with this number of samples; the text says why. Raised by ``sized()``."""

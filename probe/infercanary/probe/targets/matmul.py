@@ -9,22 +9,21 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
-from infercanary.probe.targets import Need, NoCuda, Reading, Target, register
-from infercanary.probe.targets.engines import needs, torch_model, torch_profile
-from infercanary.probe.targets.engines.environment import seen_by_nvml
+from infercanary.probe.targets import Need, Reading, register
+from infercanary.probe.targets.engines import needs, torch_model
+from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
 from infercanary.probe.targets.engines.tensors import TensorSpec
-from infercanary.probe.timing import CudaClock, HostClock, Phase, Timing, inferences_of_100_us
-
-T = TypeVar("T")
+from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
+from infercanary.probe.timing import HostClock, Phase
 
 FLOPS = Metric(
     "infercanary_matmul_flops_per_second",
@@ -46,9 +45,8 @@ PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 _DTYPES = {"tf32": "float32"}
 """The dtype of the operands, where the precision is not its name."""
 _SIZE = {"cpu": 1024, "cuda": 4096}
-_MOST = 32768
+_LEAST, _MOST = 16, 32768
 _RECENT = 5
-_MAX_VALUES = 1024
 _FIRST_BFLOAT16 = (8, 0)
 _FIRST_TENSOR_CORES = (7, 0)
 # Tensor Cores make half precision twice as fast as float32 or more: 71 beside 36 TFLOP/s on a GeForce RTX 3090, 312
@@ -78,7 +76,7 @@ def matmul(
     return MatmulTarget(size, device, precision, seed, own_process=True)
 
 
-class MatmulTarget(Target):
+class MatmulTarget(TorchDeviceTarget):
     """Multiplies two square matrices. One precision is the canary's latency; the others are readings beside it.
 
     Operands stay on the device: there is nothing to copy, so the phases are ``compute`` and on CUDA ``launch`` and
@@ -109,25 +107,17 @@ class MatmulTarget(Target):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        if size is not None and not (
-            isinstance(size, int) and not isinstance(size, bool) and 16 <= size <= _MOST
-        ):
-            raise UsageError(f"size: `{size}` is not a whole number from 16 to {_MOST}")
-        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device, re.ASCII):
-            raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
-        if precision not in (None, *PRECISIONS):
-            raise UsageError(f"precision: `{precision}` is none of {', '.join(PRECISIONS)}")
-        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**62:
-            raise UsageError(f"seed: `{seed}` is not a whole number from 0 on")
+        check_device(device)
+        self.size = _SIZE[device.partition(":")[0]] if size is None else size
+        check_whole("size", self.size, _MOST, _LEAST)
+        check_choice("precision", precision or PRECISIONS[0], PRECISIONS)
+        check_whole("seed", seed)
         self.device = device
-        self.size = size if size is not None else _SIZE[device.partition(":")[0]]
         self.precision = precision or ""
         """The one that is timed; where it was not given, known after :meth:`open`."""
         self.precisions: tuple[str, ...] = ()
         """Those that are measured; known after :meth:`open`."""
-        self.cuda_missing = ""
-        """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none."""
-        self.clock: _KeepingClock = _KeepingClock(HostClock())
+        self.clock = HostClock()
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -143,17 +133,12 @@ class MatmulTarget(Target):
             Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
-        self._torch = torch_profile.imported_torch()
-        torch, self._device = self._torch, self._torch.device(self.device)
+        self._open_device()
+        torch = self._torch
+        self._make_clock()
         if self._device.type == "cuda":
-            self.cuda_missing, why = torch_model.why_no_cuda(torch, self._device)
-            if self.cuda_missing:
-                raise NoCuda(
-                    f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}, or set `device: cpu`"
-                )
-            self.clock = _KeepingClock(CudaClock(torch.cuda, self._device))
             self._has_tensor_cores = has_tensor_cores(torch, self._device)
-            single, half = self._of_gpu()
+            single, half = self._gpu_precisions()
         else:
             single, half = ("float32",), "bfloat16" if has_native_bfloat16(torch) else ""
         self.precisions = (*single, half) if half else single
@@ -163,72 +148,44 @@ class MatmulTarget(Target):
                 f"precision: `{self.precision}` is not one that torch {torch.__version__} computes in natively on "
                 f"{self.device} here; there is {', '.join(self.precisions)}"
             )
-        self._seconds = {name: deque(maxlen=_RECENT) for name in self.precisions if name != self.precision}
+        self._seconds = {name: deque(maxlen=_RECENT) for name in self.precisions}
         self.ask_for_memory(self._needs())
         if self._device.type == "cuda":
-            torch_model.bound(torch, self._device, self.device_memory_left)
-        drawn = [
-            torch_model.drawn(torch, TensorSpec(shape=(self.size, self.size)), i, self._seed)
-            for i in range(2)
-        ]
+            torch_model.limit_memory(torch, self._device, self.device_memory_left)
+        spec = TensorSpec(shape=(self.size, self.size))
+        drawn = [torch_model.drawn(torch, spec, i, self._seed) for i in range(2)]
         with self._stream():
-            for name in {_DTYPES.get(name, name) for name in self.precisions}:
+            for name in self._dtypes():
                 a, b = (matrix.to(self._device, getattr(torch, name)) for matrix in drawn)
                 self._operands[name] = a, b, torch.empty_like(a)
-
-    def prepare(self) -> None:
-        """Begin a run: its rate is that of its own repeats."""
-        self.clock.seconds.clear()
 
     def run(self, phase: Phase) -> Any:
         """Multiply, in the precision that is timed."""
         return self._product(self.precision, phase)
 
     def calibrate(self) -> None:
-        """Choose how many products a repeat has, and measure each other precision a few times; called after a run."""
-        if isinstance(self.clock.clock, CudaClock):
-            self.clock.clock.batch = inferences_of_100_us(self.clock.clock, self.run)
+        """Choose how many products a repeat has, and measure each precision a few times; called after a run."""
+        super().calibrate()
         for _ in range(_RECENT):
-            self._measure_others()
+            self._measure_precisions()
 
-    def is_busy(self) -> bool:
-        """Say whether work of the host's is waiting or running on the device's default stream."""
-        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
-
-    def values(self, result: Any) -> list[float]:
-        """Return evenly spread places of the product, and NaN if anything in it is not finite."""
-        with self._stream():
-            flat = result.reshape(-1)
-            chosen: list[float] = flat[:: -(-flat.numel() // _MAX_VALUES)].double().tolist()
-            if not bool(self._torch.isfinite(flat).all()):
-                chosen[-1] = float("nan")
-        return chosen
-
-    def readings(self) -> Sequence[Reading]:
+    def readings(self) -> list[Reading]:
         """Return the rates of all precisions, and whether half precision is no faster than single on Tensor Cores."""
-        self._measure_others()
+        self._measure_precisions()
         seconds = {name: median(recent) for name, recent in self._seconds.items()}
-        if self.clock.seconds:
-            seconds[self.precision] = median(self.clock.seconds)
         flops = 2.0 * self.size**3
-        found = [
-            Reading(FLOPS, flops / seconds[name], (name,)) for name in self.precisions if seconds.get(name)
-        ]
-        half = next((seconds[name] for name in ("bfloat16", "float16") if seconds.get(name)), None)
-        single = seconds.get("float32")
+        found = [Reading(FLOPS, flops / took, (name,)) for name, took in seconds.items() if took]
+        half, single = seconds.get("bfloat16") or seconds.get("float16"), seconds.get("float32")
         if self._has_tensor_cores and single and half:
             found.append(Reading(UNUSED, float(single / half < _FASTER)))
         return found
 
     def environment(self) -> Mapping[str, str]:
         """Report what the torch target does, and the product's size and precisions."""
-        own = {
-            "matmul_size": str(self.size),
-            "matmul_precision": self.precision,
-            "matmul_precisions": " ".join(self.precisions),
-        }
         return torch_model.environment(self._torch, self._device, "eager") | {
-            k: v for k, v in own.items() if v
+            "matmul_size": str(self.size),
+            **({"matmul_precision": self.precision} if self.precision else {}),
+            **({"matmul_precisions": " ".join(self.precisions)} if self.precisions else {}),
         }
 
     def settings(self) -> Mapping[str, Any]:
@@ -244,83 +201,49 @@ class MatmulTarget(Target):
         """Drop the operands."""
         self._operands = {}
 
-    def _needs(self) -> list[Need]:
-        """Two matrices that are drawn; where they are multiplied their copies of each precision, and the products."""
-        shape = self.size, self.size
-        size = 2 * needs.of_input("size", shape, "float32").size
-        drawn = Need("size", size, f"matrices of {self.size} × {self.size}", "give a smaller size")
-        sizes = {
-            name: needs.of_input("size", shape, name).size
-            for name in {_DTYPES.get(name, name) for name in self.precisions}
-        }
-        if self._device.type == "cpu":  # what is drawn in float32 is not copied
-            more = sum(one if name == "float32" else 3 * one for name, one in sizes.items())
-            return [drawn._replace(size=drawn.size + more)]
-        return [drawn, drawn._replace(size=3 * sum(sizes.values()), where="device")]
+    def _dtypes(self) -> set[str]:
+        return {_DTYPES.get(name, name) for name in self.precisions}
 
-    def _of_gpu(self) -> tuple[tuple[str, ...], str]:
-        """The GPU's precisions: single, and half."""
+    def _needs(self) -> list[Need]:
+        """List two matrices that are drawn; where they are multiplied, their copies of each dtype and the products."""
+        sizes = {name: needs.of_input("", (self.size, self.size), name).size for name in self._dtypes()}
+        single = needs.of_input("", (self.size, self.size), "float32").size
+        what = f"matrices of {self.size} × {self.size}"
+        drawn = Need("size", 2 * single, what, "give a smaller size")
+        multiplied = 3 * sum(sizes.values())
+        if self._device.type == "cpu":  # float32 is not copied
+            return [drawn._replace(size=multiplied)]
+        return [drawn, drawn._replace(size=multiplied, where="device")]
+
+    def _gpu_precisions(self) -> tuple[tuple[str, ...], str]:
+        """Return the GPU's precisions: single, and half."""
         torch, capability = self._torch, self._torch.cuda.get_device_capability(self._device)
-        is_ampere = torch.version.cuda is not None and capability >= _FIRST_BFLOAT16
-        if not self._own_process:
-            single: tuple[str, ...] = ("tf32",) if is_ampere and _uses_tf32(torch) else ("float32",)
-        else:
-            single = ("float32", "tf32") if is_ampere else ("float32",)
+        single: tuple[str, ...] = ("float32",)
+        if torch.version.cuda is not None and capability >= _FIRST_BFLOAT16:
+            if self._own_process:
+                single = "float32", "tf32"
+            elif _uses_tf32(torch):
+                single = ("tf32",)
         with torch.cuda.device(self._device):
             # Without emulation: torch also says yes where it would compute bfloat16 as float32.
-            return single, "bfloat16" if torch.cuda.is_bf16_supported(
-                including_emulation=False
-            ) else "float16"
+            is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return single, "bfloat16" if is_native else "float16"
 
-    def _measure_others(self) -> None:
-        """Once each: the median of several runs is not moved by what disturbs one."""
+    def _measure_precisions(self) -> None:
+        """Measure each once: the median of several runs is not moved by what disturbs one."""
         for name, recent in self._seconds.items():
-            timing, _ = self.clock.clock.measure(partial(self._product, name))
+            timing, _ = self.clock.measure(partial(self._product, name))
             recent.append(timing.phases["compute"])
 
     def _product(self, precision: str, phase: Phase) -> Any:
         torch = self._torch
         a, b, out = self._operands[_DTYPES.get(precision, precision)]
-        switched = (
-            _tf32(torch, precision == "tf32")
-            if self._own_process and "tf32" in self.precisions
-            else nullcontext()
-        )
+        switches = self._own_process and "tf32" in self.precisions
+        switched = _tf32(torch, precision == "tf32") if switches else nullcontext()
         with torch.inference_mode(), switched, phase("compute"):
             for _ in range(self.clock.batch):
                 torch.mm(a, b, out=out)
         return out
-
-    def _stream(self) -> AbstractContextManager[Any]:
-        clock = self.clock.clock
-        if isinstance(clock, CudaClock):
-            stream: AbstractContextManager[Any] = self._torch.cuda.stream(clock.stream)
-            return stream
-        return nullcontext()
-
-
-class _KeepingClock:
-    """A clock that keeps how long each repeat computed.
-
-    Args:
-        clock: What times.
-    """
-
-    def __init__(self, clock: HostClock | CudaClock) -> None:
-        self.clock = clock
-        self.seconds: list[float] = []
-
-    @property
-    def batch(self) -> int:
-        """How many products a repeat has."""
-        return self.clock.batch
-
-    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        """See :class:`~infercanary.probe.timing.Clock`."""
-        timing, result = self.clock.measure(run)
-        if (seconds := timing.phases.get("compute")) is not None:
-            self.seconds.append(seconds)
-        return timing, result
 
 
 def has_native_bfloat16(

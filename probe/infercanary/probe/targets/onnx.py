@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import psutil
 
 from infercanary.command.extras import advice
 from infercanary.command.paths import unreadable
@@ -17,14 +19,20 @@ from infercanary.probe.deadline import clear_frames
 from infercanary.probe.targets import Target, Unprofiled, Unsized, register
 from infercanary.probe.targets.engines import needs, onnx_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock
-from infercanary.probe.targets.engines.digests import beside_onnx, of_files
+from infercanary.probe.targets.engines.digests import of_files, onnx_files
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
-from infercanary.probe.targets.engines.onnx_providers import ON_CUDA, full_names, options_of, texts
+from infercanary.probe.targets.engines.onnx_providers import (
+    ON_CUDA,
+    full_names,
+    read_provider_options,
+    read_texts,
+)
 from infercanary.probe.targets.engines.onnx_session import OnnxSession
+from infercanary.probe.targets.engines.options import check_choice, check_whole
 from infercanary.probe.targets.engines.tensors import common_size, drawn, matched, repeated, specs
 from infercanary.probe.targets.libraries import imported
-from infercanary.probe.timing import Clock, HostClock, Phase
+from infercanary.probe.timing import HostClock, Phase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +46,6 @@ _OPTIMIZATION = {
 }
 _ERRORS = 3
 _MOST_THREADS = 4096
-_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @register("onnx")
@@ -91,42 +98,27 @@ class OnnxTarget(Target):
         """
         if not isinstance(model, str) or not model:
             raise UsageError("model: name an .onnx file")
-        for key, threads in {
-            "intra_op_threads": intra_op_threads,
-            "inter_op_threads": inter_op_threads,
-        }.items():
-            if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= _MOST_THREADS:
-                raise UsageError(
-                    f"{key}: `{threads}` is not a number of threads; 0 is ONNX Runtime's default"
-                )
-        _require_one_of("execution_mode", execution_mode, _EXECUTION_MODES)
-        _require_one_of("graph_optimization", graph_optimization, _OPTIMIZATION)
-        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**62:
-            raise UsageError(f"seed: `{seed}` is not a whole number from 0 on")
-        self._path = model
+        check_whole("intra_op_threads", intra_op_threads, _MOST_THREADS)
+        check_whole("inter_op_threads", inter_op_threads, _MOST_THREADS)
+        check_choice("execution_mode", execution_mode, _EXECUTION_MODES)
+        check_choice("graph_optimization", graph_optimization, _OPTIMIZATION)
+        check_whole("seed", seed)
+        self._path = Path(model)
         self._specs = specs(inputs)
-        asked = full_names(providers)
-        self._provider_options = options_of(asked, provider_options)
+        self._asked = full_names(providers)
+        self._provider_options = read_provider_options(self._asked, provider_options)
         self._threads = intra_op_threads, inter_op_threads
         self._execution_mode = execution_mode
         self._graph_optimization = graph_optimization
-        self._session_config = texts("session_config", session_config)
+        self._session_config = read_texts("session_config", session_config)
         self._seed = seed
-        self._asked = asked
-        self._loaded = OnnxSession(model, asked, self._provider_options, cpu_fallback)
-        on_cuda = any(provider in ON_CUDA for provider in asked)
-        self.device = f"cuda:{self._loaded.ordinal}" if on_cuda else "cpu"
-        """Where it was asked to run."""
-        self.clock: Clock = HostClock()
+        self._loaded = OnnxSession(model, self._asked, self._provider_options, cpu_fallback)
+        self._on_cuda = any(provider in ON_CUDA for provider in self._asked)
+        self.device = f"cuda:{self._loaded.ordinal}" if self._on_cuda else "cpu"
         self._is_copy = False
+        self._bound: HostBinding | DeviceBinding | None = None
         self._arrays: dict[str, NDArray[Any]] = {}
         self._dtypes: dict[str, str] = {}
-        self._bound: HostBinding | DeviceBinding | None = None
-
-    @property
-    def cuda_missing(self) -> str:  # type: ignore[override]
-        """Why there is no CUDA where it was asked for; empty where there is."""
-        return self._loaded.cuda_missing
 
     @property
     def session(self) -> Any:
@@ -143,46 +135,39 @@ class OnnxTarget(Target):
             NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
-        onnxruntime = self._ort
-        if why := unreadable(self._path):
+        if why := unreadable(str(self._path)):
             raise UsageError(f"model: {why}; check the path (it starts at {Path.cwd()})")
-        path = Path(self._path)
-        self.ask_for_memory(
-            [needs.of_files("model", [path])]
-        )  # before it is searched for what lies beside it
-        weights = [needs.of_files("model", [path, *beside_onnx(path)])]
+        self.ask_for_memory([needs.of_files("model", [self._path])])  # before it is searched for other files
+        weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
-        built_with = onnxruntime.get_available_providers()
-        if any(provider in ON_CUDA and provider in built_with for provider in self._asked):
+        if any(
+            provider in ON_CUDA for provider in self._asked if provider in self._ort.get_available_providers()
+        ):
             self.ask_for_memory(needs.on_device(weights))  # before there is a context
-        loaded = self._loaded
         try:
-            loaded.open(onnxruntime, self.session_options, self.device_memory_left)
-            inputs = matched(self._specs, slots(loaded.session, path))
-            asked = [needs.of_input(each.place, each.shape, each.dtype) for each in inputs]
-            self.ask_for_memory(asked if loaded.gpu is None else [*asked, *needs.on_device(asked)])
-            if loaded.gpu is None:
-                self._bind(
-                    {each.name: drawn(each, self._seed, i) for i, each in enumerate(inputs)},
-                    {each.name: each.dtype for each in inputs},
-                )
-            else:
-                loaded.require_our_stream()
-                loaded.gpu.before_close(self._drop)  # the binding holds the session
-                self._bound = DeviceBinding(
-                    onnxruntime,
-                    loaded.session,
-                    loaded.gpu,
-                    loaded.ordinal,
-                    inputs,
-                    self._seed,
-                    self.ask_for_memory,
-                )
-                self.clock = self._bound.clock
+            self._open()
         except BaseException as error:
+            self.cuda_missing = self._loaded.cuda_missing
             clear_frames(error)
             self.close()
             raise
+        self.cuda_missing = self._loaded.cuda_missing
+
+    def _open(self) -> None:
+        loaded = self._loaded
+        loaded.open(self._ort, self.session_options, self.device_memory_left)
+        inputs = matched(self._specs, slots(loaded.session))
+        asked = [needs.of_input(wanted.place, wanted.shape, wanted.dtype) for wanted in inputs]
+        self.ask_for_memory([*asked, *(needs.on_device(asked) if loaded.gpu else ())])
+        if loaded.gpu is None:
+            arrays = {wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)}
+            self._bind(arrays, {wanted.name: wanted.dtype for wanted in inputs})
+            return
+        loaded.gpu.before_close(self._drop)  # the binding holds the session
+        bound = DeviceBinding(
+            self._ort, loaded.session, loaded.gpu, loaded.ordinal, inputs, self._seed, self.ask_for_memory
+        )
+        self._bound, self.clock = bound, bound.clock
 
     def run(self, phase: Phase) -> None:
         """Make one inference; on CUDA a batch of them, with the copies to the device and back."""
@@ -190,44 +175,45 @@ class OnnxTarget(Target):
         self._bound.run(phase)
 
     def values(self, result: None) -> list[float]:
-        """Return evenly spread places of all tensors of the last output; NaN if anything in them is not finite."""
+        """Return evenly spread numbers of the last output; NaN if anything in it is not finite."""
         assert self._bound is not None, "open() comes first"
         return self._bound.values()
 
     def environment(self) -> dict[str, str]:
         """Report ONNX Runtime's version and build, what really ran the model, threads, and the session's switches."""
-        ort, loaded = self._ort, self._loaded
-        commit = re.search(r"git-commit-id=(\w+)", ort.get_build_info())
-        build = re.search(r"build type=(\w+)", ort.get_build_info())
+        ort, loaded, gpu = self._ort, self._loaded, self._loaded.gpu
+        build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
-        gpu = loaded.gpu
+        cores = functools.partial(
+            psutil.cpu_count, logical=False
+        )  # the default, whatever the container's limits
+        inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
                 "onnxruntime": lambda: ort.__version__,
-                "onnx_build": lambda: " ".join(found[1] for found in (commit, build) if found),
+                "onnx_build": lambda: " ".join(build),
                 "onnx_build_cuda": lambda: ort.cuda_version or "none (CPU-only build)",
-                "onnx_provider": loaded.ran_by,
+                "onnx_provider": loaded.first_used,
                 "onnx_nodes": lambda: ", ".join(f"{name} {n}" for name, n in sorted(loaded.nodes().items())),
-                "onnx_on_cpu": loaded.left_to_the_cpu,
+                "onnx_on_cpu": loaded.operators_on_cpu,
                 "onnx_available_providers": lambda: ", ".join(ort.get_available_providers()),
-                "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.ran_by(), {})),
+                "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.first_used(), {})),
                 "onnx_device": lambda: "cpu" if gpu is None else self.device,
                 "onnx_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
                 "onnx_cuda_device": lambda: None if gpu is None else gpu.name,
-                "onnx_intra_op_threads": lambda: options.intra_op_num_threads or _physical_cores() or None,
-                "onnx_inter_op_threads": lambda: self._inter_op_threads() or None,
+                "onnx_intra_op_threads": lambda: options.intra_op_num_threads or cores(),
+                "onnx_inter_op_threads": lambda: inter_op or cores(),
                 "onnx_execution_mode": lambda: self._execution_mode,
                 "onnx_graph_optimization": lambda: self._graph_optimization,
                 "onnx_session_config": lambda: _listed(self._session_config),
-                "onnx_model": lambda: Path(self._path).name,
+                "onnx_model": lambda: self._path.name,
                 "onnx_producer": lambda: loaded.session.get_modelmeta().producer_name,
             }
         )
 
     def identity(self) -> str:
         """Digest the file, and those beside it that hold its weights."""
-        path = Path(self._path)
-        return of_files([path, *beside_onnx(path)])
+        return of_files(onnx_files(self._path))
 
     def settings(self) -> dict[str, object]:
         """List the inputs, the providers and the session's options."""
@@ -262,13 +248,10 @@ class OnnxTarget(Target):
     @property
     def samples(self) -> int:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
-        return common_size(self._arrays.values()) or 1
+        return common_size(array.shape for array in self._arrays.values()) or 1
 
     def copy_with_batch(self, batch: int) -> OnnxTarget:
-        """Make a target of the same session, on the CPU only.
-
-        Args:
-            batch: How many samples its inputs hold: this one's again and again.
+        """Make a target of the same session, on the CPU only, with this one's samples again and again.
 
         Raises:
             Unsized: It runs on CUDA, or its inputs have no first dimension in common.
@@ -277,20 +260,20 @@ class OnnxTarget(Target):
             raise Unsized(
                 "on CUDA its inputs and outputs are bound to memory of one size; sweep it on the CPU"
             )
-        common = common_size(self._arrays.values())
+        arrays = self._arrays.values()
+        common = common_size(array.shape for array in arrays)
         if batch != self.samples and common is None:
             raise Unsized("its inputs have no first dimension in common")
-        shapes = [
-            (batch, *array.shape[1:]) if common and array.ndim else array.shape
-            for array in self._arrays.values()
-        ]
-        self.ask_for_memory(needs.of_a_load(shapes, self._dtypes.values()))
+        self.ask_for_memory(needs.of_load(sum(array.nbytes for array in arrays) * batch // self.samples))
         other = copy.copy(self)
         other._is_copy = True
-        arrays = {
-            name: repeated(array, batch) if common else array.copy() for name, array in self._arrays.items()
-        }
-        other._bind(arrays, self._dtypes)
+        other._bind(
+            {
+                name: repeated(array, batch) if common else array.copy()
+                for name, array in self._arrays.items()
+            },
+            self._dtypes,
+        )
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
@@ -301,34 +284,28 @@ class OnnxTarget(Target):
         """
         if self._loaded.gpu is not None:
             raise Unprofiled("on CUDA ONNX Runtime's profiler times launches; profile it with `nsys`")
-        path = Path(self._path)
-        self.ask_for_memory([needs.of_files("model", [path, *beside_onnx(path)])])
+        self.ask_for_memory([needs.of_files("model", onnx_files(self._path))])
 
-        def session(prefix: str) -> Any:
+        def load(prefix: str) -> Any:
             options = self.session_options()
             options.enable_profiling = True
             options.profile_file_prefix = prefix
-            return self._loaded.another(options)
+            return self._loaded.load_again(options)
 
-        def work_of(session: Any) -> Callable[[], float]:
+        def make_work(session: Any) -> Callable[[], float]:
             bound = HostBinding(session, self._arrays, self._dtypes)
             return lambda: bound.clock.measure(bound.run)[0].wall
 
-        return onnx_profile.profiled(session, work_of, repeats, trace)
+        return onnx_profile.profile_repeats(load, make_work, repeats, trace)
 
     def session_options(self) -> Any:
-        """Make the ``onnxruntime.SessionOptions`` that the model is loaded with; to be extended in a subclass.
-
-        Returns:
-            New options at each call.
-        """
+        """Make the ``onnxruntime.SessionOptions`` that the model is loaded with; to be extended in a subclass."""
         ort = self._ort
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads
         options.execution_mode = getattr(ort.ExecutionMode, _EXECUTION_MODES[self._execution_mode])
-        options.graph_optimization_level = getattr(
-            ort.GraphOptimizationLevel, _OPTIMIZATION[self._graph_optimization]
-        )
+        level = _OPTIMIZATION[self._graph_optimization]
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
         # `onnx_nodes` reports the nodes that are left to the CPU: no warnings about them.
         options.log_severity_level = _ERRORS
         # Older versions ignore it.
@@ -339,34 +316,12 @@ class OnnxTarget(Target):
 
     def _bind(self, arrays: dict[str, NDArray[Any]], dtypes: dict[str, str]) -> None:
         self._arrays, self._dtypes = arrays, dtypes
-        self._bound = HostBinding(self._loaded.session, arrays, dtypes)
-        self.clock = self._bound.clock
+        bound = HostBinding(self._loaded.session, arrays, dtypes)
+        self._bound, self.clock = bound, bound.clock
 
     def _drop(self) -> None:
         self._bound = None
         self._arrays, self._dtypes = {}, {}
-
-    def _inter_op_threads(self) -> int:
-        if self._execution_mode == "sequential":
-            return 1
-        return int(self._loaded.session.get_session_options().inter_op_num_threads) or _physical_cores()
-
-
-def _require_one_of(key: str, value: object, known: Mapping[str, str]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise UsageError(f"{key}: `{value}` is none of {', '.join(known)}")
-
-
-def _physical_cores() -> int:
-    """Return ONNX Runtime's default number of threads: one for each core of the host, whatever the container's limits.
-
-    It is 0 where that is not known. https://onnxruntime.ai/docs/performance/tune-performance/threading.html
-    """
-    cores = set()
-    for cpu in _TOPOLOGY.glob("cpu[0-9]*/topology"):
-        with suppress(OSError):
-            cores.add(tuple((cpu / name).read_text() for name in ("physical_package_id", "core_id")))
-    return len(cores)
 
 
 def _listed(options: Mapping[str, str]) -> str:

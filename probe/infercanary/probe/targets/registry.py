@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError, unknown_key
 from infercanary.probe.deadline import one_line
@@ -18,16 +17,11 @@ Factory = Callable[..., Target]
 F = TypeVar("F", bound=Factory)
 
 
-@runtime_checkable
-class TakesOptions(Protocol):
-    """A target class whose constructor takes one struct instead of keyword arguments."""
-
-    options_type: type[Any]
-    """The struct; it is made of the keys under ``options``."""
-
-
 _PACKAGE = __name__.rpartition(".")[0]
 _registered: dict[str, Factory] = {}
+
+METHODS = ("open", "run", "values", "environment", "close")
+"""Methods of every target, also of one of 0.1.0."""
 
 
 def register(name: str) -> Callable[[F], F]:
@@ -92,9 +86,6 @@ def attribute(reference: str) -> Any:
     Args:
         reference: ``package.module:attribute``.
 
-    Returns:
-        Whatever it is.
-
     Raises:
         UsageError: It has another form, or there is no such thing.
     """
@@ -103,21 +94,18 @@ def attribute(reference: str) -> Any:
         raise UsageError(f"`{reference}` is not of the form package.module:attribute")
     try:
         found: Any = importlib.import_module(module_name)
-        file = getattr(found, "__file__", None) or "built in"
     except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(
                 f"no module `{error.name}`; install it, or start where it is found (the working directory is searched)"
             ) from None
         raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
     except (Exception, SystemExit) as error:  # whatever a module does while it is imported
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix it there") from None
+    file = getattr(found, "__file__", None) or "built in"
     for name in path.split("."):
         if not hasattr(found, name):
-            own = f"{module_name.replace('.', '/')}.py"
-            if os.path.exists(own) and file != os.path.abspath(own):
-                raise UsageError(f"module `{module_name}` is a library's ({file}), not `{own}`; rename yours")
-            raise UsageError(f"module `{module_name}` has no `{path}`; check the spelling")
+            raise UsageError(f"module `{module_name}` ({file}) has no `{path}`; check the spelling")
         found = getattr(found, name)
     return found
 
@@ -137,21 +125,19 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
     """
     factory = _factory(target)
     _check_options(parameters(factory), options)
+    struct = getattr(factory, "options_type", None)
     try:
-        made = (
-            factory(factory.options_type(**options))
-            if isinstance(factory, TakesOptions)
-            else factory(**options)
-        )
+        made = factory(**options) if struct is None else factory(struct(**options))
     except UsageError as error:
         raise UsageError(f"options: {error}") from None
     except Exception as error:
         raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
-    for method in ("open", "run", "values", "environment", "close"):
-        if not callable(getattr(made, method, None)):
-            raise UsageError(
-                f"target: `{target}` gave a {type(made).__name__}, which is no target: it has no method `{method}`"
-            )
+    lacking = [method for method in METHODS if not callable(getattr(made, method, None))]
+    if lacking:
+        kind, methods = type(made).__name__, ", ".join(lacking)
+        raise UsageError(
+            f"target: `{target}` gave a {kind}, which is no target: it lacks the methods {methods}"
+        )
     return adapt(made)
 
 
@@ -160,34 +146,13 @@ def adapt(target: Any) -> Target:
     return target if isinstance(target, Target) else _PlainTarget(target)
 
 
-_SAME_NAMES = [
-    "clock",
-    "device",
-    "cuda_missing",
-    "reasons",
-    "samples",
-    "output_tokens",
-    "server_address",
-    "ask_for_memory",
-    "device_memory_left",
-    "open",
-    "run",
-    "values",
-    "environment",
-    "close",
-    "calibrate",
-    "is_busy",
-    "prepare",
-    "check",
-    "readings",
-]
-_OTHER_NAMES = {
+_NEW_NAMES = "kind", "memory", "copy_with_batch", "is_sweepable", "profiler"
+_OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") and name not in _NEW_NAMES} | {
     "identity": "model_identity",
     "settings": "measured_settings",
     "profile": "profiled",
     "reset_memory_peak": "reset_peak_memory",
 }
-_NAMES_OF_0_1_0 = {name: name for name in _SAME_NAMES} | _OTHER_NAMES
 
 
 class _PlainTarget(Target):
@@ -195,42 +160,33 @@ class _PlainTarget(Target):
 
     def __init__(self, plain: Any) -> None:
         self._plain = plain
+        self.is_sweepable = hasattr(plain, "sized")
+        if hasattr(plain, "profiled"):
+            self.profiler = "second_model" if plain.profile_loads else "same_model"
 
     def __getattribute__(self, name: str) -> Any:
-        old = _NAMES_OF_0_1_0.get(name, "")
-        if old and hasattr(self._plain, old):
-            return getattr(self._plain, old)
+        if name in _OLD_NAMES and hasattr(self._plain, _OLD_NAMES[name]):
+            return getattr(self._plain, _OLD_NAMES[name])
         return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        has_it = name in _NAMES_OF_0_1_0 and hasattr(self._plain, name)
+        has_it = name in _OLD_NAMES and hasattr(self._plain, name)
         object.__setattr__(self._plain if has_it else self, name, value)
 
     def open(self) -> None: ...
 
     def run(self, phase: Phase) -> Any: ...
 
-    def values(self, result: Any) -> Sequence[float]:
-        return ()
+    def values(self, result: Any) -> Any: ...
 
     @property
     def kind(self) -> str:
         return type(self._plain).__name__
 
-    @property
-    def is_sweepable(self) -> bool:  # type: ignore[override]
-        return hasattr(self._plain, "sized")
-
-    @property
-    def profiler(self) -> Literal["none", "same_model", "second_model"]:  # type: ignore[override]
-        if not hasattr(self._plain, "profiled"):
-            return "none"
-        return "second_model" if self._plain.profile_loads else "same_model"
-
     def memory(self) -> DeviceMemory | None:
-        methods = (getattr(self._plain, name, None) for name in ("memory_in_use", "peak_memory"))
-        sizes = [method() for method in methods if method is not None]
-        return None if not sizes or None in sizes else DeviceMemory(sizes[0], sizes[-1])
+        if not hasattr(self._plain, "peak_memory") or (peak := self._plain.peak_memory()) is None:
+            return None
+        return DeviceMemory(self._plain.memory_in_use(), peak)
 
     def copy_with_batch(self, batch: int) -> Target:
         return adapt(self._plain.sized(batch))
@@ -270,8 +226,7 @@ def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
         Name → parameter; or None.
     """
     try:
-        made_of = factory.options_type if isinstance(factory, TakesOptions) else factory
-        known = inspect.signature(made_of).parameters
+        known = inspect.signature(getattr(factory, "options_type", factory)).parameters
     except ValueError:
         return None
     # A settings file cannot pass positional-only parameters. From Python 3.13 on time.sleep shows that it has one.

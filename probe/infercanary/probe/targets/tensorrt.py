@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
-from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
-from infercanary.probe.samplers import Unavailable
+from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need, NoCuda, Target, Unprofiled, register
-from infercanary.probe.targets.engines import needs, tensorrt_profile
+from infercanary.probe.targets.engines import needs, outputs, tensorrt_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
-from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
+from infercanary.probe.targets.engines.cuda_versions import no_cuda, open_gpu, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
-from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
-from infercanary.probe.targets.engines.tensorrt_plan import (
-    built_by,
-    complaints_log,
-    is_of_another_version,
-    why_not,
-)
-from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, places, specs
+from infercanary.probe.targets.engines.environment import reported
+from infercanary.probe.targets.engines.options import check_device, check_whole
+from infercanary.probe.targets.engines.tensorrt_plan import built_by, complaints_log, why_not
+from infercanary.probe.targets.engines.tensors import Slot, drawn, matched, specs
 from infercanary.probe.targets.libraries import imported
-from infercanary.probe.timing import Clock, HostClock, Phase, inferences
+from infercanary.probe.timing import HostClock, Phase, inferences
 
 _DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "BOOL": "bool",
@@ -69,26 +64,15 @@ class TensorRtTarget(Target):
         """
         if not isinstance(engine, str) or not engine:
             raise UsageError("engine: name a TensorRT engine file")
-        if not isinstance(device, str) or not (
-            found := re.fullmatch(r"cuda(?::(\d{1,3}))?", device, re.ASCII)
-        ):
-            raise UsageError(f"device: `{device}` is none of cuda, cuda:N; TensorRT has no other")
-        for key, number, most in (("profile", profile, 1 << 15), ("seed", seed, 1 << 62)):
-            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < most:
-                raise UsageError(f"{key}: `{number}` is not a whole number from 0 on")
-        self._path = engine
+        self._ordinal = check_device(device, "cuda, cuda:N")
+        check_whole("profile", profile, 1 << 15)
+        check_whole("seed", seed)
+        self._path = Path(engine)
         self._specs = specs(inputs)
         self.device = device
-        self._ordinal = int(found[1] or 0)
         self._profile = profile
         self._seed = seed
-        self.cuda_missing = ""
-        """``no_device`` or ``version_mismatch``, or empty; read after :meth:`open`."""
-        self.clock: Clock = HostClock()
         self._gpu: Device | None = None
-        self._inputs: list[StagedTensor] = []
-        self._outputs: list[StagedTensor] = []
-        self._bound: dict[str, StagedTensor] = {}
         self._drop()
 
     def open(self) -> None:
@@ -103,31 +87,19 @@ class TensorRtTarget(Target):
         self._trt: Any = imported(
             "tensorrt", "install the version that built the engine: pip install tensorrt==…"
         )
-        weights = [needs.of_files("engine", [Path(self._path)])]
+        weights = [needs.of_files("engine", [self._path])]
         self.ask_for_memory(weights)
-        try:
-            plan = Path(self._path).read_bytes()
-        except OSError as error:
-            raise UsageError(
-                f"engine: `{self._path}` cannot be read ({error.strerror}); check the path (it starts at {Path.cwd()})"
-            ) from None
-        self.cuda_missing = ""
-        if why := unfit_driver(f"tensorrt {self._trt.__version__}", self._built_for()):
-            self.cuda_missing = "version_mismatch"
-            raise NoCuda(f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}")
+        if why := unreadable(str(self._path)):
+            raise UsageError(f"engine: {why}; check the path (it starts at {Path.cwd()})")
+        plan = self._path.read_bytes()
         self.ask_for_memory(needs.on_device(weights))  # before there is a context
+        asked = f"device: `{self.device}`"
+        self.cuda_missing = ""
         try:
-            self._gpu = Device(self._ordinal)
-        except NoSuchGpu as error:
-            raise UsageError(
-                f"device: `{self.device}` was asked for, but {error}; count from 0 the GPUs that the container has"
-            ) from None
-        except Unavailable as error:
-            self.cuda_missing = "no_device"
-            raise NoCuda(
-                f"device: `{self.device}` was asked for{seen_by_nvml()}, but {error}; check the driver, "
-                "and that the container was started with the GPU"
-            ) from None
+            self._gpu = open_gpu(asked, self._ordinal, f"tensorrt {self._trt.__version__}", self._built_for())
+        except NoCuda as error:
+            self.cuda_missing = error.reason
+            raise no_cuda(asked, str(error), error.reason) from None
         try:
             with self._gpu.current():
                 self._load(self._gpu, plan)
@@ -142,8 +114,8 @@ class TensorRtTarget(Target):
         staged_run(phase, getattr(self.clock, "batch", 1), self._inputs, self._enqueue, self._outputs)
 
     def values(self, result: Any) -> list[float]:
-        """Return evenly spread places of all outputs of the last run, and NaN if anything in them is not finite."""
-        return places(tensor.numbers() for tensor in self._outputs)
+        """Return evenly spread numbers of the last outputs; NaN if anything in them is not finite."""
+        return outputs.values([tensor.numbers() for tensor in self._outputs])
 
     def environment(self) -> dict[str, str]:
         """Report TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
@@ -153,7 +125,7 @@ class TensorRtTarget(Target):
                 "tensorrt": lambda: self._trt.__version__,
                 "tensorrt_build_cuda": self._built_for,
                 "tensorrt_built_by": lambda: self._built_by,
-                "tensorrt_engine": lambda: Path(self._path).name,
+                "tensorrt_engine": lambda: self._path.name,
                 "tensorrt_profile": lambda: self._profile,
                 "tensorrt_device": lambda: self.device,
                 "tensorrt_cuda_device": lambda: None if gpu is None else gpu.name,
@@ -164,7 +136,7 @@ class TensorRtTarget(Target):
 
     def identity(self) -> str:
         """Digest the engine's file."""
-        return of_files([Path(self._path)])
+        return of_files([self._path])
 
     def settings(self) -> dict[str, object]:
         """List the inputs and the profile."""
@@ -189,21 +161,20 @@ class TensorRtTarget(Target):
         assert gpu is not None, "open() comes first"
         self.ask_for_memory([self._activations()])
         batch = inferences(self.clock)
-        contexts: list[Any] = []
+        contexts: list[Any] = []  # emptied where the context may be released
+
+        def run(phase: Phase) -> None:
+            enqueue = functools.partial(self._enqueue, contexts[0])
+            staged_run(phase, batch, self._inputs, enqueue, self._outputs)
 
         def repeat() -> float:
-            def run(phase: Phase) -> None:
-                enqueue = functools.partial(self._enqueue, contexts[0])
-                staged_run(phase, batch, self._inputs, enqueue, self._outputs)
-
             return self.clock.measure(run)[0].wall * batch
 
         try:
             with gpu.current():
-                contexts.append(self._another_context(gpu))
-            return tensorrt_profile.profiled(
-                self._trt, contexts[0], repeat, repeats, batch, f"cuda:{self._ordinal}"
-            )
+                contexts.append(self._second_context(gpu))
+            device = f"cuda:{self._ordinal}"
+            return tensorrt_profile.profile_repeats(self._trt, contexts[0], repeat, repeats, batch, device)
         except BaseException as error:
             clear_frames(error)
             raise
@@ -213,7 +184,6 @@ class TensorRtTarget(Target):
 
     def close(self) -> None:
         """Release the engine and its memory."""
-        self._inputs, self._outputs, self._bound = [], [], {}
         self.clock = HostClock()
         gpu, self._gpu = self._gpu, None
         if gpu is not None:
@@ -221,7 +191,10 @@ class TensorRtTarget(Target):
         self._drop()
 
     def _drop(self) -> None:
-        """Release TensorRT's objects, the last one made first."""
+        """Release the tensors, and TensorRT's objects, the last one made first."""
+        self._inputs: list[StagedTensor] = []
+        self._outputs: list[StagedTensor] = []
+        self._bound: dict[str, StagedTensor] = {}
         self._context: Any = None
         self._engine: Any = None
         self._runtime: Any = None
@@ -239,10 +212,11 @@ class TensorRtTarget(Target):
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             said = " ".join(self._log.complaints)
-            why = f"engine: `{self._path}` {why_not(said, self._built_by, trt.__version__)}"
-            if is_of_another_version(said, self._built_by, trt.__version__):
+            why, is_of_another_version = why_not(said, self._built_by, trt.__version__)
+            why = f"engine: `{self._path}` {why}"
+            if is_of_another_version:
                 self.cuda_missing = "version_mismatch"
-                raise NoCuda(why)
+                raise NoCuda(why, self.cuda_missing)
             raise UsageError(why)
         if self._profile >= self._engine.num_optimization_profiles:
             last = self._engine.num_optimization_profiles - 1
@@ -256,56 +230,55 @@ class TensorRtTarget(Target):
             gpu.driver.call("cuStreamSynchronize", gpu.stream)
         self._bind(gpu)
 
-    def _another_context(self, gpu: Device) -> Any:
-        """With the same shapes and memory as the one that is timed."""
+    def _second_context(self, gpu: Device) -> Any:
+        """Make a context with the same shapes and memory as the one that is timed."""
         context = self._engine.create_execution_context()
         is_bound = context is not None and (
             not self._profile or context.set_optimization_profile_async(self._profile, gpu.stream.value)
         )
-        is_input = self._trt.TensorIOMode.INPUT
-        for name, tensor in self._bound.items():
-            if is_bound and self._engine.get_tensor_mode(name) == is_input:
-                is_bound = context.set_input_shape(name, tensor.memory.shape)
-            is_bound = is_bound and context.set_tensor_address(name, tensor.address)
+        for tensor_name, tensor in self._bound.items():
+            if is_bound and tensor in self._inputs:
+                is_bound = context.set_input_shape(tensor_name, tensor.memory.shape)
+            is_bound = is_bound and context.set_tensor_address(tensor_name, tensor.address)
         if not is_bound:
             raise Unprofiled(f"TensorRT makes no second execution context: {self._complaint()}")
         return context
 
     def _bind(self, gpu: Device) -> None:
-        engine, context, mode = self._engine, self._context, self._trt.TensorIOMode
+        engine, context = self._engine, self._context
         names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
-        inputs = matched(
-            self._specs, [self._slot(name) for name in names if engine.get_tensor_mode(name) == mode.INPUT]
-        )
+        is_input = {name: engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT for name in names}
+        inputs = matched(self._specs, [self._slot(name) for name in names if is_input[name]])
         for wanted in inputs:
-            self._require_in_profile(wanted)
             if not context.set_input_shape(wanted.name, wanted.shape):
                 raise UsageError(
-                    f"{wanted.place}.shape: TensorRT refuses {list(wanted.shape)}: {self._complaint()}"
+                    f"{wanted.place}.shape: TensorRT refuses {list(wanted.shape)} ({self._complaint()}); choose one "
+                    "in the engine's profile, or build the engine with --minShapes and --maxShapes"
                 )
         if missing := context.infer_shapes():
             raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
-        asked = [needs.of_input(each.place, each.shape, each.dtype) for each in inputs]
+        asked = [needs.of_input(wanted.place, wanted.shape, wanted.dtype) for wanted in inputs]
         self.ask_for_memory([*asked, *needs.on_device(asked)])
-        self._inputs, self._outputs, self._bound = [], [], {}
         for i, wanted in enumerate(inputs):
-            tensor = StagedTensor(gpu, wanted.shape, wanted.dtype)
+            tensor = self._bind_tensor(gpu, wanted.name, wanted.shape, wanted.dtype)
             drawn(wanted, self._seed, i, tensor.memory)
             self._inputs.append(tensor)
-            self._set_address(wanted.name, tensor)
         for name in names:
-            if engine.get_tensor_mode(name) == mode.OUTPUT:
+            if not is_input[name]:
                 dtype, shape = self._dtype("output", name), tuple(context.get_tensor_shape(name))
                 if min(shape, default=0) < 0:
                     raise UsageError(
                         f"engine: how large its output `{name}` is depends on the data, and that is not supported; "
                         "build it to end before that layer"
                     )
-                asked = [needs.of_output(shape, dtype)]
-                self.ask_for_memory([*asked, *needs.on_device(asked)])
-                tensor = StagedTensor(gpu, shape, dtype)
-                self._outputs.append(tensor)
-                self._set_address(name, tensor)
+                self.ask_for_memory(needs.of_output(shape, dtype, on_device=True))
+                self._outputs.append(self._bind_tensor(gpu, name, shape, dtype))
+
+    def _bind_tensor(self, gpu: Device, name: str, shape: tuple[int, ...], dtype: str) -> StagedTensor:
+        self._bound[name] = tensor = StagedTensor(gpu, shape, dtype)
+        if not self._context.set_tensor_address(name, tensor.address):
+            raise RuntimeError(f"TensorRT refuses the memory of {name}: {self._complaint()}")
+        return tensor
 
     def _activations(self) -> Need:
         """What an execution context takes, the engine's workspace included; TensorRT 10.1 gave it another name."""
@@ -327,37 +300,21 @@ class TensorRtTarget(Target):
         engine, trt = self._engine, self._trt
         theirs = str(engine.get_tensor_dtype(name).name)
         layout = engine.get_tensor_format(name)
-        if theirs not in _DTYPES:
-            raise UsageError(
-                f"engine: its {kind} `{name}` is {theirs}; build it with one of {', '.join(_DTYPES)} "
+        if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
+            fault = "is a shape, and lies on the host; that is not supported: build it with that shape fixed"
+        elif theirs not in _DTYPES:
+            fault = (
+                f"is {theirs}; build it with one of {', '.join(_DTYPES)} "
                 "(trtexec --inputIOFormats, --outputIOFormats)"
             )
-        if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
-            raise UsageError(
-                f"engine: its {kind} `{name}` is a shape, and lies on the host; that is not supported: build it with "
-                "that shape fixed"
-            )
-        if layout != trt.TensorFormat.LINEAR:
-            raise UsageError(
-                f"engine: its {kind} `{name}` has the layout {layout.name}; build it with a linear one "
+        elif layout != trt.TensorFormat.LINEAR:
+            fault = (
+                f"has the layout {layout.name}; build it with a linear one "
                 "(trtexec --inputIOFormats=fp32:chw, --outputIOFormats=fp32:chw)"
             )
-        return _DTYPES[theirs]
-
-    def _require_in_profile(self, wanted: Input) -> None:
-        if all(size >= 0 for size in self._engine.get_tensor_shape(wanted.name)):
-            return
-        least, _, most = map(list, self._engine.get_tensor_profile_shape(wanted.name, self._profile))
-        if not all(low <= size <= high for low, size, high in zip(least, wanted.shape, most, strict=True)):
-            raise UsageError(
-                f"{wanted.place}.shape: {list(wanted.shape)} is outside of the engine's profile {self._profile}, "
-                f"which is {least} to {most}; choose one in it, or build the engine with --minShapes and --maxShapes"
-            )
-
-    def _set_address(self, name: str, tensor: StagedTensor) -> None:
-        if not self._context.set_tensor_address(name, tensor.address):
-            raise RuntimeError(f"TensorRT refuses the memory of {name}: {self._complaint()}")
-        self._bound[name] = tensor
+        else:
+            return _DTYPES[theirs]
+        raise UsageError(f"engine: its {kind} `{name}` {fault}")
 
     def _enqueue(self, context: Any = None) -> None:
         gpu = self._gpu
@@ -370,8 +327,5 @@ class TensorRtTarget(Target):
 
     def _complaint(self) -> str:
         """Return the last error that TensorRT logged."""
-        return (
-            self._log.complaints[-1]
-            if self._log is not None and self._log.complaints
-            else "it logs no reason"
-        )
+        complaints = getattr(self._log, "complaints", ())
+        return complaints[-1] if complaints else "it logs no reason"

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
-from infercanary.probe.targets import DeviceMemory, Need, NoCuda, Target, Unsized, register
+from infercanary.probe.targets import DeviceMemory, Need, Unsized, register
 from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
 from infercanary.probe.targets.engines.digests import of_files
-from infercanary.probe.targets.engines.environment import seen_by_nvml
-from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
+from infercanary.probe.targets.engines.tensors import TensorSpec, common_size
+from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
 from infercanary.probe.targets.engines.torch_weights import digest_of
-from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences, inferences_of_100_us
+from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences
 
 _CAPTURE_WARM_UPS = 5
 _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 @register("torch")
-class TorchTarget(Target):
+class TorchTarget(TorchDeviceTarget):
     """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
 
     In a server's own process, with its own model object::
@@ -75,20 +75,15 @@ class TorchTarget(Target):
             raise UsageError(
                 "model: name `package.module:factory` or a .pt, .ts or .pt2 file, or pass the model"
             )
-        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
-        if mode not in ("eager", "compile", "graph"):
-            raise UsageError(f"mode: `{mode}` is none of eager, compile, graph")
+        check_device(device)
+        check_choice("mode", mode, ("eager", "compile", "graph"))
         if mode == "graph" and device == "cpu":
             raise UsageError("mode: `graph` is a CUDA graph; it needs `device: cuda`")
-        if compile_mode not in (None, *_COMPILE_MODES):
-            raise UsageError(f"compile_mode: `{compile_mode}` is none of {', '.join(_COMPILE_MODES)}")
+        check_choice("compile_mode", compile_mode or "default", _COMPILE_MODES)
         if compile_mode and mode != "compile":
             raise UsageError(f"compile_mode: it is for `mode: compile`, and the mode is `{mode}`")
-        if autocast not in (None, *torch_model.AUTOCAST_DTYPES):
-            raise UsageError(f"autocast: `{autocast}` is none of {', '.join(torch_model.AUTOCAST_DTYPES)}")
-        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**62:
-            raise UsageError(f"seed: `{seed}` is not a whole number from 0 on")
+        check_choice("autocast", autocast or "float16", torch_model.AUTOCAST_DTYPES)
+        check_whole("seed", seed)
         if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
             raise UsageError(
                 "inputs: a list is needed, one entry for each argument of the model, each with `shape`"
@@ -96,25 +91,19 @@ class TorchTarget(Target):
         self._source = model
         # A tensor has a length too: it is one input.
         entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)
-        self._inputs = [
+        self._inputs: list[Any] = [
             convert(e, TensorSpec, f"inputs[{i}]") if isinstance(e, Mapping) else e
             for i, e in enumerate(entries)
         ]
         for i, entry in enumerate(self._inputs):
-            if isinstance(entry, TensorSpec):
-                torch_model.check(entry, i)
-            elif not hasattr(entry, "dtype"):
-                raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
+            torch_model.check_input(entry, i)
         self.device = device
         self._mode = mode
         self._compile_mode = (compile_mode or "default") if mode == "compile" else None
         self._autocast = autocast
         self._seed = seed
         self._cpu_fallback = cpu_fallback
-        self.cuda_missing = ""
-        """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none; read
-        after :meth:`open`."""
-        self.clock: HostClock | CudaClock = HostClock()
+        self.clock = HostClock()
         self._is_copy = False
         self._loaded: Any = None  # as it was given, with its weights
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
@@ -131,29 +120,23 @@ class TorchTarget(Target):
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
         self.ask_for_memory(self._needs())
-        self._torch = torch_profile.imported_torch()
+        self._open_device(self._cpu_fallback and self._mode != "graph")
         torch = self._torch
-        self._device = torch.device(self.device)
         if self._device.type == "cuda":
-            self._require_cuda()
-            if self.cuda_missing:
-                self._device = torch.device("cpu")
-            else:
-                self.ask_for_memory(needs.on_device([*self._needs(), *self._given()]))
-                torch_model.bound(torch, self._device, self.device_memory_left)
+            self.ask_for_memory(needs.on_device([*self._needs(), *self._needs(drawn=False)]))
+            torch_model.limit_memory(torch, self._device, self.device_memory_left)
         host_inputs = [
             torch_model.drawn(torch, entry, i, self._seed, self._device.type == "cuda")
             if isinstance(entry, TensorSpec)
             else entry
             for i, entry in enumerate(self._inputs)
         ]
-        model = (
-            torch_model.loaded(torch, self._source, self._device, self._seed)
-            if isinstance(self._source, str)
-            else self._source
-        )
-        self._loaded = model
-        self._model = torch.compile(model, mode=self._compile_mode) if self._compile_mode else model
+        self._loaded = self._source
+        if isinstance(self._source, str):
+            self._loaded = torch_model.load(torch, self._source, self._device, self._seed)
+        self._model = self._loaded
+        if self._compile_mode:
+            self._model = torch.compile(self._model, mode=self._compile_mode)
         if self._autocast:
             # What a cache of casts kept from a capture would lie in the graph's own memory.
             caches = self._mode != "graph"
@@ -166,11 +149,10 @@ class TorchTarget(Target):
     def run(self, phase: Phase) -> Any:
         """Make one forward pass; on CUDA a batch of them, with the copies to the device and back."""
         with self._torch.inference_mode():
-            return self._run(phase)
-
-    def values(self, result: Any) -> list[float]:
-        """Return evenly spread places of all numbers in the result, and NaN if any of them is not finite."""
-        return outputs.values(result)
+            if isinstance(self.clock, CudaClock):
+                return self._run_cuda(phase, range(self.clock.batch))
+            with phase("compute"):
+                return self._model(*self._device_inputs)
 
     def environment(self) -> dict[str, str]:
         """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
@@ -180,10 +162,9 @@ class TorchTarget(Target):
 
     def identity(self) -> str:
         """Digest the file, or the weights of a model that is no file; empty where it has none."""
-        if isinstance(self._source, str) and torch_model.is_file(self._source):
-            return of_files([Path(self._source)])
-        stream = self.clock.stream if isinstance(self.clock, CudaClock) else None
-        with self._torch.cuda.stream(stream):  # None leaves the stream as it is
+        if torch_model.is_file(self._source):
+            return of_files([Path(str(self._source))])
+        with self._stream():
             return digest_of(self._torch, self._loaded)
 
     def settings(self) -> dict[str, object]:
@@ -211,13 +192,10 @@ class TorchTarget(Target):
     @property
     def samples(self) -> int:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
-        return self._common_size() or 1
+        return common_size(t.shape for t in self._device_inputs) or 1
 
     def copy_with_batch(self, batch: int) -> TorchTarget:
-        """Make a target of the same model with inputs of its own.
-
-        Args:
-            batch: How many samples they hold: this one's again and again.
+        """Make a target of the same model whose inputs hold this one's samples again and again.
 
         Raises:
             Unsized: It is a CUDA graph, would be compiled again, or its inputs have no first dimension in common.
@@ -226,28 +204,27 @@ class TorchTarget(Target):
             raise Unsized(
                 "a CUDA graph has the one size that it was captured with; sweep the same model in eager mode"
             )
-        common = self._common_size()
-        if batch != self.samples:
-            if self._mode == "compile":
-                # Dynamo keeps what it compiles with the model's code, up to torch._dynamo.config.recompile_limit.
-                raise Unsized(
-                    "torch.compile would compile the model again, beside what serves; add a canary of that shape"
-                )
-            if common is None:
-                raise Unsized("its inputs have no first dimension in common")
-        other = copy.copy(self)
-        other._is_copy = True
-        inputs = self._host_inputs if self._device.type == "cuda" else self._device_inputs
-        shapes = [(batch, *t.shape[1:]) if common and t.dim() else tuple(t.shape) for t in inputs]
-        dtypes = [str(t.dtype).removeprefix("torch.") for t in inputs]
-        asked = needs.of_a_load(shapes, dtypes)
+        if batch != self.samples and self._mode == "compile":
+            # Dynamo keeps what it compiles with the model's code, up to torch._dynamo.config.recompile_limit.
+            raise Unsized(
+                "torch.compile would compile the model again, beside what serves; add a canary of that shape"
+            )
+        inputs = self._host_inputs or self._device_inputs
+        common = common_size(t.shape for t in inputs)
+        if batch != self.samples and common is None:
+            raise Unsized("its inputs have no first dimension in common")
+        asked = needs.of_load(sum(t.numel() * t.element_size() for t in inputs) * batch // self.samples)
         if self._device.type == "cuda":
             asked += needs.on_device(asked)
-            torch_model.bound(self._torch, self._device, self.device_memory_left)
+            torch_model.limit_memory(self._torch, self._device, self.device_memory_left)
         self.ask_for_memory(asked)
+        other = copy.copy(self)
+        other._is_copy = True
         with self._torch.no_grad():
             # Each copy has memory of its own: shared inputs would stay in the caches.
-            other._place(torch_model.repeated(t, batch) if common else t.clone() for t in inputs)
+            other._place(
+                [torch_model.repeated(self._torch, t, batch) if common else t.clone() for t in inputs]
+            )
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
@@ -257,7 +234,7 @@ class TorchTarget(Target):
         def repeat() -> float:
             return self.clock.measure(self.run)[0].wall * batch
 
-        return torch_profile.profiled(self._torch, repeat, repeats, batch, str(self._device), trace)
+        return torch_profile.profile_repeats(self._torch, repeat, repeats, batch, str(self._device), trace)
 
     def reset_memory_peak(self) -> None:
         """Begin to count peak memory anew, also for other readers in this process."""
@@ -273,57 +250,29 @@ class TorchTarget(Target):
             int(cuda.memory_allocated(self._device)), int(cuda.max_memory_allocated(self._device))
         )
 
-    def _needs(self) -> list[Need]:
-        """The model's file, and the inputs that are made."""
-        found = [
-            needs.of_input(f"inputs[{i}]", entry.shape or (), entry.dtype or "float32")
+    def _needs(self, drawn: bool = True) -> list[Need]:
+        """List the inputs that are drawn, and the model's file; or those inputs that were given as tensors."""
+        asked = [
+            needs.of_input(f"inputs[{i}]", tuple(entry.shape or ()), str(entry.dtype or "float32"))
             for i, entry in enumerate(self._inputs)
-            if isinstance(entry, TensorSpec)
+            if isinstance(entry, TensorSpec) == drawn
         ]
-        if isinstance(self._source, str) and torch_model.is_file(self._source):
-            found.append(needs.of_files("model", [Path(self._source)]))
-        return found
+        if drawn and torch_model.is_file(self._source):
+            asked.append(needs.of_files("model", [Path(str(self._source))]))
+        return asked
 
-    def _given(self) -> list[Need]:
-        """The inputs that are tensors, of which a device gets copies."""
-        return [
-            needs.of_input(f"inputs[{i}]", tuple(getattr(entry, "shape", ())), str(entry.dtype))
-            for i, entry in enumerate(self._inputs)
-            if not isinstance(entry, TensorSpec)
-        ]
-
-    def _common_size(self) -> int | None:
-        sizes = {int(t.shape[0]) for t in self._device_inputs if t.dim()}
-        return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
-
-    def _place(self, host_inputs: Iterable[Any]) -> None:
+    def _place(self, host_inputs: list[Any]) -> None:
         """Put the inputs where the model runs, with a clock for it."""
+        self._make_clock()
         if self._device.type != "cuda":
-            self.clock = HostClock()
-            self._device_inputs = list(host_inputs)
-            self._run = self._run_cpu
+            self._device_inputs = host_inputs
             return
-        self.clock = CudaClock(self._torch.cuda, self._device)
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
         # On the probe's stream, because work of the host's may still use memory of its own stream; and filled, because
         # a graph is captured from runs before the first copy.
-        with self._torch.cuda.stream(self.clock.stream):
+        with self._stream():
             self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
         self._host_outputs = []
-        self._run = self._run_cuda
-
-    def _run_cpu(self, phase: Phase) -> Any:
-        with phase("compute"):
-            return self._model(*self._device_inputs)
-
-    def is_busy(self) -> bool:
-        """Say whether work of the host's is waiting or running on the device's default stream."""
-        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
-
-    def calibrate(self) -> None:
-        """Choose how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
-        if self._device.type == "cuda":
-            self.clock.batch = inferences_of_100_us(self.clock, self.run)
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
         """Capture the model on the device inputs as a CUDA graph; return what replays it."""
@@ -343,8 +292,7 @@ class TorchTarget(Target):
 
         return replay
 
-    def _run_cuda(self, phase: Phase) -> Any:
-        batch = range(self.clock.batch)
+    def _run_cuda(self, phase: Phase, batch: range) -> Any:
         with phase("h2d"):
             for _ in batch:
                 for device, host in zip(self._device_inputs, self._host_inputs, strict=True):
@@ -354,11 +302,12 @@ class TorchTarget(Target):
                 result = self._model(*self._device_inputs)
         if outputs.pending(result):
             return result  # nothing was computed, and the caller refuses it
-        leaves = list(outputs.leaves(result))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
-        others = [leaf for leaf in leaves if not isinstance(leaf, self._torch.Tensor)]
-        if not _same_shapes(tensors, self._host_outputs):
-            self.ask_for_memory([needs.of_output(t.shape, str(t.dtype)) for t in tensors])
+        tensors: list[Any] = []
+        others: list[Any] = []
+        for leaf in outputs.leaves(result):
+            (tensors if isinstance(leaf, self._torch.Tensor) else others).append(leaf)
+        if [(t.shape, t.dtype) for t in tensors] != [(t.shape, t.dtype) for t in self._host_outputs]:
+            self.ask_for_memory([need for t in tensors for need in needs.of_output(t.shape, str(t.dtype))])
             self._host_outputs = [
                 self._torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True) for t in tensors
             ]
@@ -367,15 +316,3 @@ class TorchTarget(Target):
                 for host, device in zip(self._host_outputs, tensors, strict=True):
                     host.copy_(device, non_blocking=True)
         return [*self._host_outputs, *others]
-
-    def _require_cuda(self) -> None:
-        self.cuda_missing, why = torch_model.why_no_cuda(self._torch, self._device)
-        if not self.cuda_missing or (self._cpu_fallback and self._mode != "graph"):
-            return
-        raise NoCuda(
-            f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}, or set `device: cpu`"
-        )
-
-
-def _same_shapes(tensors: list[Any], buffers: list[Any]) -> bool:
-    return [(t.shape, t.dtype) for t in tensors] == [(b.shape, b.dtype) for b in buffers]

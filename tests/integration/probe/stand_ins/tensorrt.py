@@ -113,7 +113,9 @@ class Context:
 
     def set_input_shape(self, name, shape):
         self._shapes[name] = tuple(shape)
-        return True
+        ranges = self._engine.tensors[name].get("range")
+        least, _, most = ranges[0] if ranges else (shape, shape, shape)
+        return all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
 
     def infer_shapes(self):
         return [name for name in self._engine.tensors if self._inputs(name) and name not in self._shapes]

@@ -1,4 +1,4 @@
-"""Whether the driver runs what an engine was built for, by NVIDIA's published rules.
+"""Whether the driver runs an engine, by NVIDIA's published rules; and the GPU, or one line that says why there is none.
 
 https://docs.nvidia.com/deploy/cuda-compatibility/: a newer driver runs what was built for an older CUDA. From CUDA 11
 on, a driver also runs what was built for a newer minor release of its own major one (minor-version compatibility; what
@@ -14,34 +14,33 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from infercanary.probe.gpu.cuda_driver import CudaError, Driver, cuda_library
+from infercanary.command.settings import UsageError
+from infercanary.probe.gpu.cuda_driver import CudaError, Device, Driver, NoSuchGpu, cuda_library
 from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.nvml import visible_gpus
+from infercanary.probe.targets.failures import NoCuda
 
 # Table 1 of "Minor Version Compatibility", on that site.
 _LEAST_DRIVER = {11: "450.80.02", 12: "525", 13: "580"}
 _FIRST_WITH_MINOR_COMPATIBILITY = 11
-_DRIVER_MISMATCH, _NOT_ON_THIS_DEVICE = (
-    803,
-    804,
-)  # CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, _COMPAT_NOT_SUPPORTED_ON_DEVICE
+_DRIVER_MISMATCH = 803  # CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+_NOT_ON_THIS_DEVICE = 804  # CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+
+CHECK_DRIVER = "check the driver, and that the container was started with the GPU"
 
 
 def driver_version(file: Path = _KERNEL_MODULE) -> str:
-    """Return the version of NVIDIA's driver in the host's kernel, such as ``535.104.05``; empty where there is none.
-
-    Args:
-        file: Where the driver reports it, in containers too.
-    """
+    """Return the version of NVIDIA's driver in the host's kernel, such as ``535.104.05``; empty if there is none."""
     try:
-        found = re.search(r"Kernel Module[\w ]*?\s(\d+\.\d[\d.]*)", file.read_text(errors="replace"))
+        version = re.search(r"Kernel Module[\w ]*?\s(\d+\.\d[\d.]*)", file.read_text(errors="replace"))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return version[1] if version else ""
 
 
 def driver_cuda() -> str:
-    """Return the newest CUDA that the container's ``libcuda.so.1`` runs, such as ``12.4``; empty where unknown."""
+    """Return the newest CUDA that the container's ``libcuda.so.1`` runs, such as ``12.4``; empty if unknown."""
     version = ctypes.c_int()
     with suppress(Unavailable, CudaError):
         if (library := cuda_library()) is not None:
@@ -54,48 +53,70 @@ def unfit_driver(engine: str, built_for: str) -> str:
 
     Args:
         engine: Its name and version, for the message.
-        built_for: The CUDA that it was built for, such as ``13.0``; empty where that is not known.
+        built_for: The CUDA that it was built for, such as ``13.0``; empty if unknown.
 
     Returns:
-        One line, for people; empty where the driver runs it, or there is no driver.
+        One line; empty if the driver runs the engine, or there is no driver.
     """
     runs, kernel = driver_cuda(), driver_version()
     driver = f"the driver {kernel}" if kernel else "the driver here"
-    if fault := _start_fault():
-        if fault == _NOT_ON_THIS_DEVICE:
-            return (
-                f"{engine}: this GPU does not take the forward compatibility (cuda-compat, CUDA {runs}) with {driver}; "
-                "take cuda-compat out of the image, and update the driver or install a build for its CUDA"
-            )
+    fault = _start_fault()
+    if fault == _NOT_ON_THIS_DEVICE:
+        return (
+            f"{engine}: this GPU does not take the forward compatibility (cuda-compat, CUDA {runs}) with {driver}; "
+            "take cuda-compat out of the image, and update the driver or install a build for its CUDA"
+        )
+    if fault == _DRIVER_MISMATCH:
         return (
             f"{engine}: libcuda.so.1, which runs CUDA {runs}, does not go with {driver}; take it out of the image or "
             "of LD_LIBRARY_PATH: the NVIDIA Container Toolkit mounts the host's own"
         )
     need, have = _numbers(built_for), _numbers(runs)
-    if not need or not have or have >= need:
-        return ""
-    if have[0] == need[0] >= _FIRST_WITH_MINOR_COMPATIBILITY:
+    if not need or not have or have >= need or have[0] == need[0] >= _FIRST_WITH_MINOR_COMPATIBILITY:
         return ""
     least = _LEAST_DRIVER.get(need[0])
-    update = (
-        f"update the driver to {least} or newer"
-        if least
-        else f"update the driver to one for CUDA {built_for}"
-    )
+    update = f"{least} or newer" if least else f"one for CUDA {built_for}"
     older = have[0] if have[0] >= _FIRST_WITH_MINOR_COMPATIBILITY else runs
     return (
-        f"{engine} was built for CUDA {built_for}, and {driver} runs CUDA {runs} at most; {update}, or install a build "
-        f"for CUDA {older}"
+        f"{engine} was built for CUDA {built_for}, and {driver} runs CUDA {runs} at most; update the driver to "
+        f"{update}, or install a build for CUDA {older}"
     )
+
+
+def no_cuda(asked: str, why: str, reason: str) -> NoCuda:
+    """Make the error of a target that was asked to run on CUDA and cannot.
+
+    Args:
+        asked: The option: ``device: `cuda:1```.
+        why: With the fix.
+        reason: One of ``failing.CUDA_MISSING_REASONS``.
+    """
+    gpus = ", ".join(visible_gpus())
+    seen = f" and NVML sees {gpus}" if gpus else ""
+    return NoCuda(f"{asked} was asked for{seen}, but {why}", reason)
+
+
+def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
+    """Open a GPU for an engine, if the driver runs it.
+
+    Raises:
+        UsageError: There are GPUs, but none of this number.
+        NoCuda: The driver is too old, or there is no GPU; for :func:`no_cuda`.
+    """
+    if why := unfit_driver(engine, built_for):
+        raise NoCuda(why, "version_mismatch")
+    try:
+        return Device(ordinal)
+    except NoSuchGpu as error:
+        raise UsageError(
+            f"{asked} was asked for, but {error}; count from 0 the GPUs that the container has"
+        ) from None
+    except Unavailable as error:
+        raise NoCuda(f"{error}; {CHECK_DRIVER}", "no_device") from None
 
 
 def wheel_cuda(name: str, version: str) -> str:
-    """Return the CUDA that an installed wheel is for, by its name: ``tensorrt_cu12`` is for 12.0; empty where unknown.
-
-    Args:
-        name: Of the module, such as ``tensorrt``.
-        version: Of the module that was imported.
-    """
+    """Return the CUDA of an installed wheel, by its name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
     for major in range(11, 20):
         with suppress(metadata.PackageNotFoundError):
             if metadata.version(f"{name}-cu{major}").startswith(version):
@@ -104,17 +125,17 @@ def wheel_cuda(name: str, version: str) -> str:
 
 
 def _start_fault() -> int:
-    """The code of a driver whose parts do not go together; 0 where it starts, or fails for another reason."""
+    """Return CUDA's error of a driver that does not start; 0 if it starts, or is not there."""
     try:
         if (library := cuda_library()) is not None:
             Driver(library).call("cuInit", 0)
     except CudaError as error:
-        return error.code if error.code in (_DRIVER_MISMATCH, _NOT_ON_THIS_DEVICE) else 0
+        return error.code
     except Unavailable:
         pass
     return 0
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else ()
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (int(numbers[1]), int(numbers[2])) if numbers else ()

@@ -4,71 +4,50 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need
-from infercanary.probe.targets.engines import needs
+from infercanary.probe.targets.engines import needs, outputs
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
-from infercanary.probe.targets.engines.onnx_file import with_rank
-from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, places, readable
+from infercanary.probe.targets.engines.tensors import STORAGE, Input, Slot, drawn, readable
 from infercanary.probe.timing import HostClock, Phase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_DTYPES = {
-    f"tensor({theirs})": ours
-    for theirs, ours in {
-        "float": "float32", "double": "float64", "float16": "float16", "bfloat16": "bfloat16", "bool": "bool",
-        "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
-        "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
-    }.items()
-}  # fmt: skip
+_DTYPES = {f"tensor({name})": name for name in STORAGE} | {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+}
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16: numpy has no such type to name
 
 
-def slots(session: Any, path: Path) -> list[Slot]:
-    """Return a session's inputs as it declares them.
-
-    Args:
-        session: An ``onnxruntime.InferenceSession``.
-        path: The file of its model.
-
-    Returns:
-        One slot for each input, in the model's order.
-
-    Raises:
-        UsageError: One of them is no tensor of numbers.
-    """
-    found = []
+def slots(session: Any) -> list[Slot]:
+    """Return a session's inputs as it declares them; without dimensions it may be of any shape."""
     for argument in session.get_inputs():
         if argument.type not in _DTYPES:
             raise UsageError(
                 f"inputs: the model's input `{argument.name}` is a {argument.type}, which cannot be drawn; "
                 "give a model that takes tensors of numbers"
             )
-        found.append(Slot(argument.name, tuple(argument.shape), _DTYPES[argument.type]))
-    if all(slot.shape for slot in found):
-        return found
     # ONNX Runtime reports an unknown rank as it does a single number: with no dimensions.
-    ranked = with_rank(path)
-    if ranked is None:
-        return [slot if slot.shape else slot._replace(shape=None, usual=()) for slot in found]
-    return [slot if slot.shape or slot.name in ranked else slot._replace(shape=None) for slot in found]
+    return [
+        Slot(each.name, tuple(each.shape) or None, _DTYPES[each.type], None if each.shape else ())
+        for each in session.get_inputs()
+    ]
 
 
 class HostBinding:
     """Inputs bound where they lie; the outputs' memory is left to ONNX Runtime."""
 
     def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str]) -> None:
-        """Bind them.
+        """Bind the memory of the arrays.
 
         Args:
             session: The ``onnxruntime.InferenceSession``.
-            arrays: Input → its numbers; their memory is what is bound.
+            arrays: Input → its numbers.
             dtypes: Input → its dtype.
         """
         self.clock = HostClock()
@@ -76,28 +55,19 @@ class HostBinding:
         self._arrays = arrays
         self._binding = session.io_binding()
         for name, array in arrays.items():
-            _bind_input(self._binding, ("cpu", 0), name, array.shape, dtypes[name], array.ctypes.data)
+            address = array.ctypes.data
+            self._binding.bind_input(name, "cpu", 0, _element_type(dtypes[name]), list(array.shape), address)
         for output in session.get_outputs():
             self._binding.bind_output(output.name)
 
     def run(self, phase: Phase) -> None:
-        """Make one inference.
-
-        Args:
-            phase: Times ``compute``.
-        """
+        """Make one inference."""
         with phase("compute"):
             self._session.run_with_iobinding(self._binding)
 
     def values(self) -> list[float]:
-        """Return evenly spread places of the last outputs, and NaN if anything in them is not finite.
-
-        Returns:
-            At most 1,024 numbers; empty where no output holds numbers.
-        """
-        return places(
-            numbers for each in self._binding.get_outputs() if (numbers := _numbers(each)) is not None
-        )
+        """Return evenly spread numbers of the last outputs."""
+        return outputs.values([_numbers(value) for value in self._binding.get_outputs()])
 
 
 class DeviceBinding:
@@ -128,36 +98,31 @@ class DeviceBinding:
         where = ("cuda", ordinal)
         with gpu.current():
             self.inputs = [StagedTensor(gpu, wanted.shape, wanted.dtype) for wanted in inputs]
-            staged = list(zip(inputs, self.inputs, strict=True))
-            for i, (wanted, tensor) in enumerate(staged):
+            for i, (wanted, tensor) in enumerate(zip(inputs, self.inputs, strict=True)):
                 drawn(wanted, seed, i, tensor.memory)
                 tensor.upload()
             gpu.driver.call("cuStreamSynchronize", gpu.stream)
-            first = session.io_binding()
-            for wanted, tensor in staged:
-                _bind_input(first, where, wanted.name, wanted.shape, wanted.dtype, tensor.address)
-            on_device = [output.name for output in session.get_outputs() if output.type in _DTYPES]
+
+            def bind_inputs() -> Any:
+                binding = session.io_binding()
+                for wanted, tensor in zip(inputs, self.inputs, strict=True):
+                    kind = _element_type(wanted.dtype)
+                    binding.bind_input(wanted.name, *where, kind, list(wanted.shape), tensor.address)
+                return binding
+
+            first, self._binding = bind_inputs(), bind_inputs()
             for output in session.get_outputs():
-                if output.name in on_device:
-                    first.bind_output(output.name, *where)
-                else:
-                    first.bind_output(output.name)
+                first.bind_output(output.name, *(where if output.type in _DTYPES else ()))
             session.run_with_iobinding(first)
-            self._binding = session.io_binding()
-            for wanted, tensor in staged:
-                _bind_input(self._binding, where, wanted.name, wanted.shape, wanted.dtype, tensor.address)
             self.outputs = []
-            for output, found in zip(session.get_outputs(), first.get_outputs(), strict=True):
-                if output.name not in on_device:
+            for output, result in zip(session.get_outputs(), first.get_outputs(), strict=True):
+                if output.type not in _DTYPES:
                     self._binding.bind_output(output.name)
                     continue
-                dtype = _DTYPES[output.type]
-                asked = [needs.of_output(found.shape(), dtype)]
-                ask_for_memory([*asked, *needs.on_device(asked)])
-                tensor = StagedTensor(gpu, found.shape(), dtype)
-                self._binding.bind_output(
-                    output.name, *where, _element_type(dtype), found.shape(), tensor.address
-                )
+                shape, dtype = result.shape(), _DTYPES[output.type]
+                ask_for_memory(needs.of_output(shape, dtype, on_device=True))
+                tensor = StagedTensor(gpu, shape, dtype)
+                self._binding.bind_output(output.name, *where, _element_type(dtype), shape, tensor.address)
                 self.outputs.append(tensor)
         self._run_options = ort.RunOptions()
         # The clock waits for the last event on this stream; that ONNX Runtime waits as well would be in `compute`.
@@ -165,29 +130,15 @@ class DeviceBinding:
         self.clock = StagedClock(gpu)
 
     def run(self, phase: Phase) -> None:
-        """Make as many inferences as the clock's batch, with the copies to the device and back.
-
-        Args:
-            phase: Times ``h2d``, ``compute`` and ``d2h``.
-        """
+        """Make as many inferences as the clock's batch, with the copies to the device and back."""
         staged_run(phase, self.clock.batch, self.inputs, self._enqueue, self.outputs)
 
     def values(self) -> list[float]:
-        """Return evenly spread places of the last outputs, and NaN if anything in them is not finite.
-
-        Returns:
-            At most 1,024 numbers; empty where no output holds numbers.
-        """
-        return places(tensor.numbers() for tensor in self.outputs)
+        """Return evenly spread numbers of the last outputs."""
+        return outputs.values([tensor.numbers() for tensor in self.outputs])
 
     def _enqueue(self) -> None:
         self._session.run_with_iobinding(self._binding, self._run_options)
-
-
-def _bind_input(
-    binding: Any, where: tuple[str, int], name: str, shape: Sequence[int], dtype: str, address: int
-) -> None:
-    binding.bind_input(name, *where, _element_type(dtype), list(shape), address)
 
 
 def _element_type(dtype: str) -> Any:
@@ -197,7 +148,7 @@ def _element_type(dtype: str) -> Any:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """An output in the host's memory; None where it is no tensor of numbers."""
+    """Return an output in the host's memory; None if it is no tensor of numbers."""
     import numpy as np
 
     if not value.is_tensor() or value.data_type() not in _DTYPES:

@@ -18,13 +18,7 @@ import msgspec
 
 from infercanary.contract.profile import Profile, normalised
 from infercanary.probe.targets.engines.onnx_providers import short_name
-from infercanary.probe.targets.engines.profiled import (
-    Operator,
-    ProfiledRepeat,
-    Spent,
-    assembled,
-    shapes_text,
-)
+from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble, shapes_text
 from infercanary.probe.targets.failures import Unprofiled
 
 _WARM_UPS = 3  # of a session that has not run yet: its arena grows in the first one
@@ -48,54 +42,47 @@ class _Event(msgspec.Struct):
     args: _Arguments = msgspec.field(default_factory=_Arguments)
 
 
-def profiled(
-    make: Callable[[str], Any],
-    work_of: Callable[[Any], Callable[[], float]],
+def profile_repeats(
+    load: Callable[[str], Any],
+    make_work: Callable[[Any], Callable[[], float]],
     repeats: int,
     trace: Path | None,
 ) -> Profile:
     """Profile some repeats of a session that is made for it, after a few that are not counted.
 
     Args:
-        make: Makes the session, profiled into files whose paths begin with this text.
-        work_of: Of that session: what makes one inference, and returns its wall seconds.
-        repeats: How many, 1 or more.
-        trace: Where the trace is written, for Perfetto; None for nowhere.
-
-    Returns:
-        The profile.
+        load: Makes the session, profiled into files whose paths begin with this text.
+        make_work: From that session to a function that makes one inference, and returns its wall seconds.
+        repeats: 1 or more.
+        trace: File of the trace, for Perfetto.
 
     Raises:
         Unprofiled: There is no folder to write to, or the profile cannot be read.
     """
-    folder = _folder()
+    folder = _make_folder()
     try:
-        session = make(str(folder / "profile"))
-        file = ""
+        session = load(str(folder / "profile"))
         try:
-            work = work_of(session)
+            work = make_work(session)
             taken_at = time.time()
             walls = [work() for _ in range(_WARM_UPS + repeats)]
         finally:
             file = session.end_profiling()
         if trace is not None:
             shutil.copyfile(file, trace)
-        return of_events(Path(file).read_bytes(), walls, _WARM_UPS, taken_at)
+        return read_events(Path(file).read_bytes(), walls, _WARM_UPS, taken_at)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def of_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: float) -> Profile:
+def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: float) -> Profile:
     """Make the profile of a file that ONNX Runtime wrote.
 
     Args:
         body: Of the file.
         walls: Wall seconds of each run in it.
         warm_ups: The first so many runs are left out.
-        taken_at: When they began, a Unix time.
-
-    Returns:
-        The profile of the others.
+        taken_at: Unix time.
 
     Raises:
         Unprofiled: It is another format, or of other runs.
@@ -108,26 +95,22 @@ def of_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: floa
     if len(runs) != len(walls):
         raise Unprofiled(f"ONNX Runtime's profile has {len(runs)} runs in place of {len(walls)}")
     nodes = [e for e in events if e.cat == "Node" and e.name.endswith("_kernel_time")]
-    found = []
+    profiled = []
     for run, wall in list(zip(runs, walls, strict=True))[warm_ups:]:
         operators: dict[Operator, Spent] = {}
         for node in nodes:
             if run.ts <= node.ts <= run.ts + run.dur:
                 kind = normalised(node.args.op_name) or "unknown"  # a provider numbers its subgraphs
-                shapes = [shape for each in node.args.input_type_shape for shape in each.values()]
-                dtypes = [dtype for each in node.args.input_type_shape for dtype in each]
-                operator = Operator(kind, _device(node.args.provider), shapes_text(shapes, dtypes))
-                operators.setdefault(operator, Spent()).add(node.dur / 1e6, {kind: node.dur / 1e6})
+                tensors = [tensor for each in node.args.input_type_shape for tensor in each.items()]
+                shapes = shapes_text([shape for _, shape in tensors], [dtype for dtype, _ in tensors])
+                operator = Operator(kind, short_name(node.args.provider) or "unknown", shapes)
+                operators.setdefault(operator, Spent()).add(kind, node.dur / 1e6)
         # What the profiler itself takes after a node is within the run, and in no node.
-        found.append(ProfiledRepeat(wall, run.dur / 1e6, operators))
-    return assembled(found, "onnxruntime", taken_at)
+        profiled.append(ProfiledRepeat(wall, run.dur / 1e6, operators))
+    return assemble(profiled, "onnxruntime", taken_at)
 
 
-def _device(provider: str) -> str:
-    return short_name(provider) if provider else "unknown"
-
-
-def _folder() -> Path:
+def _make_folder() -> Path:
     for parent in _FOLDERS:
         with suppress(OSError):
             if parent is None or shutil.disk_usage(parent).free >= _SHARED_MEMORY_BYTES:

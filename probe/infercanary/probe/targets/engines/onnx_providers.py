@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infercanary.command.settings import UsageError
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -17,17 +17,7 @@ SHORT = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 
 
 def full_names(providers: object) -> list[str]:
-    """Read the option ``providers``.
-
-    Args:
-        providers: As in the settings: a name, or a list of names.
-
-    Returns:
-        ONNX Runtime's names.
-
-    Raises:
-        UsageError: It is no list of names, or has one twice.
-    """
+    """Read the option ``providers``, a name or a list of names, as ONNX Runtime's names."""
     if isinstance(providers, str):
         providers = [providers]
     if not isinstance(providers, Sequence) or isinstance(providers, bytes) or not providers:
@@ -39,94 +29,55 @@ def full_names(providers: object) -> list[str]:
 
 
 def short_name(provider: str) -> str:
-    """Return the name of a provider in settings.
-
-    Args:
-        provider: ONNX Runtime's name; one that has no short name is returned as it is.
-    """
+    """Return a provider's name in settings; its own name if it has no short one."""
     return next((name for name, full in SHORT.items() if full == provider), provider)
 
 
-def options_of(providers: Sequence[str], given: object) -> dict[str, dict[str, str]]:
-    """Read the option ``provider_options``.
+def read_provider_options(providers: Sequence[str], given: object) -> dict[str, dict[str, str]]:
+    """Read the option ``provider_options`` as ONNX Runtime's name of a provider → its options.
 
     Args:
-        providers: ONNX Runtime's names, of those that were asked for.
-        given: As in the settings: provider → options.
-
-    Returns:
-        ONNX Runtime's name of a provider → its options.
-
-    Raises:
-        UsageError: It is no mapping, or names a provider that is not among ``providers``.
+        providers: ONNX Runtime's names of those that were asked for.
+        given: As in the settings.
     """
-    found = {
-        _full_name("provider_options", name): texts(f"provider_options.{name}", options)
-        for name, options in _mapping("provider_options", given).items()
+    options = {
+        _full_name("provider_options", name): read_texts(f"provider_options.{name}", of_provider)
+        for name, of_provider in convert(given or {}, dict[str, Any], "provider_options").items()
     }
-    for provider in found:
+    for provider in options:
         if provider not in providers:
             raise UsageError(
                 f"provider_options: `{short_name(provider)}` is not among the providers; name it there too"
             )
-    return found
+    return options
 
 
 def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the one GPU that provider options name; 0 where they name none.
-
-    Args:
-        options: Provider → its options, as :func:`options_of` returns them.
-
-    Raises:
-        UsageError: They name several, or something else.
-    """
-    ids = {each["device_id"] for name, each in options.items() if name in ON_CUDA and "device_id" in each}
+    """Return the one GPU that provider options name; 0 if they name none."""
+    ids = {options[name]["device_id"] for name in ON_CUDA if "device_id" in options.get(name, {})} or {"0"}
     if len(ids) > 1:
         raise UsageError("provider_options: `device_id` differs between the providers; give one GPU")
-    text = ids.pop() if ids else "0"
+    [text] = ids
     if not re.fullmatch(r"\d{1,3}", text, re.ASCII):
         raise UsageError(f"provider_options: device_id: `{text}` is not the number of a GPU")
     return int(text)
 
 
-def texts(place: str, options: object) -> dict[str, str]:
-    """Convert options to text, as ONNX Runtime takes them: true is 1.
-
-    Args:
-        place: In the settings, for messages.
-        options: As in the settings.
-
-    Returns:
-        Option → its value as text.
-
-    Raises:
-        UsageError: They are no mapping of plain values.
-    """
-    found = {}
-    for key, value in _mapping(place, options).items():
-        if not isinstance(value, (str, int, float)):
-            raise UsageError(f"{place}: {key}: text, a number, true or false is needed")
-        found[key] = str(int(value)) if isinstance(value, bool) else str(value)
-    return found
+def read_texts(place: str, options: object) -> dict[str, str]:
+    """Read a mapping of plain values as texts, as ONNX Runtime takes them: true is 1."""
+    values = convert({} if options is None else options, dict[str, bool | int | float | str], place)
+    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in values.items()}
 
 
 def library_fault(onnxruntime: Any, provider: str) -> str:
-    """Explain why a provider's library cannot be loaded, usually because it misses another; empty where it can be.
+    """Return the loader's error for a provider's library, which usually misses another; empty if it can be loaded.
 
     Call it only after ONNX Runtime tried: a provider that is loaded first does not find ONNX Runtime.
-
-    Args:
-        onnxruntime: The module.
-        provider: ONNX Runtime's name.
-
-    Returns:
-        The loader's error, in one line.
     """
     folder = Path(onnxruntime.__file__).parent / "capi"
-    name = provider.removesuffix("ExecutionProvider").lower()
+    library = folder / f"libonnxruntime_providers_{provider.removesuffix('ExecutionProvider').lower()}.so"
     try:
-        if (library := folder / f"libonnxruntime_providers_{name}.so").is_file():
+        if library.is_file():
             ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
             ctypes.CDLL(str(library))
     except OSError as error:
@@ -141,19 +92,15 @@ def why_not(error: Exception, path: str, version: str) -> str:
         error: What it raised; the file names and signatures in its message are left out.
         path: The model's file.
         version: ONNX Runtime's.
-
-    Returns:
-        One line, for people.
     """
     text = str(error)
-    too_new = f"is newer than ONNX Runtime {version}: "
-    fix = "upgrade onnxruntime, or export it again with a lower `opset_version`"
-    if found := re.search(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text):
-        return f"{too_new}IR version {found[1]}, and it reads {found[2]} at most; {fix}"
-    if found := re.search(
-        r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", text, re.DOTALL
-    ):
-        return f"{too_new}opset {found[1]} of {found[2]}, and it has {found[3]} at most; {fix}"
+    newer = re.search(r"(?:IR version: |Opset )(\d+).*?(?:version: |till opset )(\d+)", text, re.DOTALL)
+    if newer is not None:
+        unit = "IR version" if "IR version" in text else "opset"
+        return (
+            f"is newer than ONNX Runtime {version}: {unit} {newer[1]}, and it reads {newer[2]} at most; "
+            "upgrade onnxruntime, or export it again with a lower `opset_version`"
+        )
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     # Where in its source, and in which function:
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? ", "", text)
@@ -171,11 +118,3 @@ def _full_name(place: str, name: object) -> str:
             "such as OpenVINOExecutionProvider"
         )
     return SHORT.get(name, name)
-
-
-def _mapping(place: str, value: object) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UsageError(f"{place}: a mapping is needed, with text as keys")
-    return value

@@ -18,14 +18,6 @@ _PIECE = 1 << 18  # elements that are looked at together; all at once would need
 _MOST_VISITED = 1 << 17  # objects of one result, 0.1 s
 _MOST_NESTED = 64
 
-# Layout of a sparse tensor → the methods that return what it stores.
-_STORED = {
-    "torch.sparse_coo": ("_indices", "_values"),
-    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
-    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
-    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
-    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
-}
 # First match wins. The abstract classes cover those that are compiled, too, such as Cython's.
 _PENDING: dict[Any, str] = {
     Generator: "a generator",
@@ -37,26 +29,16 @@ _PENDING: dict[Any, str] = {
 
 
 def pending(result: Any) -> str:
-    """Name a result that is not computed yet.
-
-    Args:
-        result: Of a call.
-
-    Returns:
-        Such as ``a generator`` or ``a coroutine``; empty for a result that is computed.
-    """
+    """Name a result that is not computed yet, such as ``a coroutine``; empty for one that is."""
     return next((name for kind, name in _PENDING.items() if isinstance(result, kind)), "")
 
 
 def values(result: Any) -> list[float]:
-    """Return evenly spread places of all numbers in a result, 1,024 at most; the last is NaN if any is not finite.
+    """Return evenly spread numbers of a result, 1,024 at most; the last is NaN if any number is not finite.
 
     Args:
         result: Tensors, arrays and numbers in any nesting of mappings, lists, tuples and dataclasses. A complex number
             counts as two. Text, None, and objects of other classes hold no numbers.
-
-    Returns:
-        Numbers in the result's order; empty where it holds none.
     """
     flat = list(_flat(leaves(result)))
     step = max(1, -(-sum(map(len, flat)) // MAX_VALUES))
@@ -73,15 +55,12 @@ def values(result: Any) -> list[float]:
 def leaves(result: Any) -> Iterator[Any]:
     """Yield the tensors, arrays and numbers in a result, in order.
 
-    Args:
-        result: As for :func:`values`. A container that holds itself is entered once.
-
     Yields:
         Torch tensors that are dense, with memory; NumPy arrays and scalars; ``int``, ``float``, ``complex``.
     """
     tensor, array = _class("torch", "Tensor"), _class("numpy", "ndarray")
-    whole = int, float, complex, *_class("numpy", "generic")
-    entered = [0]  # the containers on the stack
+    whole = int, float, complex, array, *_class("numpy", "generic")
+    entered = [0]  # the containers on the stack: one that holds itself is entered once
     stack: list[Iterator[Any]] = [iter((result,))]
     visited = 0
     while stack:
@@ -91,14 +70,10 @@ def leaves(result: Any) -> Iterator[Any]:
                 return
             if isinstance(value, tensor):
                 yield from _dense(value)
-            elif isinstance(value, whole) or (isinstance(value, array) and value.dtype.kind != "O"):
+            elif isinstance(value, whole):
                 yield value
-            elif (
-                len(stack) < _MOST_NESTED
-                and id(value) not in entered
-                and (inner := _inner(value, array)) is not None
-            ):
-                stack.append(iter(inner))
+            elif len(stack) < _MOST_NESTED and id(value) not in entered and _inner(value) is not None:
+                stack.append(iter(_inner(value) or ()))
                 entered.append(id(value))
                 break
         else:
@@ -107,74 +82,61 @@ def leaves(result: Any) -> Iterator[Any]:
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of a module that is imported already, for ``isinstance``."""
+    """Return a class of a module that is imported already, for ``isinstance``."""
     found = getattr(sys.modules.get(module), name, None)
     return (found,) if isinstance(found, type) else ()
 
 
-def _inner(value: Any, array: Any) -> Iterable[Any] | None:
-    """Values in a container; None if ``value`` is no container."""
+def _inner(value: Any) -> Iterable[Any] | None:
+    """Return the values in a container; None if ``value`` is no container."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (tuple, list, deque)):
         return value
-    if isinstance(value, array):
-        return [*value.flat]  # of objects
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (getattr(value, field.name, None) for field in dataclasses.fields(value))
     return None
 
 
 def _dense(tensor: Any) -> Iterator[Any]:
-    """A tensor as dense ones: of a sparse one what it stores; nothing of one without memory."""
+    """Yield a tensor as dense ones; nothing of one without memory."""
     if tensor.device.type == "meta":
         return
-    layout = str(tensor.layout)
     if tensor.is_nested:
         for part in tensor.unbind():
             yield from _dense(part)
-    elif layout in _STORED:
-        yield from (getattr(tensor, method)() for method in _STORED[layout])
     elif tensor.is_quantized:
         yield tensor.dequantize()
     else:
-        yield tensor if layout == "torch.strided" else tensor.to_dense()
+        yield tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()
 
 
-def _flat(found: Iterable[Any]) -> Iterator[Any]:
-    """Sequences of real numbers: tensors and arrays of one dimension, and lists of what is neither."""
-    numbers: list[float] = []
-    for leaf in found:
-        if isinstance(leaf, (int, float, complex)):
-            numbers += (leaf.real, leaf.imag) if isinstance(leaf, complex) else (leaf,)
-            continue
-        if numbers:
-            yield numbers
-            numbers = []
-        if isinstance(leaf, _class("torch", "Tensor")):
+def _flat(results: Iterable[Any]) -> Iterator[Any]:
+    """Yield sequences of real numbers: tensors and arrays of one dimension, and a list for each plain number."""
+    for leaf in results:
+        if isinstance(leaf, complex):
+            yield [leaf.real, leaf.imag]
+        elif isinstance(leaf, (int, float)):
+            yield [leaf]
+        elif isinstance(leaf, _class("torch", "Tensor")):
             tensor = leaf.detach()
             if tensor.is_complex():
                 tensor = sys.modules["torch"].view_as_real(tensor.resolve_conj())
             yield tensor.reshape(-1)
         else:
-            yield from _fields(leaf)
-    if numbers:
-        yield numbers
+            yield from _numbers(leaf)
 
 
-def _fields(array: Any) -> Iterator[Any]:
-    """A NumPy array as arrays of real numbers; nothing of one that holds text, dates or bytes."""
+def _numbers(array: Any) -> Iterator[Any]:
+    """Yield a NumPy array as an array of real numbers; nothing of one that holds text, dates, bytes or objects."""
     numpy: Any = sys.modules["numpy"]
-    array = numpy.asarray(array)
-    if array.dtype.names:
-        for name in array.dtype.names:
-            yield from _fields(array[name])
-    elif array.dtype.kind in "biuf":
-        yield array.reshape(-1)
+    array = numpy.ascontiguousarray(array).reshape(-1)
+    if array.dtype.kind in "biuf":
+        yield array
     elif array.dtype.kind == "c":
-        yield numpy.ascontiguousarray(array).reshape(-1).view(array.real.dtype)
+        yield array.view(array.real.dtype)
     elif array.dtype.isbuiltin == 2:  # registered by a library: bfloat16, float8
-        yield array.astype(numpy.float32).reshape(-1)
+        yield array.astype(numpy.float32)
 
 
 def _doubles(numbers: Any) -> list[float]:

@@ -59,7 +59,7 @@ def complaints_log(trt: Any) -> Any:
     return Log()
 
 
-def why_not(said: str, built: str | None, runtime: str) -> str:
+def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
     """Explain why an engine does not load, and how to fix that: it is for one version of TensorRT and one kind of GPU.
 
     Args:
@@ -68,38 +68,20 @@ def why_not(said: str, built: str | None, runtime: str) -> str:
         runtime: The version that is here.
 
     Returns:
-        One line, for people.
+        One line, and whether another version of TensorRT built it: the image or the engine was exchanged alone.
     """
     fix = "rebuild it with trtexec of this version, on this GPU"
     if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):
-        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}"
+        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}", False
     if "incompatible device" in said:
-        return f"was built for another GPU than this; {fix}"
-    if found := re.search(r"expecting library version [\d.]+ got (\d[\d.]*\d)", said):
-        built = found[1]
-    if built is not None and not _same_version(built, runtime):
-        return f"was built by TensorRT {built}; this is {runtime}; {fix}"
+        return f"was built for another GPU than this; {fix}", False
+    if version := re.search(r"expecting library version [\d.]+ got (\d[\d.]*\d)", said):
+        built = version[1]
+    # One of them may be shorter: older messages leave the build out.
+    is_other = built is not None and any(map(str.__ne__, built.split("."), runtime.split(".")))
+    if is_other:
+        return f"was built by TensorRT {built}; this is {runtime}; {fix}", True
     if "Version tag does not match" in said or "expecting library version" in said:
-        return f"was built by another TensorRT than this, which is {runtime}; {fix}"
+        return f"was built by another TensorRT than this, which is {runtime}; {fix}", True
     kind = "cannot be loaded" if built is not None else "is no engine that can be read"
-    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {fix}"
-
-
-def is_of_another_version(said: str, built: str | None, runtime: str) -> bool:
-    """Whether an engine does not load because another TensorRT built it: the image or the engine was exchanged alone.
-
-    Args:
-        said: As in :func:`why_not`, like the next two.
-        built: The version that built it.
-        runtime: The version that is here.
-    """
-    if "incompatible device" in said or "expecting compute" in said:
-        return False
-    if "Version tag does not match" in said or "expecting library version" in said:
-        return True
-    return built is not None and not _same_version(built, runtime)
-
-
-def _same_version(one: str, other: str) -> bool:
-    """Compare two versions, of which one may be shorter: older messages leave the build out."""
-    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
+    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {fix}", False

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from infercanary.contract.profile import Profile
-from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assembled
+from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble
 
 _WARM_UPS = 3  # of a context that has not run yet
 
 
-def profiled(
+def profile_repeats(
     trt: Any, context: Any, work: Callable[[], float], repeats: int, inferences: int, device: str
 ) -> Profile:
     """Profile some repeats, after a few that are not counted.
@@ -30,14 +30,14 @@ def profiled(
     """
     layers = context.profiler = _layers(trt)
     taken_at = time.time()
-    found = []
+    profiled = []
     for number in range(_WARM_UPS + repeats):
         layers.spent = {}
         wall = work()
         if number >= _WARM_UPS:
             operators = {Operator(name, device): spent for name, spent in layers.spent.items()}
-            found.append(ProfiledRepeat(wall, wall, operators, inferences))
-    return assembled(found, "tensorrt", taken_at)
+            profiled.append(ProfiledRepeat(wall, wall, operators, inferences))
+    return assemble(profiled, "tensorrt", taken_at)
 
 
 def _layers(trt: Any) -> Any:
@@ -49,6 +49,6 @@ def _layers(trt: Any) -> Any:
             self.spent: dict[str, Spent] = {}
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            self.spent.setdefault(layer_name, Spent()).add(ms / 1e3, {layer_name: ms / 1e3})
+            self.spent.setdefault(layer_name, Spent()).add(layer_name, ms / 1e3)
 
     return Layers()

@@ -5,8 +5,6 @@ numpy is imported when it is needed: the bare probe does without.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -108,16 +106,17 @@ def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
     Raises:
         UsageError: Something does not fit.
     """
-    names = ", ".join(slot.name for slot in slots) or "none"
+    names = [slot.name for slot in slots]
+    has = ", ".join(names) or "none"
     if isinstance(wanted, dict):
         for name in wanted:
-            if name not in {slot.name for slot in slots}:
-                raise UsageError(f"inputs: the model has no input `{name}`; its inputs: {names}")
-        given = [(f"inputs.{slot.name}", wanted.get(slot.name)) for slot in slots]
+            if name not in names:
+                raise UsageError(f"inputs: the model has no input `{name}`; its inputs: {has}")
+        given = [(f"inputs.{name}", wanted.get(name)) for name in names]
     else:
         if wanted and len(wanted) != len(slots):
             raise UsageError(
-                f"inputs: {len(wanted)} given, and the model has {len(slots)}: {names}; one for each is needed"
+                f"inputs: {len(wanted)} given, and the model has {len(slots)}: {has}; one for each is needed"
             )
         given = [(f"inputs[{i}]", wanted[i] if wanted else None) for i in range(len(slots))]
     return [
@@ -126,37 +125,28 @@ def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
 
 
 def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
-    if spec.dtype is not None and spec.dtype != slot.dtype:
+    if spec.dtype not in (None, slot.dtype):
         raise UsageError(f"{place}.dtype: the model's input `{slot.name}` is {slot.dtype}, not {spec.dtype}")
+    declared = slot.shape
     shape = spec.shape if spec.shape is not None else slot.usual
-    if slot.shape is None:
-        if shape is None:
-            raise UsageError(
-                f"{place}.shape: the model's input `{slot.name}` has no fixed number of dimensions; say which shape, "
-                "such as [1, 3], or [] for a single number"
-            )
-        return Input(place, slot.name, shape, slot.dtype, spec.high)
-    fixed = tuple(size for size in slot.shape if isinstance(size, int))
-    if shape is None and len(fixed) == len(slot.shape):
-        shape = fixed
-    if shape is None:
-        example = [size if isinstance(size, int) else 1 for size in slot.shape]
+    if declared is None:
+        return Input(place, slot.name, shape or (), slot.dtype, spec.high)
+    is_dynamic = not all(isinstance(size, int) for size in declared)
+    names = f"[{', '.join('?' if size is None else str(size) for size in declared)}]"
+    if shape is None and is_dynamic:
+        example = [size if isinstance(size, int) else 1 for size in declared]
         raise UsageError(
-            f"{place}.shape: the model's input `{slot.name}` is {_dimensions(slot.shape)}; "
-            f"say which shape, such as {example}"
+            f"{place}.shape: the model's input `{slot.name}` is {names}; say which shape, such as {example}"
         )
-    if len(shape) != len(slot.shape) or any(
-        isinstance(size, int) and size != given for size, given in zip(slot.shape, shape, strict=False)
+    if shape is None:
+        shape = tuple(size for size in declared if isinstance(size, int))
+    if len(shape) != len(declared) or any(
+        isinstance(size, int) and size != given for size, given in zip(declared, shape, strict=True)
     ):
         raise UsageError(
-            f"{place}.shape: {list(shape)} does not fit the model's input `{slot.name}`, which is "
-            f"{_dimensions(slot.shape)}"
+            f"{place}.shape: {list(shape)} does not fit the model's input `{slot.name}`, which is {names}"
         )
     return Input(place, slot.name, shape, slot.dtype, spec.high)
-
-
-def _dimensions(shape: Sequence[int | str | None]) -> str:
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -183,7 +173,6 @@ def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None
     if is_integer and wanted.dtype != "bool" and wanted.high - 1 > np.iinfo(storage).max:
         raise UsageError(f"{wanted.place}.high: {wanted.high} is more than {wanted.dtype} can hold")
     try:
-        require_machine_holds(wanted.shape, storage.itemsize)
         array = np.empty(wanted.shape, storage) if into is None else into
         flat = array.reshape(-1)
         for start, end in pieces(flat.size):
@@ -216,58 +205,17 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def require_machine_holds(shape: Sequence[int], itemsize: int) -> None:
-    """Refuse a tensor that is larger than the machine's memory.
-
-    Where the kernel overcommits (``vm.overcommit_memory`` 1, as every kubelet sets it), allocating it succeeds, and
-    the process is killed while it is filled.
-
-    Args:
-        shape: The tensor's.
-        itemsize: Bytes of an element.
-
-    Raises:
-        MemoryError: It is larger.
-    """
-    size, has = math.prod(shape) * itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if size > has:
-        raise MemoryError(
-            f"{list(shape)} takes {size / 2**30:.1f} GiB, and the machine has {has / 2**30:.1f} GiB; "
-            "give a smaller shape"
-        )
-
-
-def common_size(arrays: Iterable[NDArray[Any]]) -> int | None:
-    """Return the first dimension of all arrays that have any; None where they differ or it is 0.
-
-    Args:
-        arrays: Of any shapes; those without dimensions do not count.
-
-    Returns:
-        The number of samples in a request; or None.
-    """
-    sizes = {array.shape[0] for array in arrays if array.ndim}
+def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
+    """Return the first dimension of all shapes that have any; None where they differ or it is 0."""
+    sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none.
-
-    Args:
-        array: Of any shape.
-        size: Of the first dimension; it may be smaller than it was.
-
-    Returns:
-        An array with memory of its own.
-    """
+    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
     import numpy as np
 
-    if not array.ndim:
-        return np.array(array)
-    made: NDArray[Any] = np.empty((size, *array.shape[1:]), array.dtype)
-    for start in range(0, size, len(array)):
-        made[start : start + len(array)] = array[: size - start]
-    return made
+    return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -283,30 +231,6 @@ def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
     import numpy as np
 
     return (memory.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else memory
-
-
-def places(outputs: Iterable[NDArray[Any]]) -> list[float]:
-    """Return evenly spread places of all outputs, 1,024 at most; the last is NaN if anything is not finite.
-
-    Args:
-        outputs: Arrays of any shapes; a complex number counts as two.
-
-    Returns:
-        Numbers in the outputs' order; empty where the outputs hold none.
-    """
-    import numpy as np
-
-    flat = [np.ascontiguousarray(output).reshape(-1) for output in outputs]
-    flat = [output.view(output.real.dtype) if output.dtype.kind == "c" else output for output in flat]
-    step = max(1, -(-sum(output.size for output in flat) // MAX_VALUES))
-    chosen: list[float] = []
-    skip = 0
-    for output in flat:
-        chosen += output[skip::step].astype(np.float64).tolist()
-        skip = (skip - output.size) % step
-    if chosen and not all(bool(np.isfinite(output).all()) for output in flat if output.dtype.kind == "f"):
-        chosen[-1] = float("nan")
-    return chosen
 
 
 def _to_bfloat16(numbers: Any) -> NDArray[Any]:

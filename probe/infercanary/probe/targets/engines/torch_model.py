@@ -14,9 +14,9 @@ from typing import Any
 from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets.engines.cuda_versions import driver_cuda, unfit_driver
+from infercanary.probe.targets.engines.cuda_versions import CHECK_DRIVER, driver_cuda, no_cuda, unfit_driver
 from infercanary.probe.targets.engines.environment import reported
-from infercanary.probe.targets.engines.tensors import TensorSpec, pieces, require_machine_holds
+from infercanary.probe.targets.engines.tensors import TensorSpec, pieces
 from infercanary.probe.targets.registry import attribute
 
 AUTOCAST_DTYPES = ("bfloat16", "float16")
@@ -31,16 +31,12 @@ _DTYPES = re.compile(
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
 
-def is_file(source: str) -> bool:
-    """Whether a model's source is a file, by its name.
-
-    Args:
-        source: As :func:`loaded` takes it.
-    """
-    return Path(source).suffix in _FILES
+def is_file(source: object) -> bool:
+    """Whether a model's source is a file, by its name."""
+    return isinstance(source, str) and Path(source).suffix in _FILES
 
 
-def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any]:
+def load(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any]:
     """Load a model, in evaluation mode.
 
     Args:
@@ -49,14 +45,11 @@ def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any
         device: The ``torch.device`` that it is moved to.
         seed: Weights that the factory draws are drawn from it.
 
-    Returns:
-        What is called with the inputs.
-
     Raises:
         UsageError: There is no such model, or it cannot be loaded.
     """
     if is_file(source):
-        return _from_file(torch, source, device)
+        return _load_file(torch, source, device)
     if ":" not in source:
         raise UsageError(
             f"model: `{source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
@@ -76,20 +69,16 @@ def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any
     return made
 
 
-def check(spec: TensorSpec, index: int) -> None:
-    """Refuse what no torch can draw; whether the one that is installed can, only it knows.
-
-    Args:
-        spec: Of an input.
-        index: The input's place.
-
-    Raises:
-        UsageError: The shape is missing, or the dtype is the name of none.
-    """
-    if spec.shape is None:
+def check_input(entry: Any, index: int) -> None:
+    """Refuse an input that no torch can draw; whether the one that is installed can, only it knows."""
+    if not isinstance(entry, TensorSpec):
+        if not hasattr(entry, "dtype"):
+            raise UsageError(f"inputs[{index}]: neither a tensor nor a mapping with `shape`")
+        return
+    if entry.shape is None:
         raise UsageError(f"inputs[{index}]: the required key `shape` is missing")
-    if spec.dtype is not None and not _DTYPES.fullmatch(spec.dtype):
-        raise _no_dtype(spec.dtype, index)
+    if entry.dtype is not None and not _DTYPES.fullmatch(entry.dtype):
+        raise _no_dtype(entry.dtype, index)
 
 
 def _no_dtype(name: str, index: int) -> UsageError:
@@ -119,19 +108,18 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
     if not isinstance(dtype, torch.dtype):
         raise _no_dtype(name, index)
     generator = torch.Generator().manual_seed(seed + index)
-    shape = spec.shape or ()
+    is_real = dtype.is_floating_point or dtype.is_complex
     try:
-        require_machine_holds(shape, torch.empty((), dtype=dtype).element_size())
-        made = torch.empty(shape, dtype=dtype, pin_memory=is_pinned)
+        made = torch.empty(spec.shape or (), dtype=dtype, pin_memory=is_pinned)
         flat = made.view(-1)
         for start, end in pieces(flat.numel()):
-            piece = flat[start:end]
-            if dtype == torch.get_default_dtype():
-                torch.randn(end - start, generator=generator, out=piece)
-            elif dtype.is_floating_point or dtype.is_complex:
-                piece.copy_(torch.randn(end - start, generator=generator))
-            else:
-                piece.copy_(torch.randint(0, spec.high, (end - start,), generator=generator))
+            size = (end - start,)
+            numbers = (
+                torch.randn(size, generator=generator)
+                if is_real
+                else torch.randint(0, spec.high, size, generator=generator)
+            )
+            flat[start:end].copy_(numbers)
     except Exception as error:
         if is_pinned and "CUDA" in str(error):  # the GPU's failure, not the settings'
             raise
@@ -139,14 +127,8 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
     return made
 
 
-def bound(torch: Any, device: Any, left: Callable[[], int | None]) -> None:
-    """Let torch's allocator take no more of the device than is left; what is beyond raises its error for that.
-
-    Args:
-        torch: The module.
-        device: The ``torch.device``.
-        left: Says the bytes that may be taken now; None to bound nothing.
-    """
+def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> None:
+    """Let torch's allocator take no more of the device than is left; what is beyond raises its error for that."""
     # It makes the context, which is then no longer part of what is left.
     _, total = torch.cuda.mem_get_info(device)
     if (size := left()) is not None:
@@ -165,9 +147,6 @@ def autocasting(
         device: The ``torch.device`` that it runs on.
         dtype: One of ``AUTOCAST_DTYPES``.
         caches: Whether a weight that is used twice in an inference is cast once.
-
-    Returns:
-        What is called with the inputs.
 
     Raises:
         UsageError: torch does not compute in it on this device. It would only warn, and go on in full precision.
@@ -192,22 +171,9 @@ def autocasting(
     return cast
 
 
-def repeated(tensor: Any, size: int) -> Any:
-    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none.
-
-    Args:
-        tensor: Of any shape.
-        size: Of the first dimension; it may be smaller than it was.
-
-    Returns:
-        A new tensor.
-    """
-    if not tensor.dim():
-        return tensor.clone()
-    made = tensor.new_empty((size, *tensor.shape[1:]))
-    for start in range(0, size, len(tensor)):
-        made[start : start + len(tensor)].copy_(tensor[: size - start])
-    return made
+def repeated(torch: Any, tensor: Any, size: int) -> Any:
+    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
+    return tensor[torch.arange(size, device=tensor.device) % len(tensor)] if tensor.dim() else tensor.clone()
 
 
 def environment(
@@ -221,9 +187,6 @@ def environment(
         mode: ``eager``, ``compile`` or ``graph``.
         compile_mode: What ``torch.compile`` got; None where nothing is compiled.
         autocast: The dtype of autocast; None where it is off.
-
-    Returns:
-        Component → value as text; those that this version of torch does not have are missing.
     """
     flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
     components: dict[str, Callable[[], object]] = {
@@ -239,13 +202,14 @@ def environment(
         "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
         "torch_device": lambda: device,
         "torch_mode": lambda: mode,
+        "torch_compile_mode": lambda: compile_mode,
+        "torch_autocast": lambda: autocast,
+        "torch_cudnn": lambda: (
+            torch.backends.cudnn.version()
+            if torch.version.cuda and torch.backends.cudnn.is_available()
+            else ""
+        ),
     }
-    if compile_mode:
-        components["torch_compile_mode"] = lambda: compile_mode
-    if autocast:
-        components["torch_autocast"] = lambda: autocast
-    if torch.version.cuda and torch.backends.cudnn.is_available():
-        components["torch_cudnn"] = torch.backends.cudnn.version
     if device.type == "cuda":
         components |= {
             "torch_driver_cuda": driver_cuda,
@@ -257,35 +221,30 @@ def environment(
     return reported(components)
 
 
-def why_no_cuda(torch: Any, device: Any) -> tuple[str, str]:
-    """Say why torch cannot run on a GPU.
-
-    Args:
-        torch: The module.
-        device: The ``torch.device`` that was asked for.
-
-    Returns:
-        ``cpu_only_build``, ``version_mismatch`` or ``no_device``, and one line with the fix; both empty where it can.
+def require_cuda(torch: Any, device: Any) -> None:
+    """Refuse a GPU that torch cannot run on.
 
     Raises:
+        NoCuda: torch is a build for the CPU, or sees no GPU, or the driver is too old.
         UsageError: There are GPUs, and none with this number.
     """
+    asked = f"device: `{device}`"
     if torch.cuda.is_available():
         last = torch.cuda.device_count() - 1
         if device.index is not None and device.index > last:
-            raise UsageError(f"device: `{device}` was asked for; the last that torch sees is `cuda:{last}`")
-        return "", ""
+            raise UsageError(f"{asked} was asked for; the last that torch sees is `cuda:{last}`")
+        return
     name, built_for = f"torch {torch.__version__}", torch.version.cuda
     if built_for is None:
-        return "cpu_only_build", f"{name} is a CPU-only build; install a CUDA build of torch"
-    if why := unfit_driver(name, built_for):
-        return "version_mismatch", why
-    return "no_device", (
-        f"{name} (CUDA {built_for}) sees no device; check the driver, and that the container was started with the GPU"
-    )
+        reason, why = "cpu_only_build", f"{name} is a CPU-only build; install a CUDA build of torch"
+    elif why := unfit_driver(name, built_for):
+        reason = "version_mismatch"
+    else:
+        reason, why = "no_device", f"{name} (CUDA {built_for}) sees no device; {CHECK_DRIVER}"
+    raise no_cuda(asked, f"{why}, or set `device: cpu`", reason)
 
 
-def _from_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
+def _load_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
     if why := unreadable(path):
         raise UsageError(f"model: {why}; check the path (it starts at {Path.cwd()})")
     try:

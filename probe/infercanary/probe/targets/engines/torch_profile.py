@@ -6,93 +6,87 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.command.extras import advice
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
-from infercanary.probe.targets.engines.inductor import fused
-from infercanary.probe.targets.engines.profiled import (
-    Operator,
-    ProfiledRepeat,
-    Spent,
-    assembled,
-    shapes_text,
-)
+from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble, shapes_text
 from infercanary.probe.targets.libraries import imported
 
 _MARK = "infercanary::repeat"
-# The first one makes the profiler's buffers; a short model needs some until its memory is warm again.
+# The first repeat makes the profiler's buffers; a short model needs some until its memory is warm again.
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
-_ALLOCATED = "[memory]"
-# What asks the device for something, and waits for it: the host's side of kernels that have rows of their own.
+_ALLOCATION = "[memory]"
+# Calls of the driver and its runtime: the host's side of kernels that have rows of their own.
 _RUNTIME = ("cuda", "cu", "hip")
+# Kernels of torch's compiler: triton_poi_fused_add_relu_3, or graph_0_cpp_fused__softmax_1 of a loop on the CPU, where
+# torch._inductor.config.cpp.enable_kernel_profile is on.
+_FUSED = re.compile(r"(?:graph_\d+_)?(?:cpp|triton_[a-z]+)_fused_(\w+?)(?:_\d+)?")
 
 
-class _Event(NamedTuple):
-    """One event of the host, in the order in which they begin."""
+class _Kernel(NamedTuple):
+    name: str
+    device: str
+    begin: int  # nanoseconds
+    took: int
 
-    name: str  # as a row has it: of a fused kernel, what it does
-    begin: int  # nanoseconds, as the next
+
+class _Span(NamedTuple):
+    """One event of a thread of the host, in nanoseconds."""
+
+    name: str
+    begin: int
     end: int
-    shapes: str
     is_operator: bool
-    kernels: list[tuple[str, str, int]]  # name, device, nanoseconds
-    work: str  # by the profiler's name
+    shapes: str
+    kernels: list[_Kernel]
     allocated: int  # bytes
 
 
-def profiled(
+def profile_repeats(
     torch: Any, work: Callable[[], float], repeats: int, inferences: int, device: str, trace: Path | None
 ) -> Profile:
-    """Profile some repeats, after one or more that are not counted.
+    """Profile some repeats of the calling thread, after one or more that are not counted.
 
     Args:
         torch: The module.
-        work: Makes one repeat, and returns the wall seconds of all of it.
-        repeats: How many, 1 or more.
+        work: Makes one repeat, and returns its wall seconds.
+        repeats: 1 or more.
         inferences: In one repeat.
         device: ``cpu``, or ``cuda[:N]``.
-        trace: Where the trace is written, for Perfetto; None for nowhere.
-
-    Returns:
-        The profile. Only operators of the calling thread are in it: a server's requests go on beside it.
+        trace: File of the trace, for Perfetto.
     """
     _silence()
     on_device = device.startswith("cuda")
-    profiler = torch.autograd.profiler
     walls: list[float] = []
     taken_at = time.time()
-    with recorder(torch, on_device) as profile:
-        while not walls or (len(walls) < _WARM_UPS and sum(walls) < _WARM_UP_SECONDS):
-            with profiler.record_function(_MARK):
+    warm_ups = None
+    with make_profiler(torch, on_device) as profile:
+        while warm_ups is None or len(walls) < warm_ups + repeats:
+            with torch.autograd.profiler.record_function(_MARK):
                 walls.append(work())
-        warm_ups = len(walls)
-        for _ in range(repeats):
-            with profiler.record_function(_MARK):
-                walls.append(work())
+            if warm_ups is None and (len(walls) >= _WARM_UPS or sum(walls) >= _WARM_UP_SECONDS):
+                warm_ups = len(walls)
     if trace is not None:
         profile.export_chrome_trace(str(trace))
-    events = list(profile.kineto_results.events())
-    found = list(_repeats(events, walls, inferences, on_device, _Names(torch)))[warm_ups:]
-    has_kernels = any(o.device != "cpu" for repeat in found for o in repeat.operators)
-    return assembled(found, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
+    profiled = list(_read(list(profile.kineto_results.events()), walls, inferences, on_device))[warm_ups:]
+    has_kernels = any(o.device != "cpu" for repeat in profiled for o in repeat.operators)
+    return assemble(profiled, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
 
 
-def imported_torch() -> Any:
+def import_torch() -> Any:
     """Import torch; the first import also starts its profiler once, for 1 ms.
 
     Kineto, its library, prints an error if its first start is not in the thread that loaded torch: probes run repeats
     in another thread. Where a server loaded torch, that line remains.
-
-    Returns:
-        The module.
 
     Raises:
         UsageError: It is not installed.
@@ -102,7 +96,7 @@ def imported_torch() -> Any:
     torch = imported("torch", advice("torch"))
     if is_first:
         _silence()
-        with suppress(Exception), recorder(torch, on_device=False):  # a build may have no Kineto
+        with suppress(Exception), make_profiler(torch, on_device=False):  # a build may have no Kineto
             pass
     return torch
 
@@ -112,202 +106,140 @@ def _silence() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
-def recorder(torch: Any, on_device: bool) -> Any:
-    """Make torch's profiler, not entered yet.
-
-    Args:
-        torch: The module.
-        on_device: Whether kernels are to be listed.
-
-    Returns:
-        A ``torch.autograd.profiler.profile``.
-    """
-    # By default it asks Kineto for the host's events alone: a GPU's are then host times of launches, and no kernels.
+def make_profiler(torch: Any, on_device: bool) -> Any:
+    """Make torch's profiler, not entered yet; on a device it lists kernels, which it does not by default."""
     return torch.autograd.profiler.profile(
         record_shapes=True, profile_memory=True, use_device="cuda" if on_device else None, use_kineto=True
     )
 
 
-class _Names:
-    """What kernels of torch's compiler do, by its own names. Torch's operators are listed only where there are such.
-
-    Args:
-        torch: The module.
-    """
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._known: frozenset[str] = frozenset()
-        self._found: dict[str, tuple[str, str] | None] = {}
-
-    def fused(self, name: str) -> tuple[str, str] | None:
-        """What a fused kernel does, and its name without numbers; None for any other.
-
-        Args:
-            name: Of an event.
-        """
-        if "_fused_" not in name:
-            return None
-        if not self._known:
-            listed = self._torch._C._dispatch_get_all_op_names()  # 3,500 of them: 1 ms
-            self._known = frozenset(each.rpartition("::")[2].partition(".")[0] for each in listed)
-        if name not in self._found:
-            self._found[name] = fused(name, self._known)
-        return self._found[name]
-
-
-def _repeats(
-    listed: list[Any], walls: list[float], inferences: int, on_device: bool, names: _Names
+def _read(
+    events: list[Any], walls: list[float], inferences: int, on_device: bool
 ) -> Iterator[ProfiledRepeat]:
-    """The marked repeats, in order; ``listed`` are the events as the profiler gives them."""
-    by_thread: dict[int, list[_Event]] = {}
-    marks: list[tuple[int, _Event]] = []
-    kernels: dict[int, list[tuple[str, str, int]]] = {}
-    alone: list[tuple[str, str, int, int]] = []  # name, device, begin, nanoseconds
-    # A graph's kernels are linked to what was going on when it was launched, which may be the mark alone.
-    operators = {
-        e.correlation_id()
-        for e in listed
-        if _is_on_host(e) and (_is_operator(e, e.name()) or names.fused(e.name()))
-    }
-    for event in listed:
-        if _is_on_host(event):
-            continue
-        if _flag(event, "is_user_annotation"):  # the mark itself, as the device saw it
-            continue
-        named = event.name(), f"cuda:{event.device_index()}"
-        begin, end = _span(event)
-        if event.linked_correlation_id() in operators:
-            kernels.setdefault(event.linked_correlation_id(), []).append((*named, end - begin))
-        else:
-            alone.append((*named, begin, end - begin))
-    for event in listed:
-        if not _is_on_host(event):
-            continue
-        begin, end = _span(event)
-        name = event.name()
-        kernel = names.fused(name)
-        made = _Event(
-            kernel[0] if kernel else name,
-            begin,
-            end,
+    """Read the marked repeats, in order."""
+    on_host = [event for event in events if _is_on_host(event)]
+    operators = {event.correlation_id() for event in on_host if _is_operator(event)}
+    kernels: dict[int, list[_Kernel]] = {}
+    for event in events:
+        if not _is_on_host(event) and not _flag(event, "is_user_annotation"):
+            begin, end = _span(event)
+            # A graph's kernels are linked to no operator, but to the mark or to nothing: 0.
+            linked = event.linked_correlation_id()
+            kernels.setdefault(linked if linked in operators else 0, []).append(
+                _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
+            )
+    threads: dict[int, list[_Span]] = {}
+    marks: list[tuple[_Span, int]] = []
+    for event in on_host:
+        name, identity = event.name(), event.correlation_id()
+        span = _Span(
+            name,
+            *_span(event),
+            _is_operator(event),
             shapes_text(event.shapes(), event.dtypes()),
-            kernel is not None or _is_operator(event, name),
-            kernels.get(event.correlation_id(), []),
-            kernel[1] if kernel else name,
-            max(0, event.nbytes()) if name == _ALLOCATED else 0,  # below 0 where it was freed
+            kernels.get(identity, []) if identity in operators else [],
+            max(0, event.nbytes()) if name == _ALLOCATION else 0,  # below 0 where it was freed
         )
-        thread = event.start_thread_id()
-        by_thread.setdefault(thread, []).append(made)
+        threads.setdefault(event.start_thread_id(), []).append(span)
         if name == _MARK:
-            marks.append((thread, made))
-    for each in by_thread.values():
-        each.sort(key=lambda e: (e.begin, -e.end))
-    for (thread, mark), wall in zip(sorted(marks, key=lambda m: m[1].begin), walls, strict=True):
-        within = [
-            e for e in by_thread[thread] if mark.begin <= e.begin and e.end <= mark.end and e is not mark
-        ]
-        found: dict[Operator, Spent] = {}
-        _account(within, found, on_device)
-        for name, device, begin, took in alone:  # a graph's kernels belong to no operator
-            if mark.begin <= begin <= mark.end:
-                work = normalised(name)
-                of_compiler = names.fused(name)
-                operator = Operator(of_compiler[0] if of_compiler else work, device)
-                found.setdefault(operator, Spent()).add(took / 1e9, {work: took / 1e9})
-        yield ProfiledRepeat(wall, (mark.end - mark.begin) / 1e9, found, inferences)
+            marks.append((span, event.start_thread_id()))
+    for spans in threads.values():
+        spans.sort(key=lambda span: (span.begin, -span.end))
+    for (mark, thread), wall in zip(sorted(marks), walls, strict=True):
+        inside = [s for s in threads[thread] if mark.begin <= s.begin and s.end <= mark.end and s is not mark]
+        spent: dict[Operator, Spent] = {}
+        _add_operators(inside, spent, on_device)
+        for kernel in kernels.get(0, []):
+            if mark.begin <= kernel.begin <= mark.end:
+                operator = Operator(_kind(normalised(kernel.name)), kernel.device)
+                _add_kernels(spent.setdefault(operator, Spent()), [kernel])
+        yield ProfiledRepeat(wall, (mark.end - mark.begin) / 1e9, spent, inferences)
 
 
-def _account(events: list[_Event], found: dict[Operator, Spent], on_device: bool) -> None:
-    """Add to ``found`` each outermost operator among ``events``, which are in order, with all that is within it."""
+def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
+    """Yield each span that lies in no other one, with all that lie in it."""
     i = 0
-    while i < len(events):
-        event = events[i]
+    while i < len(spans):
         after = i + 1
-        while after < len(events) and events[after].begin < event.end:
+        while after < len(spans) and spans[after].begin < spans[i].end:
             after += 1
-        inner = events[i + 1 : after]
-        if event.is_operator:
-            _add_operator(event, inner, found, on_device)
-        else:
-            if event.name.startswith(_COMPILED):
-                # Fused loops of the CPU are no operators; what is called between them is.
-                own = event.end - event.begin - _covered(inner)
-                if own > 0 and not on_device:
-                    spent = found.setdefault(Operator(_COMPILED_ROW, "cpu"), Spent())
-                    spent.add(own / 1e9, {_COMPILED_ROW: own / 1e9}, 0.0 if _is_nested(inner) else 1.0)
-            _account(inner, found, on_device)
+        yield spans[i], spans[i + 1 : after]
         i = after
 
 
-def _add_operator(event: _Event, inner: list[_Event], found: dict[Operator, Spent], on_device: bool) -> None:
+def _add_operators(spans: list[_Span], spent: dict[Operator, Spent], on_device: bool) -> None:
+    """Add each outermost operator with all that it called."""
+    for span, inner in _outermost(spans):
+        if span.is_operator:
+            _add_operator(span, inner, spent)
+            continue
+        if span.name.startswith(_COMPILED) and not on_device:
+            # Fused loops of the CPU are no operators; what is called between them is.
+            own = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
+            calls = 0.0 if any(child.name.startswith(_COMPILED) for child in inner) else 1.0
+            spent.setdefault(Operator(_COMPILED_ROW, "cpu"), Spent()).add(_COMPILED_ROW, own / 1e9, calls)
+        _add_operators(inner, spent, on_device)
+
+
+def _add_operator(span: _Span, inner: list[_Span], spent: dict[Operator, Spent]) -> None:
+    """Add an operator by its kernels' time, which the host's overlaps, or by the host's time if it has none."""
+    kernels = [kernel for each in (span, *inner) for kernel in each.kernels]
     allocated = sum(each.allocated for each in inner)
-    launched = [*event.kernels, *(kernel for each in inner for kernel in each.kernels)]
-    if launched:
-        # The host's time overlaps the device's: it is the kernels that take the time.
-        for device in dict.fromkeys(device for _, device, _ in launched):
-            own = [(name, took / 1e9) for name, of, took in launched if of == device]
-            within: dict[str, float] = {}
-            for name, seconds in own:
-                kernel = normalised(name)
-                within[kernel] = within.get(kernel, 0.0) + seconds
-            operator = Operator(event.name, device, event.shapes)
-            found.setdefault(operator, Spent()).add(sum(s for _, s in own), within, len(own), allocated)
-            allocated = 0  # counted once
-        return
-    own_times: dict[str, float] = {}
-    stack: list[list[Any]] = []  # name, end, nanoseconds of its own
-    for each in (event, *(e for e in inner if e.work != _ALLOCATED)):
-        while stack and stack[-1][1] <= each.begin:
-            _pop(stack, own_times)
-        took = each.end - each.begin
-        if stack:
-            stack[-1][2] -= took
-        stack.append([each.work, each.end, took])
-    while stack:
-        _pop(stack, own_times)
-    operator = Operator(event.name, "cpu", event.shapes)
-    found.setdefault(operator, Spent()).add((event.end - event.begin) / 1e9, own_times, allocated=allocated)
+    kind = _kind(span.name)
+    for device in dict.fromkeys(kernel.device for kernel in kernels):
+        row = spent.setdefault(Operator(kind, device, span.shapes), Spent())
+        _add_kernels(row, [kernel for kernel in kernels if kernel.device == device])
+    if not kernels:
+        row = spent.setdefault(Operator(kind, "cpu", span.shapes), Spent())
+        row.calls += 1
+        _add_own_times([span, *inner], row)
+    row.allocated += allocated
 
 
-def _pop(stack: list[list[Any]], own_times: dict[str, float]) -> None:
-    name, _, own = stack.pop()
-    own_times[name] = own_times.get(name, 0.0) + max(0, own) / 1e9
+def _add_own_times(spans: list[_Span], row: Spent) -> None:
+    for span, inner in _outermost(spans):
+        took = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
+        row.add(_work(span.name), max(0, took) / 1e9, calls=0.0)
+        _add_own_times(inner, row)
 
 
-def _covered(events: list[_Event]) -> int:
-    """Nanoseconds of those that lie within no other one of them."""
-    total, until = 0, 0
-    for event in events:
-        if event.begin >= until:
-            total += event.end - event.begin
-            until = event.end
-    return total
+def _add_kernels(row: Spent, kernels: Iterable[_Kernel]) -> None:
+    for kernel in kernels:
+        row.add(_work(kernel.name), kernel.took / 1e9)
 
 
-def _is_nested(inner: list[_Event]) -> bool:
-    return any(event.name.startswith(_COMPILED) for event in inner)
+def _work(name: str) -> str:
+    """Name what did the work; torch's compiler numbers its graphs."""
+    return normalised(re.sub(r"^graph_\d+_", "", name))
 
 
-def _is_operator(event: Any, name: str) -> bool:
+def _kind(name: str) -> str:
+    """Name an operator; a kernel of torch's compiler by the operators that it fuses."""
+    fused = _FUSED.fullmatch(name)
+    return f"fused {fused[1]}" if fused else name
+
+
+def _is_operator(event: Any) -> bool:
+    name = event.name()
     if name == _MARK or _flag(event, "is_user_annotation") or _flag(event, "is_python_function"):
         return False
-    return "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
+    is_named = "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
+    return is_named or _FUSED.fullmatch(name) is not None
 
 
 def _is_on_host(event: Any) -> bool:
-    # What is allocated on a device is an event of that device, at the host's moment and in its thread.
-    return str(event.device_type()).rpartition(".")[2] == "CPU" or event.name() == _ALLOCATED
+    # An allocation on a device is an event of that device, at the host's moment and in its thread.
+    return str(event.device_type()).rpartition(".")[2] == "CPU" or event.name() == _ALLOCATION
 
 
 def _flag(event: Any, name: str) -> bool:
-    """What older versions of torch do not say."""
+    """Ask what older versions of torch do not say."""
     ask = getattr(event, name, None)
     return bool(ask()) if ask is not None else False
 
 
 def _span(event: Any) -> tuple[int, int]:
-    """When it began and ended, in nanoseconds; torch before 2.4 has microseconds."""
+    """Begin and end in nanoseconds; torch before 2.4 has microseconds."""
     if hasattr(event, "start_ns"):
         begin = int(event.start_ns())
         return begin, begin + int(event.duration_ns())

@@ -1,0 +1,35 @@
+"""Checks of options that several targets have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from infercanary.command.settings import UsageError
+
+LARGEST_SEED = 2**62 - 1
+
+
+def check_whole(key: str, value: object, largest: int = LARGEST_SEED, least: int = 0) -> None:
+    """Refuse an option that is no whole number from ``least`` to ``largest``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
+        limit = "on" if largest == LARGEST_SEED else str(largest)
+        raise UsageError(
+            f"{key}: `{value}` is not a whole number from {least} {'' if limit == 'on' else 'to '}{limit}"
+        )
+
+
+def check_choice(key: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse an option that is none of some names."""
+    names = list(choices)
+    if value not in names:
+        raise UsageError(f"{key}: `{value}` is none of {', '.join(names)}")
+
+
+def check_device(device: object, kinds: str = "cpu, cuda, cuda:N") -> int:
+    """Refuse an option that names no device; return CUDA's number of it, 0 without one."""
+    pattern = r"(?:cuda(?::(\d{1,3}))?)" + ("|cpu" if "cpu" in kinds else "")
+    named = re.fullmatch(pattern, device, re.ASCII) if isinstance(device, str) else None
+    if named is None:
+        raise UsageError(f"device: `{device}` is none of {kinds}")
+    return int(named[1] or 0)

@@ -1,0 +1,61 @@
+"""What targets that compute with torch share: the device, its clock and its stream."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from infercanary.probe.targets import NoCuda, Target
+from infercanary.probe.targets.engines import outputs, torch_model, torch_profile
+from infercanary.probe.timing import CudaClock, HostClock, inferences_of_100_us
+
+
+class TorchDeviceTarget(Target):
+    """A target on one of torch's devices; with ``cpu_fallback`` on the CPU where CUDA is missing."""
+
+    clock: HostClock | CudaClock
+    _torch: Any
+    _device: Any
+
+    def values(self, result: Any) -> list[float]:
+        """Return evenly spread numbers of the result; NaN if any of them is not finite."""
+        with self._stream():
+            return outputs.values(result)
+
+    def is_busy(self) -> bool:
+        """Say whether work of the host's is waiting or running on the device's default stream."""
+        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
+
+    def calibrate(self) -> None:
+        """Choose how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
+        if isinstance(self.clock, CudaClock):
+            self.clock.batch = inferences_of_100_us(self.clock, self.run)
+
+    def _open_device(self, cpu_fallback: bool = False) -> None:
+        """Import torch, and find the device.
+
+        Raises:
+            NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
+        """
+        self._torch = torch_profile.import_torch()
+        self._device = self._torch.device(self.device)
+        self.cuda_missing = ""
+        if self._device.type == "cuda":
+            try:
+                torch_model.require_cuda(self._torch, self._device)
+            except NoCuda as error:
+                self.cuda_missing = error.reason
+                if not cpu_fallback:
+                    raise
+                self._device = self._torch.device("cpu")
+
+    def _make_clock(self) -> None:
+        on_cuda = self._device.type == "cuda"
+        self.clock = CudaClock(self._torch.cuda, self._device) if on_cuda else HostClock()
+
+    def _stream(self) -> AbstractContextManager[Any]:
+        """Enter the clock's stream, whose work is not awaited elsewhere."""
+        if isinstance(self.clock, CudaClock):
+            stream: AbstractContextManager[Any] = self._torch.cuda.stream(self.clock.stream)
+            return stream
+        return nullcontext()
