@@ -153,7 +153,7 @@ def test_a_model_that_is_named_like_a_library_is_told_apart(app: Path, command: 
         check=False,
     )
     assert done.returncode == 2
-    assert "module `queue` is a library's" in done.stderr and "rename" in done.stderr
+    assert "queue.py) has no `Model`" in done.stderr  # the path shows that it is another file than the user's
 
 
 def test_an_experiments_processes(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,6 +331,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("cpuset_cpus", "CPUs", is_given=True),
         Component("memory_limit", "memory limit", is_given=True),
         Component(CONTROLS_MADE_OF, "controls made of", is_first=False, is_given=True),
+        Component("kserve_server", "inference server"),
         Component("kserve_instances", "server's instances", is_given=True),
         Component("kserve_max_batch_size", "server's largest batch", is_given=True),
         Component("kserve_batching", "server's batching", is_given=True),

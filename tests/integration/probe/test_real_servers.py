@@ -313,7 +313,7 @@ def test_the_page_of_kserve(tmp_path: Path) -> None:
     ready = f"http://127.0.0.1:{port}/v2/health/ready"
     with serving([made / "bin/mlserver", "start", "."], ready, tmp_path, more):
         printed = once(tmp_path, ["send", "wait", "receive"])
-    assert "kserve_server mlserver 1.7.1" in " ".join(printed.split())
+    assert "inference server mlserver 1.7.1" in " ".join(printed.split())
 
 
 def test_the_page_of_http(tmp_path: Path) -> None:
