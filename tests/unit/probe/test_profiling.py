@@ -69,7 +69,7 @@ class Scripted(Target):
             self.hang.wait(30)
         if self.error is not None:
             raise self.error
-        return assemble([ProfiledRepeat(0.001, 0.001, {})] * repeats, "torch", 1.0)
+        return assemble([ProfiledRepeat(0.001, {})] * repeats, "torch", 1.0)
 
 
 class Bench:

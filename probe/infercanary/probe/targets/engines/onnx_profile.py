@@ -105,8 +105,7 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
                 shapes = shapes_text([shape for _, shape in tensors], [dtype for dtype, _ in tensors])
                 operator = Operator(kind, short_name(node.args.provider) or "unknown", shapes)
                 operators.setdefault(operator, Spent()).add(kind, node.dur / 1e6)
-        # What the profiler itself takes after a node is within the run, and in no node.
-        profiled.append(ProfiledRepeat(wall, run.dur / 1e6, operators))
+        profiled.append(ProfiledRepeat(wall, operators))
     return assemble(profiled, "onnxruntime", taken_at)
 
 

@@ -22,11 +22,9 @@ class Operator(NamedTuple):
 
 @dataclass
 class Spent:
-    """Time and memory of an operator in one repeat."""
+    """Time of an operator in one repeat."""
 
     calls: float = 0.0
-    allocated: float = 0.0
-    """Bytes."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Name of a kernel, or of an inner operator → seconds."""
 
@@ -40,12 +38,10 @@ class Spent:
 
 
 class ProfiledRepeat(NamedTuple):
-    """One repeat; times in seconds."""
+    """One repeat."""
 
     wall: float
-    """By the host's clock."""
-    traced: float
-    """By the profiler's own clock, which may hold time of the profiler itself."""
+    """Seconds by the host's clock."""
     operators: dict[Operator, Spent]
     """In the order of their first calls."""
     inferences: int = 1
@@ -89,20 +85,16 @@ def assemble(repeats: Sequence[ProfiledRepeat], engine: str, taken_at: float, st
             calls=_rounded(sum(part.calls for part in parts) / inferences),
             seconds=tuple(map(_rounded, seconds[operator])),
             order=order[operator],
-            allocated=_rounded(sum(part.allocated for part in parts) / inferences),
         )
 
     totals = [sum(column) for column in zip(*seconds.values(), strict=True)] or [0.0] * len(repeats)
-    outside = [
-        max(0.0, min(r.wall, r.traced) / r.inferences - total)
-        for r, total in zip(repeats, totals, strict=True)
-    ]
+    walls = [repeat.wall / repeat.inferences for repeat in repeats]
     return Profile(
         taken_at=taken_at,
         engine=engine,
         state=state,
-        wall=tuple(_rounded(repeat.wall / repeat.inferences) for repeat in repeats),
-        outside=tuple(map(_rounded, outside)),
+        wall=tuple(map(_rounded, walls)),
+        outside=tuple(_rounded(max(0.0, wall - total)) for wall, total in zip(walls, totals, strict=True)),
         rest=tuple(_rounded(sum(seconds[operator][i] for operator in rest)) for i in range(len(repeats))),
         rows=tuple(map(make_row, shown)),
     )

@@ -36,7 +36,7 @@ def profile_repeats(
         wall = work()
         if number >= _WARM_UPS:
             operators = {Operator(name, device): spent for name, spent in layers.spent.items()}
-            profiled.append(ProfiledRepeat(wall, wall, operators, inferences))
+            profiled.append(ProfiledRepeat(wall, operators, inferences))
     return assemble(profiled, "tensorrt", taken_at)
 
 

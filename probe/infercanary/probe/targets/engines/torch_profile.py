@@ -24,12 +24,10 @@ _MARK = "infercanary::repeat"
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
-_ALLOCATION = "[memory]"
 # Calls of the driver and its runtime: the host's side of kernels that have rows of their own.
 _RUNTIME = ("cuda", "cu", "hip")
-# Kernels of torch's compiler: triton_poi_fused_add_relu_3, or graph_0_cpp_fused__softmax_1 of a loop on the CPU, where
-# torch._inductor.config.cpp.enable_kernel_profile is on.
-_FUSED = re.compile(r"(?:graph_\d+_)?(?:cpp|triton_[a-z]+)_fused_(\w+?)(?:_\d+)?")
+# Kernels of torch's compiler: triton_poi_fused_add_relu_3
+_FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")
 
 
 class _Kernel(NamedTuple):
@@ -48,7 +46,6 @@ class _Span(NamedTuple):
     is_operator: bool
     shapes: str
     kernels: list[_Kernel]
-    allocated: int  # bytes
 
 
 def profile_repeats(
@@ -109,7 +106,7 @@ def _silence() -> None:
 def make_profiler(torch: Any, on_device: bool) -> Any:
     """Make torch's profiler, not entered yet; on a device it lists kernels, which it does not by default."""
     return torch.autograd.profiler.profile(
-        record_shapes=True, profile_memory=True, use_device="cuda" if on_device else None, use_kineto=True
+        record_shapes=True, use_device="cuda" if on_device else None, use_kineto=True
     )
 
 
@@ -138,7 +135,6 @@ def _read(
             _is_operator(event),
             shapes_text(event.shapes(), event.dtypes()),
             kernels.get(identity, []) if identity in operators else [],
-            max(0, event.nbytes()) if name == _ALLOCATION else 0,  # below 0 where it was freed
         )
         threads.setdefault(event.start_thread_id(), []).append(span)
         if name == _MARK:
@@ -153,7 +149,7 @@ def _read(
             if mark.begin <= kernel.begin <= mark.end:
                 operator = Operator(_kind(normalised(kernel.name)), kernel.device)
                 _add_kernels(spent.setdefault(operator, Spent()), [kernel])
-        yield ProfiledRepeat(wall, (mark.end - mark.begin) / 1e9, spent, inferences)
+        yield ProfiledRepeat(wall, spent, inferences)
 
 
 def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
@@ -184,7 +180,6 @@ def _add_operators(spans: list[_Span], spent: dict[Operator, Spent], on_device: 
 def _add_operator(span: _Span, inner: list[_Span], spent: dict[Operator, Spent]) -> None:
     """Add an operator by its kernels' time, which the host's overlaps, or by the host's time if it has none."""
     kernels = [kernel for each in (span, *inner) for kernel in each.kernels]
-    allocated = sum(each.allocated for each in inner)
     kind = _kind(span.name)
     for device in dict.fromkeys(kernel.device for kernel in kernels):
         row = spent.setdefault(Operator(kind, device, span.shapes), Spent())
@@ -193,24 +188,18 @@ def _add_operator(span: _Span, inner: list[_Span], spent: dict[Operator, Spent])
         row = spent.setdefault(Operator(kind, "cpu", span.shapes), Spent())
         row.calls += 1
         _add_own_times([span, *inner], row)
-    row.allocated += allocated
 
 
 def _add_own_times(spans: list[_Span], row: Spent) -> None:
     for span, inner in _outermost(spans):
         took = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
-        row.add(_work(span.name), max(0, took) / 1e9, calls=0.0)
+        row.add(normalised(span.name), max(0, took) / 1e9, calls=0.0)
         _add_own_times(inner, row)
 
 
 def _add_kernels(row: Spent, kernels: Iterable[_Kernel]) -> None:
     for kernel in kernels:
-        row.add(_work(kernel.name), kernel.took / 1e9)
-
-
-def _work(name: str) -> str:
-    """Name what did the work; torch's compiler numbers its graphs."""
-    return normalised(re.sub(r"^graph_\d+_", "", name))
+        row.add(normalised(kernel.name), kernel.took / 1e9)
 
 
 def _kind(name: str) -> str:
@@ -223,13 +212,11 @@ def _is_operator(event: Any) -> bool:
     name = event.name()
     if name == _MARK or _flag(event, "is_user_annotation") or _flag(event, "is_python_function"):
         return False
-    is_named = "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
-    return is_named or _FUSED.fullmatch(name) is not None
+    return "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
 
 
 def _is_on_host(event: Any) -> bool:
-    # An allocation on a device is an event of that device, at the host's moment and in its thread.
-    return str(event.device_type()).rpartition(".")[2] == "CPU" or event.name() == _ALLOCATION
+    return str(event.device_type()).rpartition(".")[2] == "CPU"
 
 
 def _flag(event: Any, name: str) -> bool:
@@ -239,9 +226,6 @@ def _flag(event: Any, name: str) -> bool:
 
 
 def _span(event: Any) -> tuple[int, int]:
-    """Begin and end in nanoseconds; torch before 2.4 has microseconds."""
-    if hasattr(event, "start_ns"):
-        begin = int(event.start_ns())
-        return begin, begin + int(event.duration_ns())
-    begin = 1000 * int(event.start_us())
-    return begin, begin + 1000 * int(event.duration_us())
+    """Begin and end in nanoseconds."""
+    begin = int(event.start_ns())
+    return begin, begin + int(event.duration_ns())
