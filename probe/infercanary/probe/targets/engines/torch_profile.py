@@ -9,14 +9,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.command.extras import advice
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
-from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble, shapes_text
+from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
 from infercanary.probe.targets.libraries import imported
 
 _MARK = "infercanary::repeat"
@@ -28,6 +29,10 @@ _COMPILED_ROW = "compiled region"
 _RUNTIME = ("cuda", "cu", "hip")
 # Kernels of torch's compiler: triton_poi_fused_add_relu_3
 _FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")
+
+
+_Add = Callable[..., None]
+"""Adds time of an operator in one repeat."""
 
 
 class _Kernel(NamedTuple):
@@ -74,9 +79,12 @@ def profile_repeats(
                 warm_ups = len(walls)
     if trace is not None:
         profile.export_chrome_trace(str(trace))
-    profiled = list(_read(list(profile.kineto_results.events()), walls, inferences, on_device))[warm_ups:]
-    has_kernels = any(o.device != "cpu" for repeat in profiled for o in repeat.operators)
-    return assemble(profiled, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
+    times = OperatorTimes(repeats, inferences)
+    has_kernels = _read(
+        list(profile.kineto_results.events()), range(repeats - len(walls), repeats), times, on_device
+    )
+    state = NO_CUPTI if on_device and not has_kernels else OK
+    return times.profile(walls[-repeats:], "torch", taken_at, state)
 
 
 def import_torch() -> Any:
@@ -110,10 +118,15 @@ def make_profiler(torch: Any, on_device: bool) -> Any:
     )
 
 
-def _read(
-    events: list[Any], walls: list[float], inferences: int, on_device: bool
-) -> Iterator[ProfiledRepeat]:
-    """Read the marked repeats, in order."""
+def _read(events: list[Any], numbers: range, times: OperatorTimes, on_device: bool) -> bool:
+    """Add the marked repeats; return whether there are kernels of a device.
+
+    Args:
+        events: Of the profiler.
+        numbers: Of the repeats, below 0 those that are not counted.
+        times: Where they are added.
+        on_device: Whether the model runs on a GPU.
+    """
     on_host = [event for event in events if _is_on_host(event)]
     operators = {event.correlation_id() for event in on_host if _is_operator(event)}
     kernels: dict[int, list[_Kernel]] = {}
@@ -141,15 +154,17 @@ def _read(
             marks.append((span, event.start_thread_id()))
     for spans in threads.values():
         spans.sort(key=lambda span: (span.begin, -span.end))
-    for (mark, thread), wall in zip(sorted(marks), walls, strict=True):
+    for repeat, (mark, thread) in zip(numbers, sorted(marks), strict=True):
+        if repeat < 0:
+            continue
+        add = partial(times.add, repeat)
         inside = [s for s in threads[thread] if mark.begin <= s.begin and s.end <= mark.end and s is not mark]
-        spent: dict[Operator, Spent] = {}
-        _add_operators(inside, spent, on_device)
+        _add_operators(inside, add, on_device)
         for kernel in kernels.get(0, []):
             if mark.begin <= kernel.begin <= mark.end:
-                operator = Operator(_kind(normalised(kernel.name)), kernel.device)
-                _add_kernels(spent.setdefault(operator, Spent()), [kernel])
-        yield ProfiledRepeat(wall, spent, inferences)
+                name = normalised(kernel.name)
+                add(Operator(_kind(name), kernel.device), name, kernel.took / 1e9)
+    return bool(kernels)
 
 
 def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
@@ -163,43 +178,40 @@ def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
         i = after
 
 
-def _add_operators(spans: list[_Span], spent: dict[Operator, Spent], on_device: bool) -> None:
+def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
     """Add each outermost operator with all that it called."""
     for span, inner in _outermost(spans):
         if span.is_operator:
-            _add_operator(span, inner, spent)
+            _add_operator(span, inner, add)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
             # Fused loops of the CPU are no operators; what is called between them is.
-            own = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
             calls = 0.0 if any(child.name.startswith(_COMPILED) for child in inner) else 1.0
-            spent.setdefault(Operator(_COMPILED_ROW, "cpu"), Spent()).add(_COMPILED_ROW, own / 1e9, calls)
-        _add_operators(inner, spent, on_device)
+            add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, _own_time(span, inner), calls)
+        _add_operators(inner, add, on_device)
 
 
-def _add_operator(span: _Span, inner: list[_Span], spent: dict[Operator, Spent]) -> None:
+def _add_operator(span: _Span, inner: list[_Span], add: _Add) -> None:
     """Add an operator by its kernels' time, which the host's overlaps, or by the host's time if it has none."""
-    kernels = [kernel for each in (span, *inner) for kernel in each.kernels]
     kind = _kind(span.name)
-    for device in dict.fromkeys(kernel.device for kernel in kernels):
-        row = spent.setdefault(Operator(kind, device, span.shapes), Spent())
-        _add_kernels(row, [kernel for kernel in kernels if kernel.device == device])
-    if not kernels:
-        row = spent.setdefault(Operator(kind, "cpu", span.shapes), Spent())
-        row.calls += 1
-        _add_own_times([span, *inner], row)
-
-
-def _add_own_times(spans: list[_Span], row: Spent) -> None:
-    for span, inner in _outermost(spans):
-        took = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
-        row.add(normalised(span.name), max(0, took) / 1e9, calls=0.0)
-        _add_own_times(inner, row)
-
-
-def _add_kernels(row: Spent, kernels: Iterable[_Kernel]) -> None:
+    kernels = [kernel for part in (span, *inner) for kernel in part.kernels]
     for kernel in kernels:
-        row.add(normalised(kernel.name), kernel.took / 1e9)
+        add(Operator(kind, kernel.device, span.shapes), normalised(kernel.name), kernel.took / 1e9)
+    if not kernels:
+        operator = Operator(kind, "cpu", span.shapes)
+        add(operator, normalised(span.name), 0.0)
+        _add_own_times([span, *inner], partial(add, operator))
+
+
+def _add_own_times(spans: list[_Span], add: _Add) -> None:
+    for span, inner in _outermost(spans):
+        add(normalised(span.name), max(0.0, _own_time(span, inner)), calls=0.0)
+        _add_own_times(inner, add)
+
+
+def _own_time(span: _Span, inner: list[_Span]) -> float:
+    """Return the seconds of a span without what it called."""
+    return (span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))) / 1e9
 
 
 def _kind(name: str) -> str:
