@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +222,13 @@ def test_what_an_engine_does_not_know_is_left_out() -> None:
     def refuses() -> str:
         raise RuntimeError("old and new names are mixed")
 
-    components: dict[str, Callable[[], object]] = {
+    components: dict[str, object] = {
         "text": lambda: "1.2",
         "number": lambda: 0,
         "switch": lambda: True,
-        "nothing": lambda: None,
+        "plain": "1",
+        "nothing": None,
         "empty": lambda: "",
         "refused": refuses,
     }
-    assert reported(components) == {"text": "1.2", "number": "0", "switch": "true"}
+    assert reported(components) == {"text": "1.2", "number": "0", "switch": "true", "plain": "1"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -184,29 +183,27 @@ class OnnxTarget(Target):
         ort, loaded, gpu = self._ort, self._loaded, self._loaded.gpu
         build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
-        cores = functools.partial(
-            psutil.cpu_count, logical=False
-        )  # the default, whatever the container's limits
+        cores = psutil.cpu_count(logical=False)  # the default, whatever the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
-                "onnxruntime": lambda: ort.__version__,
-                "onnx_build": lambda: " ".join(build),
+                "onnxruntime": ort.__version__,
+                "onnx_build": " ".join(build),
                 "onnx_build_cuda": lambda: ort.cuda_version or "none (CPU-only build)",
                 "onnx_provider": loaded.first_used,
                 "onnx_nodes": lambda: ", ".join(f"{name} {n}" for name, n in sorted(loaded.nodes().items())),
                 "onnx_on_cpu": loaded.operators_on_cpu,
-                "onnx_available_providers": lambda: ", ".join(ort.get_available_providers()),
+                "onnx_available_providers": ", ".join(ort.get_available_providers()),
                 "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.first_used(), {})),
-                "onnx_device": lambda: "cpu" if gpu is None else self.device,
-                "onnx_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
-                "onnx_cuda_device": lambda: None if gpu is None else gpu.name,
-                "onnx_intra_op_threads": lambda: options.intra_op_num_threads or cores(),
-                "onnx_inter_op_threads": lambda: inter_op or cores(),
-                "onnx_execution_mode": lambda: self._execution_mode,
-                "onnx_graph_optimization": lambda: self._graph_optimization,
-                "onnx_session_config": lambda: _listed(self._session_config),
-                "onnx_model": lambda: self._path.name,
+                "onnx_device": "cpu" if gpu is None else self.device,
+                "onnx_driver_cuda": None if gpu is None else gpu.cuda_version,
+                "onnx_cuda_device": None if gpu is None else gpu.name,
+                "onnx_intra_op_threads": options.intra_op_num_threads or cores,
+                "onnx_inter_op_threads": inter_op or cores,
+                "onnx_execution_mode": self._execution_mode,
+                "onnx_graph_optimization": self._graph_optimization,
+                "onnx_session_config": _listed(self._session_config),
+                "onnx_model": self._path.name,
                 "onnx_producer": lambda: loaded.session.get_modelmeta().producer_name,
             }
         )

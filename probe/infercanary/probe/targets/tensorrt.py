@@ -122,14 +122,14 @@ class TensorRtTarget(Target):
         gpu = self._gpu
         return reported(
             {
-                "tensorrt": lambda: self._trt.__version__,
+                "tensorrt": self._trt.__version__,
                 "tensorrt_build_cuda": self._built_for,
-                "tensorrt_built_by": lambda: self._built_by,
-                "tensorrt_engine": lambda: self._path.name,
-                "tensorrt_profile": lambda: self._profile,
-                "tensorrt_device": lambda: self.device,
-                "tensorrt_cuda_device": lambda: None if gpu is None else gpu.name,
-                "tensorrt_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
+                "tensorrt_built_by": self._built_by,
+                "tensorrt_engine": self._path.name,
+                "tensorrt_profile": self._profile,
+                "tensorrt_device": self.device,
+                "tensorrt_cuda_device": None if gpu is None else gpu.name,
+                "tensorrt_driver_cuda": None if gpu is None else gpu.cuda_version,
                 "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
             }
         )

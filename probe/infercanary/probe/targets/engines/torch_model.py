@@ -189,21 +189,21 @@ def environment(
         autocast: The dtype of autocast; None where it is off.
     """
     flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
-    components: dict[str, Callable[[], object]] = {
-        "torch": lambda: torch.__version__,
-        "torch_cuda": lambda: torch.version.cuda or "none (CPU-only build)",
+    components: dict[str, object] = {
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda or "none (CPU-only build)",
         "torch_git": lambda: str(torch.version.git_version)[:12],
-        "torch_build": lambda: " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
+        "torch_build": " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
         "torch_intra_op_threads": torch.get_num_threads,
         "torch_inter_op_threads": torch.get_num_interop_threads,
         "torch_float32_matmul_precision": torch.get_float32_matmul_precision,
         "torch_deterministic": torch.are_deterministic_algorithms_enabled,
         "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-        "torch_device": lambda: device,
-        "torch_mode": lambda: mode,
-        "torch_compile_mode": lambda: compile_mode,
-        "torch_autocast": lambda: autocast,
+        "torch_device": str(device),
+        "torch_mode": mode,
+        "torch_compile_mode": compile_mode,
+        "torch_autocast": autocast,
         "torch_cudnn": lambda: (
             torch.backends.cudnn.version()
             if torch.version.cuda and torch.backends.cudnn.is_available()
