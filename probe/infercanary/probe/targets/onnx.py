@@ -15,9 +15,8 @@ from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
-from infercanary.probe.targets import Target, Unprofiled, Unsized, register
+from infercanary.probe.targets import BatchedTarget, Unprofiled, Unsized, register
 from infercanary.probe.targets.engines import needs, onnx_profile
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock
 from infercanary.probe.targets.engines.digests import of_files, onnx_files
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
@@ -48,7 +47,7 @@ _MOST_THREADS = 4096
 
 
 @register("onnx")
-class OnnxTarget(Target):
+class OnnxTarget(BatchedTarget):
     """Runs an ONNX model with ONNX Runtime on fixed inputs.
 
     With ``cuda`` or ``tensorrt`` first, inputs and outputs are bound to memory on the device, ONNX Runtime runs on a
@@ -236,11 +235,6 @@ class OnnxTarget(Target):
         if not self._is_copy:
             self._loaded.close()
         self._drop()
-
-    def calibrate(self) -> None:
-        """On CUDA, choose how many inferences a repeat has. Called once it has run."""
-        if isinstance(self.clock, StagedClock):
-            self.clock.calibrate(self.run)
 
     @property
     def samples(self) -> int:

@@ -10,7 +10,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need
 from infercanary.probe.targets.engines import needs, outputs
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
+from infercanary.probe.targets.engines.cuda_tensors import StagedTensor, staged_run
 from infercanary.probe.targets.engines.tensors import STORAGE, Input, Slot, drawn, readable
 from infercanary.probe.timing import HostClock, Phase
 
@@ -124,10 +124,10 @@ class DeviceBinding:
                 tensor = StagedTensor(gpu, shape, dtype)
                 self._binding.bind_output(output.name, *where, _element_type(dtype), shape, tensor.address)
                 self.outputs.append(tensor)
+            self.clock = gpu.clock(is_inside=False)
         self._run_options = ort.RunOptions()
         # The clock waits for the last event on this stream; that ONNX Runtime waits as well would be in `compute`.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self.clock = StagedClock(gpu)
 
     def run(self, phase: Phase) -> None:
         """Make as many inferences as the clock's batch, with the copies to the device and back."""
