@@ -184,8 +184,8 @@ class MatmulTarget(TorchDeviceTarget):
         """Report what the torch target does, and the product's size and precisions."""
         return torch_model.environment(self._torch, self._device, "eager") | {
             "matmul_size": str(self.size),
-            **({"matmul_precision": self.precision} if self.precision else {}),
-            **({"matmul_precisions": " ".join(self.precisions)} if self.precisions else {}),
+            "matmul_precision": self.precision,
+            "matmul_precisions": " ".join(self.precisions),
         }
 
     def settings(self) -> Mapping[str, Any]:
