@@ -127,31 +127,31 @@ def _read(events: list[Any], numbers: range, times: OperatorTimes, on_device: bo
         times: Where they are added.
         on_device: Whether the model runs on a GPU.
     """
-    on_host = [event for event in events if _is_on_host(event)]
-    operators = {event.correlation_id() for event in on_host if _is_operator(event)}
-    kernels: dict[int, list[_Kernel]] = {}
-    for event in events:
-        if not _is_on_host(event) and not _flag(event, "is_user_annotation"):
-            begin, end = _span(event)
-            # A graph's kernels are linked to no operator, but to the mark or to nothing: 0.
-            linked = event.linked_correlation_id()
-            kernels.setdefault(linked if linked in operators else 0, []).append(
-                _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
-            )
     threads: dict[int, list[_Span]] = {}
+    operators: dict[int, _Span] = {}
     marks: list[tuple[_Span, int]] = []
-    for event in on_host:
-        name, identity = event.name(), event.correlation_id()
+    on_device_events = []
+    for event in events:
+        name = event.name()
+        if str(event.device_type()).rpartition(".")[2] != "CPU":
+            if not _flag(event, "is_user_annotation"):
+                on_device_events.append(event)
+            continue
         span = _Span(
-            name,
-            *_span(event),
-            _is_operator(event),
-            shapes_text(event.shapes(), event.dtypes()),
-            kernels.get(identity, []) if identity in operators else [],
+            name, *_span(event), _is_operator(event), shapes_text(event.shapes(), event.dtypes()), []
         )
         threads.setdefault(event.start_thread_id(), []).append(span)
-        if name == _MARK:
+        if span.is_operator:
+            operators[event.correlation_id()] = span
+        elif name == _MARK:
             marks.append((span, event.start_thread_id()))
+    graph_kernels: list[_Kernel] = []
+    for event in on_device_events:
+        begin, end = _span(event)
+        kernel = _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
+        # A graph's kernels are linked to no operator, but to the mark or to nothing: 0.
+        operator = operators.get(event.linked_correlation_id())
+        (graph_kernels if operator is None else operator.kernels).append(kernel)
     for spans in threads.values():
         spans.sort(key=lambda span: (span.begin, -span.end))
     for repeat, (mark, thread) in zip(numbers, sorted(marks), strict=True):
@@ -160,11 +160,11 @@ def _read(events: list[Any], numbers: range, times: OperatorTimes, on_device: bo
         add = partial(times.add, repeat)
         inside = [s for s in threads[thread] if mark.begin <= s.begin and s.end <= mark.end and s is not mark]
         _add_operators(inside, add, on_device)
-        for kernel in kernels.get(0, []):
+        for kernel in graph_kernels:
             if mark.begin <= kernel.begin <= mark.end:
                 name = normalised(kernel.name)
                 add(Operator(_kind(name), kernel.device), name, kernel.took / 1e9)
-    return bool(kernels)
+    return bool(on_device_events)
 
 
 def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
@@ -225,10 +225,6 @@ def _is_operator(event: Any) -> bool:
     if name == _MARK or _flag(event, "is_user_annotation") or _flag(event, "is_python_function"):
         return False
     return "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
-
-
-def _is_on_host(event: Any) -> bool:
-    return str(event.device_type()).rpartition(".")[2] == "CPU"
 
 
 def _flag(event: Any, name: str) -> bool:
