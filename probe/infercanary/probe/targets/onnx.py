@@ -116,7 +116,6 @@ class OnnxTarget(BatchedTarget):
         self._is_copy = False
         self._bound: HostBinding | DeviceBinding | None = None
         self._arrays: dict[str, NDArray[Any]] = {}
-        self._dtypes: dict[str, str] = {}
 
     @property
     def session(self) -> Any:
@@ -145,11 +144,11 @@ class OnnxTarget(BatchedTarget):
         try:
             self._open()
         except BaseException as error:
-            self.cuda_missing = self._loaded.cuda_missing
             clear_frames(error)
             self.close()
             raise
-        self.cuda_missing = self._loaded.cuda_missing
+        finally:
+            self.cuda_missing = self._loaded.cuda_missing
 
     def _open(self) -> None:
         loaded = self._loaded
@@ -158,8 +157,7 @@ class OnnxTarget(BatchedTarget):
         asked = [needs.of_input(wanted.place, wanted.shape, wanted.dtype) for wanted in inputs]
         self.ask_for_memory([*asked, *(needs.on_device(asked) if loaded.gpu else ())])
         if loaded.gpu is None:
-            arrays = {wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)}
-            self._bind(arrays, {wanted.name: wanted.dtype for wanted in inputs})
+            self._bind({wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)})
             return
         loaded.gpu.before_close(self._drop)  # the binding holds the session
         bound = DeviceBinding(
@@ -259,11 +257,7 @@ class OnnxTarget(BatchedTarget):
         other = copy.copy(self)
         other._is_copy = True
         other._bind(
-            {
-                name: repeated(array, batch) if common else array.copy()
-                for name, array in self._arrays.items()
-            },
-            self._dtypes,
+            {name: repeated(array, batch) if common else array.copy() for name, array in self._arrays.items()}
         )
         return other
 
@@ -284,7 +278,7 @@ class OnnxTarget(BatchedTarget):
             return self._loaded.load_again(options)
 
         def make_work(session: Any) -> Callable[[], float]:
-            bound = HostBinding(session, self._arrays, self._dtypes)
+            bound = HostBinding(session, self._arrays)
             return lambda: bound.clock.measure(bound.run)[0].wall
 
         return onnx_profile.profile_repeats(load, make_work, repeats, trace)
@@ -305,14 +299,14 @@ class OnnxTarget(BatchedTarget):
             options.add_session_config_entry(key, value)
         return options
 
-    def _bind(self, arrays: dict[str, NDArray[Any]], dtypes: dict[str, str]) -> None:
-        self._arrays, self._dtypes = arrays, dtypes
-        bound = HostBinding(self._loaded.session, arrays, dtypes)
+    def _bind(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        bound = HostBinding(self._loaded.session, arrays)
         self._bound, self.clock = bound, bound.clock
 
     def _drop(self) -> None:
         self._bound = None
-        self._arrays, self._dtypes = {}, {}
+        self._arrays = {}
 
 
 def _listed(options: Mapping[str, str]) -> str:

@@ -42,21 +42,20 @@ def slots(session: Any) -> list[Slot]:
 class HostBinding:
     """Inputs bound where they lie; the outputs' memory is left to ONNX Runtime."""
 
-    def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str]) -> None:
+    def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Bind the memory of the arrays.
 
         Args:
             session: The ``onnxruntime.InferenceSession``.
             arrays: Input → its numbers.
-            dtypes: Input → its dtype.
         """
         self.clock = HostClock()
         self._session = session
         self._arrays = arrays
         self._binding = session.io_binding()
-        for name, array in arrays.items():
-            address = array.ctypes.data
-            self._binding.bind_input(name, "cpu", 0, _element_type(dtypes[name]), list(array.shape), address)
+        for argument in session.get_inputs():
+            array, kind = arrays[argument.name], _element_type(_DTYPES[argument.type])
+            self._binding.bind_input(argument.name, "cpu", 0, kind, list(array.shape), array.ctypes.data)
         for output in session.get_outputs():
             self._binding.bind_output(output.name)
 
