@@ -211,7 +211,7 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
             msgspec.convert(trial, kind)
         except msgspec.ValidationError as error:
             if str(error) == message:
-                return f"{before}.{key}{after}"
+                return f"{before}.{key}{after}".removeprefix(".")
     return None
 
 

@@ -47,8 +47,6 @@ class ProfileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of one inference, in each repeat."""
     order: int = 0
     """Which one it is of those that the model calls, by its first call; 0 in profiles of older probes."""
-    allocated: float = 0.0
-    """Bytes that it allocated in one inference, also those that it freed again; 0 where that is not known."""
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -138,7 +136,7 @@ def is_sound(profile: Profile) -> bool:
         and _is_name(profile.state)
         and all(_are_times(values, repeats) for values in (profile.wall, profile.outside, profile.rest))
         and all(_are_times(row.seconds, repeats) and 0 <= row.calls <= _MOST_CALLS for row in rows)
-        and all(0 <= row.order <= _MOST_CALLS and 0 <= row.allocated <= _MOST_CALLS for row in rows)
+        and all(0 <= row.order <= _MOST_CALLS for row in rows)
         and all(_is_name(text) for row in rows for text in (row.kind, row.name, row.device))
         and all(not row.shapes or _is_name(row.shapes) for row in rows)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import islice
@@ -353,7 +353,7 @@ class Execution:
         """One repeat. A target may have its own clock, so times are checked: one NaN would make the report invalid."""
         timing, result = self._call(self._target.clock.measure, self._target.run)
         if kind := pending(result):
-            if kind == "a coroutine":
+            if isinstance(result, Coroutine):
                 result.close()  # else Python warns that nobody awaited it
             raise UsageError(
                 f"it returns {kind}, and nothing was computed yet; give a function that runs it to its end and returns "

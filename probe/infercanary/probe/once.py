@@ -140,20 +140,18 @@ def profile_document(name: str, profile: Profile | str) -> Document:
 
     rows = [
         [row.kind, row.name if row.name != row.kind else "", row.device, short(row.calls, 6), *cells(row.seconds),
-         quantity(row.allocated, "bytes") if row.allocated else "", row.shapes]
+         row.shapes]
         for row in profile.rows
     ]  # fmt: skip
     if any(profile.rest):
-        rows.append(["other operators", "", "", "", *cells(profile.rest), "", ""])
-    rows.append(["outside operators", "", "", "", *cells(profile.outside), "", ""])
+        rows.append(["other operators", "", "", "", *cells(profile.rest), ""])
+    rows.append(["outside operators", "", "", "", *cells(profile.outside), ""])
     return Document(
         name=f"canary {name}",
         sentence=f"{count(profile.repeats, 'repeat')} profiled by {profile.engine}, {when(profile.taken_at)}; "
         f"median {value(wall, 's')} an inference, with what the profiler adds",
         notes=[_NO_CUPTI] if profile.state == NO_CUPTI else [],
-        tables=[
-            Table("", ("operator", "by", "device", "calls", "time", "share", "allocates", "shapes"), rows)
-        ],
+        tables=[Table("", ("operator", "by", "device", "calls", "time", "share", "shapes"), rows)],
     )
 
 

@@ -172,7 +172,7 @@ class CudaClock:
             self._end.record(self.stream)
             self._end.synchronize()
             wall = perf_counter_ns() - begin
-        return _timing(wall / 1e9, self._phases(spans), self.batch), result
+            return _timing(wall / 1e9, self._phases(spans), self.batch), result
 
     def _drop_anchor(self) -> int:
         """The host's time at the anchor. Of a few tries keep the tightest: the event lies between two readings."""

@@ -202,11 +202,10 @@ def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None
     assert code == 0
     assert out.startswith("canary tiny: 5 repeats profiled by torch, ")
     lines = [line.split() for line in out.partition("\n\n")[2].splitlines()]
-    assert lines[0] == ["operator", "by", "device", "calls", "time", "share", "allocates", "shapes"]
+    assert lines[0] == ["operator", "by", "device", "calls", "time", "share", "shapes"]
     assert {line[0] for line in lines} >= {"aten::linear", "aten::relu", "outside"}
     [linear] = [line for line in lines if line[0] == "aten::linear"]
     assert linear[1] == "aten::addmm"
-    assert linear[8:10] == ["65.5", "kB"], "its output: 64 times 256 floats"
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 

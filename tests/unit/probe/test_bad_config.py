@@ -96,7 +96,7 @@ EXPECTED = {
     "module_syntax": ": canaries.c.target: `syntax` cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1); fix it there",
     "no_canaries": ": the required key `canaries` is missing",
     "not_a_reference": ": canaries.c.target: no target `models.good()`; built in: <built in>; or package.module:attribute",
-    "not_a_target": ": canaries.c.target: `models:good` gave a Linear, which is no target: it lacks the methods open, run, values, environment, close",
+    "not_a_target": ": canaries.c: Linear is no target: it lacks open, run, values, environment, close; wrap a model: TorchTarget(model, inputs)",
     "not_callable": ": canaries.c.target: `models:NUMBER` is not callable; name a class or a function that makes a target",
     "onnx_provider": ": canaries.c.options: providers: no provider `gpu`; there are cpu, cuda, tensorrt, or ONNX Runtime's name of another, such as OpenVINOExecutionProvider",
     "open_timeout_huge": ":2:23: `1.0e+999` is not a finite number; give one",

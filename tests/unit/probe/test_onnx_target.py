@@ -242,7 +242,7 @@ def test_close_lets_go_of_the_session(model: str) -> None:
         ({"provider_options": {"cpu": 3}}, "provider_options.cpu: expected a mapping"),
         (
             {"provider_options": {"cpu": {"a": [1]}}},
-            "provider_options.cpu: .*a: expected",
+            "provider_options.cpu: a: expected",
         ),
         (
             {"providers": ["cuda"], "provider_options": {"cuda": {"device_id": "all"}}},

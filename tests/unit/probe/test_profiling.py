@@ -23,7 +23,7 @@ from infercanary.probe.profiling import (
     Profiling,
 )
 from infercanary.probe.targets import Target, Unprofiled
-from infercanary.probe.targets.engines.profiled import ProfiledRepeat, assemble
+from infercanary.probe.targets.engines.profiled import OperatorTimes
 
 NOW = 1_000.0
 
@@ -69,7 +69,7 @@ class Scripted(Target):
             self.hang.wait(30)
         if self.error is not None:
             raise self.error
-        return assemble([ProfiledRepeat(0.001, 0.001, {})] * repeats, "torch", 1.0)
+        return OperatorTimes(repeats).profile([0.001] * repeats, "torch", 1.0)
 
 
 class Bench:

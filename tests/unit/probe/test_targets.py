@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, Phase, Target
-from infercanary.probe.targets import DeviceMemory, adapt, make, names, register, registered, registry
+from infercanary.probe.targets import adapt, make, names, register, registered, registry
 from infercanary.probe.targets.engines.environment import reported
 
 ENGINES = {"torch", "numpy", "onnxruntime", "tensorrt"}
@@ -133,19 +133,18 @@ def test_a_target_that_lacks_a_method_is_refused_with_its_name() -> None:
 
 
 class Old:
-    """Everything that a target could do in 0.1.0, by its names of that time."""
+    """A target by the recipe of 0.1.0, with what else that recipe named; `settings` and `memory` are its own."""
 
     clock = HostClock()
     device = "cuda:1"
     reasons = ("not_ready",)
-    profile_loads = True
     samples = 2
 
     def __init__(self) -> None:
         self.ask_for_memory: Any = None
         self.cuda_missing = ""
         self.memory = self.settings = "attributes of its own"
-        self.calls: list[str] = []
+        self.is_prepared = False
 
     def open(self) -> None:
         self.ask_for_memory([])
@@ -161,26 +160,17 @@ class Old:
 
     def close(self) -> None: ...
 
-    def __getattr__(self, name: str) -> Any:
-        found = {
-            "memory_in_use": 5,
-            "peak_memory": 7,
-            "reset_peak_memory": None,
-            "model_identity": "file-sha256:1",
-            "measured_settings": {"seed": 3},
-            "is_busy": True,
-            "prepare": None,
-        }.get(name, self)
-        if found is self:
-            raise AttributeError(name)
-        self.calls.append(name)
-        return lambda: found
+    def model_identity(self) -> str:
+        return "file-sha256:1"
 
-    def sized(self, batch: int) -> Old:
-        return Old()
+    def measured_settings(self) -> dict[str, int]:
+        return {"seed": 3}
 
-    def profiled(self, repeats: int, trace: Path | None = None) -> Any:
-        return repeats
+    def is_busy(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        self.is_prepared = True
 
 
 def test_a_target_of_0_1_0_still_works() -> None:
@@ -192,14 +182,13 @@ def test_a_target_of_0_1_0_still_works() -> None:
     target.open()
     assert (asked, target.cuda_missing, target.device) == ([[]], "no_device", "cuda:1")
     assert (target.kind, target.samples, target.reasons) == ("Old", 2, ("not_ready",))
-    assert target.memory() == DeviceMemory(in_use=5, peak=7)
+    assert target.environment() == {"old": "1"} and target.memory() is None
     assert (target.identity(), target.settings(), target.is_busy()) == ("file-sha256:1", {"seed": 3}, True)
-    target.reset_memory_peak()
     target.prepare()
     target.check(None)
-    assert {"prepare", "reset_peak_memory"} <= {*old.calls} and target.readings() == ()
-    assert target.is_sweepable and target.copy_with_batch(4).kind == "Old"
-    assert target.profiler == "second_model" and target.profile(3) == 3
+    target.reset_memory_peak()
+    assert old.is_prepared and target.readings() == ()
+    assert (target.profiler, target.is_sweepable) == ("none", False)
     assert adapt(target) is target
 
 
@@ -233,12 +222,13 @@ def test_what_an_engine_does_not_know_is_left_out() -> None:
     def refuses() -> str:
         raise RuntimeError("old and new names are mixed")
 
-    components: dict[str, Callable[[], object]] = {
+    components: dict[str, object] = {
         "text": lambda: "1.2",
         "number": lambda: 0,
         "switch": lambda: True,
-        "nothing": lambda: None,
+        "plain": "1",
+        "nothing": None,
         "empty": lambda: "",
         "refused": refuses,
     }
-    assert reported(components) == {"text": "1.2", "number": "0", "switch": "true"}
+    assert reported(components) == {"text": "1.2", "number": "0", "switch": "true", "plain": "1"}

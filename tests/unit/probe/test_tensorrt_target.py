@@ -99,7 +99,7 @@ OTHER_TAG = (
         (OTHER_TAG, None, "10.3.0", f"was built by another TensorRT than this, which is 10.3.0; {FIX}"),
         (
             OTHER_LIBRARY.format("8.0.0", "8.0.1"), None, "8.0.0.3",
-            f"was built by TensorRT 8.0.1; this is 8.0.0.3; {FIX}",
+            f"was built by another TensorRT than this, which is 8.0.0.3; {FIX}",
         ),
         (
             OTHER_LIBRARY.format("10.12.0.36", "."), None, "10.12.0.36",

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -284,7 +283,7 @@ HELD = {  # what a model may return, with 1, a number that decides, and 3 in it
     "nested": lambda x: torch.nested.nested_tensor([torch.tensor([1.0]), torch.tensor([x, 3.0])]),
     "with a gradient": lambda x: torch.tensor([1.0, x, 3.0], requires_grad=True),
     "beside no memory": lambda x: (torch.ones(4, device="meta"), torch.tensor([1.0, x, 3.0])),
-    "a deque and a cycle": lambda x: deque([1, *cycle(), x, 3]),
+    "itself at its end": lambda x: [1, x, 3, *cycle()],
 }
 
 
@@ -341,7 +340,7 @@ def test_a_result_without_end_is_read_to_a_limit() -> None:
     assert {*opened(lambda: None, []).values(result)} == {7.0}
     for _ in range(10_000):
         result = (result,)
-    assert opened(lambda: None, []).values(result) == []
+    assert {*opened(lambda: None, []).values(result)} == {7.0}
     assert opened(lambda: None, []).values([10**400, -(10**400)]) == [sys.float_info.max, -sys.float_info.max]
 
 

@@ -264,12 +264,16 @@ class Device:
         """Make an event that keeps the time, until :meth:`close`."""
         return Event(self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0))
 
-    def clock(self) -> CudaClock:
-        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's."""
+    def clock(self, is_inside: bool = True) -> CudaClock:
+        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's.
+
+        Args:
+            is_inside: Whether it is called inside ``with current()``; otherwise it enters that itself.
+        """
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
             Event=lambda enable_timing: self.event(),
-            stream=nullcontext,
+            stream=nullcontext if is_inside else lambda _: self.current(),
         )
         return CudaClock(cuda, self)
 

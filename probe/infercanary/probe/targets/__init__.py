@@ -26,10 +26,11 @@ from infercanary.probe.targets.registry import (
     register,
     registered,
 )
-from infercanary.probe.targets.target import DeviceMemory, Need, Reading, Target
+from infercanary.probe.targets.target import BatchedTarget, DeviceMemory, Need, Reading, Target
 
 __all__ = [
     "REASONS",
+    "BatchedTarget",
     "DeviceMemory",
     "Failure",
     "Need",

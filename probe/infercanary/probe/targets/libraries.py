@@ -6,8 +6,9 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from glob import escape, glob
+from collections.abc import Iterator
+from contextlib import suppress
+from glob import glob
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +36,7 @@ _OTHER_VERSION = re.compile(
     r"undefined symbol|version [`'][^']+' not found|cuDNN version (?:incompatibility|mismatch)|VERSION_MISMATCH"
     r"|UNSUPPORTED_PTX_VERSION|unsupported toolchain|driver version is insufficient|driver on your system is too old"
 )
-_SYSTEM = (
+_FOLDERS = (
     "/lib",
     "/lib64",
     "/usr/lib",
@@ -43,8 +44,6 @@ _SYSTEM = (
     "/lib/*-linux-gnu",
     "/usr/lib/*-linux-gnu",
     "/usr/local/lib",
-)
-_CUDA = (
     "/usr/local/cuda*/lib64",
     "/usr/local/cuda*/targets/*/lib",
     "/opt/*/lib",
@@ -133,24 +132,22 @@ def misfit(words: str) -> Found | None:
 
 
 def _missing(stem: str, version: str) -> Found:
-    """What is here in place of the library that the loader did not find."""
-    for folder in _folders():
-        if (folder / f"{stem}{version}").exists():
+    """Look for a library that the loader did not find, and for other versions of it."""
+    paths = [path for folder in _folders() for path in sorted(folder.glob(f"{stem}*"))]
+    for path in paths:
+        if path.name == f"{stem}{version}":
             return Found(
                 "no_libraries",
-                f"it is in {folder}, where the loader does not look: add that to LD_LIBRARY_PATH{_searched()}",
+                f"it is in {path.parent}, where the loader does not look: add that to LD_LIBRARY_PATH{_searched()}",
             )
-    if version:
-        wanted = version.split(".")[1]
-        for folder in _folders():
-            for other in sorted(glob(f"{escape(str(folder / stem))}.*")):
-                have = other.rpartition(f"{stem}.")[2]
-                if have[:1].isdigit() and have.split(".")[0] != wanted:
-                    return Found(
-                        "version_mismatch",
-                        f"it needs version {version[1:]}, and there is {have} (in {folder}): install the one that it "
-                        "was built for",
-                    )
+    for path in paths:
+        have = path.name.removeprefix(f"{stem}.")
+        if version and have[:1].isdigit() and have.split(".")[0] != version.split(".")[1]:
+            return Found(
+                "version_mismatch",
+                f"it needs version {version[1:]}, and there is {have} (in {path.parent}): install the one that it was "
+                "built for",
+            )
     return Found("no_libraries", f"install the libraries that it was built for{_searched()}")
 
 
@@ -159,23 +156,13 @@ def _searched() -> str:
     return f" (LD_LIBRARY_PATH is {path[:80]})" if path else ""
 
 
-def _folders() -> list[Path]:
-    """Where libraries may be, those where the loader looks first: each once."""
-    return list(dict.fromkeys(folder for folder in _all_folders() if folder.is_dir()))
-
-
-def _all_folders() -> Iterator[Path]:
+def _folders() -> Iterator[Path]:
+    """Yield where libraries may be, those where the loader looks first."""
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     for file in glob(_CONFIG):
-        try:
+        with suppress(OSError):
             lines = Path(file).read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        yield from (Path(line.strip()) for line in lines if line.startswith("/"))
-    yield from _globbed((*_SYSTEM, *_CUDA))
-    yield from _globbed(f"{site}/{wheel}" for site in sys.path if site for wheel in _WHEELS)
-
-
-def _globbed(patterns: Iterable[str]) -> Iterator[Path]:
-    for pattern in patterns:
+            yield from (Path(line.strip()) for line in lines if line.startswith("/"))
+    wheels = (f"{site}/{wheel}" for site in sys.path if site for wheel in _WHEELS)
+    for pattern in (*_FOLDERS, *wheels):
         yield from map(Path, sorted(glob(pattern)))

@@ -19,7 +19,7 @@ from typing import Any
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Need, Reading, register
-from infercanary.probe.targets.engines import needs, torch_model
+from infercanary.probe.targets.engines import torch_model
 from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
@@ -184,8 +184,8 @@ class MatmulTarget(TorchDeviceTarget):
         """Report what the torch target does, and the product's size and precisions."""
         return torch_model.environment(self._torch, self._device, "eager") | {
             "matmul_size": str(self.size),
-            **({"matmul_precision": self.precision} if self.precision else {}),
-            **({"matmul_precisions": " ".join(self.precisions)} if self.precisions else {}),
+            "matmul_precision": self.precision,
+            "matmul_precisions": " ".join(self.precisions),
         }
 
     def settings(self) -> Mapping[str, Any]:
@@ -206,11 +206,11 @@ class MatmulTarget(TorchDeviceTarget):
 
     def _needs(self) -> list[Need]:
         """List two matrices that are drawn; where they are multiplied, their copies of each dtype and the products."""
-        sizes = {name: needs.of_input("", (self.size, self.size), name).size for name in self._dtypes()}
-        single = needs.of_input("", (self.size, self.size), "float32").size
-        what = f"matrices of {self.size} × {self.size}"
-        drawn = Need("size", 2 * single, what, "give a smaller size")
-        multiplied = 3 * sum(sizes.values())
+        elements = self.size**2
+        multiplied = 3 * elements * sum(4 if name == "float32" else 2 for name in self._dtypes())
+        drawn = Need(
+            "size", 2 * 4 * elements, f"matrices of {self.size} × {self.size}", "give a smaller size"
+        )
         if self._device.type == "cpu":  # float32 is not copied
             return [drawn._replace(size=multiplied)]
         return [drawn, drawn._replace(size=multiplied, where="device")]

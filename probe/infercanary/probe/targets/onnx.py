@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +15,8 @@ from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
-from infercanary.probe.targets import Target, Unprofiled, Unsized, register
+from infercanary.probe.targets import BatchedTarget, Unprofiled, Unsized, register
 from infercanary.probe.targets.engines import needs, onnx_profile
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock
 from infercanary.probe.targets.engines.digests import of_files, onnx_files
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
@@ -49,7 +47,7 @@ _MOST_THREADS = 4096
 
 
 @register("onnx")
-class OnnxTarget(Target):
+class OnnxTarget(BatchedTarget):
     """Runs an ONNX model with ONNX Runtime on fixed inputs.
 
     With ``cuda`` or ``tensorrt`` first, inputs and outputs are bound to memory on the device, ONNX Runtime runs on a
@@ -118,7 +116,6 @@ class OnnxTarget(Target):
         self._is_copy = False
         self._bound: HostBinding | DeviceBinding | None = None
         self._arrays: dict[str, NDArray[Any]] = {}
-        self._dtypes: dict[str, str] = {}
 
     @property
     def session(self) -> Any:
@@ -147,11 +144,11 @@ class OnnxTarget(Target):
         try:
             self._open()
         except BaseException as error:
-            self.cuda_missing = self._loaded.cuda_missing
             clear_frames(error)
             self.close()
             raise
-        self.cuda_missing = self._loaded.cuda_missing
+        finally:
+            self.cuda_missing = self._loaded.cuda_missing
 
     def _open(self) -> None:
         loaded = self._loaded
@@ -160,8 +157,7 @@ class OnnxTarget(Target):
         asked = [needs.of_input(wanted.place, wanted.shape, wanted.dtype) for wanted in inputs]
         self.ask_for_memory([*asked, *(needs.on_device(asked) if loaded.gpu else ())])
         if loaded.gpu is None:
-            arrays = {wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)}
-            self._bind(arrays, {wanted.name: wanted.dtype for wanted in inputs})
+            self._bind({wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)})
             return
         loaded.gpu.before_close(self._drop)  # the binding holds the session
         bound = DeviceBinding(
@@ -184,29 +180,27 @@ class OnnxTarget(Target):
         ort, loaded, gpu = self._ort, self._loaded, self._loaded.gpu
         build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
-        cores = functools.partial(
-            psutil.cpu_count, logical=False
-        )  # the default, whatever the container's limits
+        cores = psutil.cpu_count(logical=False)  # the default, whatever the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
-                "onnxruntime": lambda: ort.__version__,
-                "onnx_build": lambda: " ".join(build),
+                "onnxruntime": ort.__version__,
+                "onnx_build": " ".join(build),
                 "onnx_build_cuda": lambda: ort.cuda_version or "none (CPU-only build)",
                 "onnx_provider": loaded.first_used,
                 "onnx_nodes": lambda: ", ".join(f"{name} {n}" for name, n in sorted(loaded.nodes().items())),
                 "onnx_on_cpu": loaded.operators_on_cpu,
-                "onnx_available_providers": lambda: ", ".join(ort.get_available_providers()),
+                "onnx_available_providers": ", ".join(ort.get_available_providers()),
                 "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.first_used(), {})),
-                "onnx_device": lambda: "cpu" if gpu is None else self.device,
-                "onnx_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
-                "onnx_cuda_device": lambda: None if gpu is None else gpu.name,
-                "onnx_intra_op_threads": lambda: options.intra_op_num_threads or cores(),
-                "onnx_inter_op_threads": lambda: inter_op or cores(),
-                "onnx_execution_mode": lambda: self._execution_mode,
-                "onnx_graph_optimization": lambda: self._graph_optimization,
-                "onnx_session_config": lambda: _listed(self._session_config),
-                "onnx_model": lambda: self._path.name,
+                "onnx_device": "cpu" if gpu is None else self.device,
+                "onnx_driver_cuda": None if gpu is None else gpu.cuda_version,
+                "onnx_cuda_device": None if gpu is None else gpu.name,
+                "onnx_intra_op_threads": options.intra_op_num_threads or cores,
+                "onnx_inter_op_threads": inter_op or cores,
+                "onnx_execution_mode": self._execution_mode,
+                "onnx_graph_optimization": self._graph_optimization,
+                "onnx_session_config": _listed(self._session_config),
+                "onnx_model": self._path.name,
                 "onnx_producer": lambda: loaded.session.get_modelmeta().producer_name,
             }
         )
@@ -240,11 +234,6 @@ class OnnxTarget(Target):
             self._loaded.close()
         self._drop()
 
-    def calibrate(self) -> None:
-        """On CUDA, choose how many inferences a repeat has. Called once it has run."""
-        if isinstance(self.clock, StagedClock):
-            self.clock.calibrate(self.run)
-
     @property
     def samples(self) -> int:
         """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
@@ -268,11 +257,7 @@ class OnnxTarget(Target):
         other = copy.copy(self)
         other._is_copy = True
         other._bind(
-            {
-                name: repeated(array, batch) if common else array.copy()
-                for name, array in self._arrays.items()
-            },
-            self._dtypes,
+            {name: repeated(array, batch) if common else array.copy() for name, array in self._arrays.items()}
         )
         return other
 
@@ -293,7 +278,7 @@ class OnnxTarget(Target):
             return self._loaded.load_again(options)
 
         def make_work(session: Any) -> Callable[[], float]:
-            bound = HostBinding(session, self._arrays, self._dtypes)
+            bound = HostBinding(session, self._arrays)
             return lambda: bound.clock.measure(bound.run)[0].wall
 
         return onnx_profile.profile_repeats(load, make_work, repeats, trace)
@@ -314,14 +299,14 @@ class OnnxTarget(Target):
             options.add_session_config_entry(key, value)
         return options
 
-    def _bind(self, arrays: dict[str, NDArray[Any]], dtypes: dict[str, str]) -> None:
-        self._arrays, self._dtypes = arrays, dtypes
-        bound = HostBinding(self._loaded.session, arrays, dtypes)
+    def _bind(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        bound = HostBinding(self._loaded.session, arrays)
         self._bound, self.clock = bound, bound.clock
 
     def _drop(self) -> None:
         self._bound = None
-        self._arrays, self._dtypes = {}, {}
+        self._arrays = {}
 
 
 def _listed(options: Mapping[str, str]) -> str:

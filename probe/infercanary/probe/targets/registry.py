@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError, unknown_key
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets.target import DeviceMemory, Target
+from infercanary.probe.targets.target import Target
 from infercanary.probe.timing import Phase
 
 Factory = Callable[..., Target]
@@ -19,9 +19,6 @@ F = TypeVar("F", bound=Factory)
 
 _PACKAGE = __name__.rpartition(".")[0]
 _registered: dict[str, Factory] = {}
-
-METHODS = ("open", "run", "values", "environment", "close")
-"""Methods of every target, also of one of 0.1.0."""
 
 
 def register(name: str) -> Callable[[F], F]:
@@ -118,7 +115,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         options: Its keyword arguments.
 
     Returns:
-        The target, not open.
+        What the factory made, not open; :func:`adapt` makes it a target if it has no base class.
 
     Raises:
         UsageError: There is no such target, or the options do not fit it.
@@ -127,18 +124,11 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
     _check_options(parameters(factory), options)
     struct = getattr(factory, "options_type", None)
     try:
-        made = factory(**options) if struct is None else factory(struct(**options))
+        return factory(**options) if struct is None else factory(struct(**options))
     except UsageError as error:
         raise UsageError(f"options: {error}") from None
     except Exception as error:
         raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
-    lacking = [method for method in METHODS if not callable(getattr(made, method, None))]
-    if lacking:
-        kind, methods = type(made).__name__, ", ".join(lacking)
-        raise UsageError(
-            f"target: `{target}` gave a {kind}, which is no target: it lacks the methods {methods}"
-        )
-    return adapt(made)
 
 
 def adapt(target: Any) -> Target:
@@ -146,23 +136,18 @@ def adapt(target: Any) -> Target:
     return target if isinstance(target, Target) else _PlainTarget(target)
 
 
-_NEW_NAMES = "kind", "memory", "copy_with_batch", "is_sweepable", "profiler"
+_NEW_NAMES = "kind", "memory", "reset_memory_peak", "profile", "profiler", "copy_with_batch", "is_sweepable"
 _OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") and name not in _NEW_NAMES} | {
     "identity": "model_identity",
     "settings": "measured_settings",
-    "profile": "profiled",
-    "reset_memory_peak": "reset_peak_memory",
 }
 
 
 class _PlainTarget(Target):
-    """A target of 0.1.0: a class without a base, with some of the abilities under their names of that time."""
+    """A target by the recipe of 0.1.0: a class without a base, and two methods by their names of that time."""
 
     def __init__(self, plain: Any) -> None:
         self._plain = plain
-        self.is_sweepable = hasattr(plain, "sized")
-        if hasattr(plain, "profiled"):
-            self.profiler = "second_model" if plain.profile_loads else "same_model"
 
     def __getattribute__(self, name: str) -> Any:
         if name in _OLD_NAMES and hasattr(self._plain, _OLD_NAMES[name]):
@@ -182,14 +167,6 @@ class _PlainTarget(Target):
     @property
     def kind(self) -> str:
         return type(self._plain).__name__
-
-    def memory(self) -> DeviceMemory | None:
-        if not hasattr(self._plain, "peak_memory") or (peak := self._plain.peak_memory()) is None:
-            return None
-        return DeviceMemory(self._plain.memory_in_use(), peak)
-
-    def copy_with_batch(self, batch: int) -> Target:
-        return adapt(self._plain.sized(batch))
 
 
 def _factory(target: str) -> Factory:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from infercanary.contract.profile import Profile
 from infercanary.contract.report import Metric
 from infercanary.probe.targets.failures import Reason, Unprofiled, Unsized
-from infercanary.probe.timing import Clock, HostClock, Phase
+from infercanary.probe.timing import Clock, CudaClock, HostClock, Phase, inferences_of_100_us
 
 
 class Reading(NamedTuple):
@@ -191,3 +191,12 @@ class Target(ABC):
     def server_address(self) -> tuple[str, int] | None:
         """Host and port of the server that does the work; None where this process does."""
         return None
+
+
+class BatchedTarget(Target):
+    """A target whose :meth:`run` makes as many inferences as the ``batch`` of its clock."""
+
+    def calibrate(self) -> None:
+        """Choose as many inferences as take 100 µs on the device, which resolves about 0.5 µs."""
+        if isinstance(self.clock, CudaClock):
+            self.clock.batch = inferences_of_100_us(self.clock, self.run)

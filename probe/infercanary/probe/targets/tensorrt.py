@@ -13,9 +13,9 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device
-from infercanary.probe.targets import Need, NoCuda, Target, Unprofiled, register
+from infercanary.probe.targets import BatchedTarget, Need, NoCuda, Unprofiled, register
 from infercanary.probe.targets.engines import needs, outputs, tensorrt_profile
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
+from infercanary.probe.targets.engines.cuda_tensors import StagedTensor, staged_run
 from infercanary.probe.targets.engines.cuda_versions import no_cuda, open_gpu, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported
@@ -32,7 +32,7 @@ _DTYPES = {
 
 
 @register("tensorrt")
-class TensorRtTarget(Target):
+class TensorRtTarget(BatchedTarget):
     """Runs a TensorRT engine on fixed inputs, on a stream of the probe's with the lowest priority.
 
     ``h2d``, ``compute`` and ``d2h`` are between CUDA events on that stream; the copies are from and to pinned memory.
@@ -103,7 +103,7 @@ class TensorRtTarget(Target):
         try:
             with self._gpu.current():
                 self._load(self._gpu, plan)
-            self.clock = StagedClock(self._gpu)
+                self.clock = self._gpu.clock(is_inside=False)
         except BaseException as error:
             clear_frames(error)
             self.close()
@@ -111,7 +111,7 @@ class TensorRtTarget(Target):
 
     def run(self, phase: Phase) -> None:
         """Make as many inferences as the clock's batch, with the copies to the device and back."""
-        staged_run(phase, getattr(self.clock, "batch", 1), self._inputs, self._enqueue, self._outputs)
+        staged_run(phase, inferences(self.clock), self._inputs, self._enqueue, self._outputs)
 
     def values(self, result: Any) -> list[float]:
         """Return evenly spread numbers of the last outputs; NaN if anything in them is not finite."""
@@ -122,14 +122,14 @@ class TensorRtTarget(Target):
         gpu = self._gpu
         return reported(
             {
-                "tensorrt": lambda: self._trt.__version__,
+                "tensorrt": self._trt.__version__,
                 "tensorrt_build_cuda": self._built_for,
-                "tensorrt_built_by": lambda: self._built_by,
-                "tensorrt_engine": lambda: self._path.name,
-                "tensorrt_profile": lambda: self._profile,
-                "tensorrt_device": lambda: self.device,
-                "tensorrt_cuda_device": lambda: None if gpu is None else gpu.name,
-                "tensorrt_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
+                "tensorrt_built_by": self._built_by,
+                "tensorrt_engine": self._path.name,
+                "tensorrt_profile": self._profile,
+                "tensorrt_device": self.device,
+                "tensorrt_cuda_device": None if gpu is None else gpu.name,
+                "tensorrt_driver_cuda": None if gpu is None else gpu.cuda_version,
                 "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
             }
         )
@@ -141,11 +141,6 @@ class TensorRtTarget(Target):
     def settings(self) -> dict[str, object]:
         """List the inputs and the profile."""
         return {"inputs": self._specs, "profile": self._profile, "seed": self._seed}
-
-    def calibrate(self) -> None:
-        """Choose how many inferences a repeat has. Called once it has run."""
-        if isinstance(self.clock, StagedClock):
-            self.clock.calibrate(self.run)
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         """Profile some repeats with TensorRT's own profiler, in an execution context of its own.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from infercanary.command.settings import UsageError, convert
+from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets import DeviceMemory, Need, Unsized, register
 from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
@@ -84,19 +84,8 @@ class TorchTarget(TorchDeviceTarget):
             raise UsageError(f"compile_mode: it is for `mode: compile`, and the mode is `{mode}`")
         check_choice("autocast", autocast or "float16", torch_model.AUTOCAST_DTYPES)
         check_whole("seed", seed)
-        if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
-            raise UsageError(
-                "inputs: a list is needed, one entry for each argument of the model, each with `shape`"
-            )
         self._source = model
-        # A tensor has a length too: it is one input.
-        entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)
-        self._inputs: list[Any] = [
-            convert(e, TensorSpec, f"inputs[{i}]") if isinstance(e, Mapping) else e
-            for i, e in enumerate(entries)
-        ]
-        for i, entry in enumerate(self._inputs):
-            torch_model.check_input(entry, i)
+        self._inputs = torch_model.read_inputs(inputs)
         self.device = device
         self._mode = mode
         self._compile_mode = (compile_mode or "default") if mode == "compile" else None

@@ -1,20 +1,18 @@
-"""Tensors of GPU targets without torch: pinned on the host, and on the device; and a clock for their copies."""
+"""Tensors of GPU targets without torch: pinned on the host, and on the device."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.engines.tensors import STORAGE, readable
-from infercanary.probe.timing import CudaClock, Phase, Timing, inferences_of_100_us
+from infercanary.probe.timing import Phase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 
 class StagedTensor:
@@ -67,37 +65,6 @@ class StagedTensor:
             An array of the tensor's shape, which shares its memory (bfloat16 is a copy as float32).
         """
         return readable(self.memory, self._dtype)
-
-
-class StagedClock:
-    """The device's clock, for callers outside of the device's context.
-
-    Args:
-        device: One that is open.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        with device.current():
-            self._clock: CudaClock = device.clock()
-
-    @property
-    def batch(self) -> int:
-        """How many inferences a repeat has."""
-        return self._clock.batch
-
-    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        """See :class:`~infercanary.probe.timing.Clock`."""
-        with self._device.current():
-            return self._clock.measure(run)
-
-    def calibrate(self, run: Callable[[Phase], Any]) -> None:
-        """Choose the batch: as many inferences as compute for 100 µs on the device. Called once it has run.
-
-        Args:
-            run: Makes one inference.
-        """
-        self._clock.batch = inferences_of_100_us(self, run)
 
 
 def staged_run(

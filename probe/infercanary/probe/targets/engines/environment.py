@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 
-def reported(components: Mapping[str, Callable[[], object]]) -> dict[str, str]:
-    """Ask an engine for each component; without those that are None, empty, or raise.
+def reported(components: Mapping[str, object]) -> dict[str, str]:
+    """Return components as texts, without those that are None or empty, or whose function raises.
 
     Older versions of an engine lack some functions. torch also refuses some switches where the host mixed their old
     and new names.
     """
     texts = {}
-    for component, ask in components.items():
+    for component, value in components.items():
         with suppress(Exception):
-            value = ask()
+            value = value() if callable(value) else value
             text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
             if text:
                 texts[component] = text

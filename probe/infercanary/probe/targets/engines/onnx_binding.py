@@ -10,7 +10,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need
 from infercanary.probe.targets.engines import needs, outputs
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
+from infercanary.probe.targets.engines.cuda_tensors import StagedTensor, staged_run
 from infercanary.probe.targets.engines.tensors import STORAGE, Input, Slot, drawn, readable
 from infercanary.probe.timing import HostClock, Phase
 
@@ -42,21 +42,20 @@ def slots(session: Any) -> list[Slot]:
 class HostBinding:
     """Inputs bound where they lie; the outputs' memory is left to ONNX Runtime."""
 
-    def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str]) -> None:
+    def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Bind the memory of the arrays.
 
         Args:
             session: The ``onnxruntime.InferenceSession``.
             arrays: Input → its numbers.
-            dtypes: Input → its dtype.
         """
         self.clock = HostClock()
         self._session = session
         self._arrays = arrays
         self._binding = session.io_binding()
-        for name, array in arrays.items():
-            address = array.ctypes.data
-            self._binding.bind_input(name, "cpu", 0, _element_type(dtypes[name]), list(array.shape), address)
+        for argument in session.get_inputs():
+            array, kind = arrays[argument.name], _element_type(_DTYPES[argument.type])
+            self._binding.bind_input(argument.name, "cpu", 0, kind, list(array.shape), array.ctypes.data)
         for output in session.get_outputs():
             self._binding.bind_output(output.name)
 
@@ -124,10 +123,10 @@ class DeviceBinding:
                 tensor = StagedTensor(gpu, shape, dtype)
                 self._binding.bind_output(output.name, *where, _element_type(dtype), shape, tensor.address)
                 self.outputs.append(tensor)
+            self.clock = gpu.clock(is_inside=False)
         self._run_options = ort.RunOptions()
         # The clock waits for the last event on this stream; that ONNX Runtime waits as well would be in `compute`.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self.clock = StagedClock(gpu)
 
     def run(self, phase: Phase) -> None:
         """Make as many inferences as the clock's batch, with the copies to the device and back."""

@@ -18,7 +18,7 @@ import msgspec
 
 from infercanary.contract.profile import Profile, normalised
 from infercanary.probe.targets.engines.onnx_providers import short_name
-from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble, shapes_text
+from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
 from infercanary.probe.targets.failures import Unprofiled
 
 _WARM_UPS = 3  # of a session that has not run yet: its arena grows in the first one
@@ -95,19 +95,16 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
     if len(runs) != len(walls):
         raise Unprofiled(f"ONNX Runtime's profile has {len(runs)} runs in place of {len(walls)}")
     nodes = [e for e in events if e.cat == "Node" and e.name.endswith("_kernel_time")]
-    profiled = []
-    for run, wall in list(zip(runs, walls, strict=True))[warm_ups:]:
-        operators: dict[Operator, Spent] = {}
-        for node in nodes:
+    times = OperatorTimes(len(walls) - warm_ups)
+    for repeat, run in enumerate(runs, -warm_ups):
+        for node in nodes if repeat >= 0 else ():
             if run.ts <= node.ts <= run.ts + run.dur:
                 kind = normalised(node.args.op_name) or "unknown"  # a provider numbers its subgraphs
-                tensors = [tensor for each in node.args.input_type_shape for tensor in each.items()]
+                tensors = [tensor for shape in node.args.input_type_shape for tensor in shape.items()]
                 shapes = shapes_text([shape for _, shape in tensors], [dtype for dtype, _ in tensors])
                 operator = Operator(kind, short_name(node.args.provider) or "unknown", shapes)
-                operators.setdefault(operator, Spent()).add(kind, node.dur / 1e6)
-        # What the profiler itself takes after a node is within the run, and in no node.
-        profiled.append(ProfiledRepeat(wall, run.dur / 1e6, operators))
-    return assemble(profiled, "onnxruntime", taken_at)
+                times.add(repeat, operator, kind, node.dur / 1e6)
+    return times.profile(walls[warm_ups:], "onnxruntime", taken_at)
 
 
 def _make_folder() -> Path:

@@ -111,10 +111,7 @@ class OnnxSession:
 
     def load_again(self, options: Any) -> Any:
         """Load the model once more, on the CPU only, with other ``onnxruntime.SessionOptions``."""
-        providers = [(name, self._options.get(name, {})) for name in self.session.get_providers()]
-        return self._ort.InferenceSession(
-            self._path, sess_options=options, providers=providers, enable_fallback=0
-        )
+        return self._make_session(self.session.get_providers(), options)
 
     def close(self) -> None:
         """Release the session and the device."""
@@ -214,17 +211,23 @@ class OnnxSession:
         raise UsageError(f"{asked} was asked for, but {why}")
 
     def _load(self, providers: Sequence[str]) -> None:
-        """Make the session, without ONNX Runtime's own fallback, which prints on standard output."""
-        options = [(provider, self._options_of(provider)) for provider in providers or [CPU]]
+        """Load the model in place of what was loaded."""
         with self.gpu.current() if self.gpu is not None else nullcontext():
             self.session = None
             try:
-                self.session = self._ort.InferenceSession(
-                    self._path, sess_options=self._make_options(), providers=options, enable_fallback=0
-                )
+                self.session = self._make_session(providers or [CPU], self._make_options())
             except Exception as error:
                 why = why_not(error, self._path, self._ort.__version__)
                 raise UsageError(f"model: `{self._path}` {why}") from None
+
+    def _make_session(self, providers: Sequence[str], options: Any) -> Any:
+        """Make a session, without ONNX Runtime's own fallback, which prints on standard output."""
+        return self._ort.InferenceSession(
+            self._path,
+            sess_options=options,
+            providers=[(provider, self._options_of(provider)) for provider in providers],
+            enable_fallback=0,
+        )
 
     def _options_of(self, provider: str) -> dict[str, str]:
         """Return a provider's options, with the device, its stream and the arena's limit."""

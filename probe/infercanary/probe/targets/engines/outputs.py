@@ -5,42 +5,33 @@ Neither library is imported here: a result that holds their objects shows that t
 
 from __future__ import annotations
 
-import cmath
 import dataclasses
+import math
 import sys
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from typing import Any
 
 from infercanary.probe.targets.engines.tensors import MAX_VALUES
 
 _PIECE = 1 << 18  # elements that are looked at together; all at once would need as much memory again
-_MOST_VISITED = 1 << 17  # objects of one result, 0.1 s
-_MOST_NESTED = 64
-
-# First match wins. The abstract classes cover those that are compiled, too, such as Cython's.
-_PENDING: dict[Any, str] = {
-    Generator: "a generator",
-    AsyncGenerator: "an async generator",
-    Coroutine: "a coroutine",
-    Awaitable: "an awaitable",
-    (map, filter, zip): "an iterator",
-}
+_MOST_STEPS = 1 << 17  # through the objects of one result, 0.1 s: it may hold itself
+_END = object()
 
 
 def pending(result: Any) -> str:
-    """Name a result that is not computed yet, such as ``a coroutine``; empty for one that is."""
-    return next((name for kind, name in _PENDING.items() if isinstance(result, kind)), "")
+    """Name a result that is not computed yet, such as a coroutine; empty for one that is."""
+    is_pending = isinstance(result, (Iterator, AsyncIterator, Awaitable))
+    return f"a `{type(result).__name__}`" if is_pending else ""
 
 
 def values(result: Any) -> list[float]:
     """Return evenly spread numbers of a result, 1,024 at most; the last is NaN if any number is not finite.
 
     Args:
-        result: Tensors, arrays and numbers in any nesting of mappings, lists, tuples and dataclasses. A complex number
-            counts as two. Text, None, and objects of other classes hold no numbers.
+        result: Tensors, arrays and real numbers in any nesting of mappings, lists, tuples and dataclasses. A complex
+            number in a tensor or an array counts as two. Text, None, and objects of other classes hold no numbers.
     """
-    flat = list(_flat(leaves(result)))
+    flat = [numbers for leaf in leaves(result) if (numbers := _flat(leaf)) is not None]
     step = max(1, -(-sum(map(len, flat)) // MAX_VALUES))
     chosen: list[float] = []
     skip = 0
@@ -56,29 +47,24 @@ def leaves(result: Any) -> Iterator[Any]:
     """Yield the tensors, arrays and numbers in a result, in order.
 
     Yields:
-        Torch tensors that are dense, with memory; NumPy arrays and scalars; ``int``, ``float``, ``complex``.
+        Torch tensors that are dense, with memory; NumPy arrays and scalars; ``int``, ``float``.
     """
-    tensor, array = _class("torch", "Tensor"), _class("numpy", "ndarray")
-    whole = int, float, complex, array, *_class("numpy", "generic")
-    entered = [0]  # the containers on the stack: one that holds itself is entered once
+    tensor = _class("torch", "Tensor")
+    plain = int, float, *_class("numpy", "ndarray"), *_class("numpy", "generic")
     stack: list[Iterator[Any]] = [iter((result,))]
-    visited = 0
-    while stack:
-        for value in stack[-1]:
-            visited += 1
-            if visited > _MOST_VISITED:
-                return
-            if isinstance(value, tensor):
-                yield from _dense(value)
-            elif isinstance(value, whole):
-                yield value
-            elif len(stack) < _MOST_NESTED and id(value) not in entered and _inner(value) is not None:
-                stack.append(iter(_inner(value) or ()))
-                entered.append(id(value))
-                break
-        else:
+    for _ in range(_MOST_STEPS):
+        value = next(stack[-1], _END)
+        if value is _END:
             stack.pop()
-            entered.pop()
+            if not stack:
+                return
+        elif isinstance(value, plain):
+            yield value
+        elif isinstance(value, tensor) and not value.is_nested:
+            if value.device.type != "meta":
+                yield value.dequantize() if value.is_quantized else value.to_dense()
+        else:
+            stack.append(iter(value.unbind() if isinstance(value, tensor) else _inner(value)))
 
 
 def _class(module: str, name: str) -> Any:
@@ -87,61 +73,36 @@ def _class(module: str, name: str) -> Any:
     return (found,) if isinstance(found, type) else ()
 
 
-def _inner(value: Any) -> Iterable[Any] | None:
-    """Return the values in a container; None if ``value`` is no container."""
+def _inner(value: Any) -> Iterable[Any]:
+    """Return the values in a container; none of what is no container."""
     if isinstance(value, Mapping):
         return value.values()
-    if isinstance(value, (tuple, list, deque)):
+    if isinstance(value, (tuple, list)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (getattr(value, field.name, None) for field in dataclasses.fields(value))
-    return None
+    return ()
 
 
-def _dense(tensor: Any) -> Iterator[Any]:
-    """Yield a tensor as dense ones; nothing of one without memory."""
-    if tensor.device.type == "meta":
-        return
-    if tensor.is_nested:
-        for part in tensor.unbind():
-            yield from _dense(part)
-    elif tensor.is_quantized:
-        yield tensor.dequantize()
-    else:
-        yield tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()
-
-
-def _flat(results: Iterable[Any]) -> Iterator[Any]:
-    """Yield sequences of real numbers: tensors and arrays of one dimension, and a list for each plain number."""
-    for leaf in results:
-        if isinstance(leaf, complex):
-            yield [leaf.real, leaf.imag]
-        elif isinstance(leaf, (int, float)):
-            yield [leaf]
-        elif isinstance(leaf, _class("torch", "Tensor")):
-            tensor = leaf.detach()
-            if tensor.is_complex():
-                tensor = sys.modules["torch"].view_as_real(tensor.resolve_conj())
-            yield tensor.reshape(-1)
-        else:
-            yield from _numbers(leaf)
-
-
-def _numbers(array: Any) -> Iterator[Any]:
-    """Yield a NumPy array as an array of real numbers; nothing of one that holds text, dates, bytes or objects."""
+def _flat(leaf: Any) -> Any:
+    """Return a leaf as real numbers in one dimension: a tensor, an array or a list; None for text or objects."""
+    if isinstance(leaf, (int, float)):
+        return [_double(leaf)]
+    if isinstance(leaf, _class("torch", "Tensor")):
+        tensor = leaf.detach()
+        if tensor.is_complex():
+            tensor = sys.modules["torch"].view_as_real(tensor.resolve_conj())
+        return tensor.reshape(-1)
     numpy: Any = sys.modules["numpy"]
-    array = numpy.ascontiguousarray(array).reshape(-1)
-    if array.dtype.kind in "biuf":
-        yield array
-    elif array.dtype.kind == "c":
-        yield array.view(array.real.dtype)
-    elif array.dtype.isbuiltin == 2:  # registered by a library: bfloat16, float8
-        yield array.astype(numpy.float32)
+    array = numpy.ascontiguousarray(leaf).reshape(-1)
+    if array.dtype.kind == "c":
+        array = array.view(array.real.dtype)
+    return array if array.dtype.kind in "biuf" else None
 
 
 def _doubles(numbers: Any) -> list[float]:
     if isinstance(numbers, list):
-        return [_double(number) for number in numbers]
+        return numbers
     is_tensor = isinstance(numbers, _class("torch", "Tensor"))
     doubles = numbers.cpu().double() if is_tensor else numbers.astype(float)  # some devices have no doubles
     found: list[float] = doubles.tolist()
@@ -157,13 +118,10 @@ def _double(number: float) -> float:
 
 def _is_finite(numbers: Any) -> bool:
     if isinstance(numbers, list):
-        return all(isinstance(number, int) or cmath.isfinite(number) for number in numbers)
+        return all(map(math.isfinite, numbers))
     if not isinstance(numbers, _class("torch", "Tensor")):
-        return numbers.dtype.kind != "f" or bool(sys.modules["numpy"].isfinite(numbers).all())
-    if not numbers.is_floating_point():
-        return True
+        return bool(sys.modules["numpy"].isfinite(numbers).all())
     torch: Any = sys.modules["torch"]
-    pieces = numbers.split(_PIECE)
-    if numbers.element_size() == 1:  # isfinite has no kernel for float8
-        pieces = (piece.float() for piece in pieces)
+    # isfinite has no kernel for float8
+    pieces = (piece.float() if piece.element_size() == 1 else piece for piece in numbers.split(_PIECE))
     return all(bool(torch.isfinite(piece).all()) for piece in pieces)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -20,91 +19,80 @@ class Operator(NamedTuple):
     shapes: str = ""
 
 
-@dataclass
-class Spent:
-    """Time and memory of an operator in one repeat."""
+class _Row:
+    """Sums of one operator; seconds of one inference in each repeat."""
 
-    calls: float = 0.0
-    allocated: float = 0.0
-    """Bytes."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Name of a kernel, or of an inner operator → seconds."""
-
-    @property
-    def total(self) -> float:
-        return sum(self.seconds.values())
-
-    def add(self, name: str, seconds: float, calls: float = 1.0) -> None:
-        self.calls += calls
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+    def __init__(self, order: int, repeats: int) -> None:
+        self.order = order
+        self.calls = 0.0
+        self.seconds = [0.0] * repeats
+        self.names: dict[str, float] = {}
 
 
-class ProfiledRepeat(NamedTuple):
-    """One repeat; times in seconds."""
-
-    wall: float
-    """By the host's clock."""
-    traced: float
-    """By the profiler's own clock, which may hold time of the profiler itself."""
-    operators: dict[Operator, Spent]
-    """In the order of their first calls."""
-    inferences: int = 1
-
-
-_NOTHING = Spent()
-
-
-def assemble(repeats: Sequence[ProfiledRepeat], engine: str, taken_at: float, state: str = OK) -> Profile:
-    """Make one profile: the longest operators with a row of their own, the others summed.
+class OperatorTimes:
+    """Times of operators in profiled repeats.
 
     Args:
         repeats: One at least.
-        engine: Name of the profiler's engine.
-        taken_at: Unix time.
-        state: See :class:`~infercanary.contract.profile.Profile`.
+        inferences: In each of them.
     """
-    order: dict[Operator, int] = {}
-    for repeat in repeats:
-        for operator in repeat.operators:
-            order.setdefault(operator, len(order))
-    seconds = {
-        operator: tuple(r.operators.get(operator, _NOTHING).total / r.inferences for r in repeats)
-        for operator in order
-    }
-    longest = sorted(order, key=lambda operator: (-median(seconds[operator]), operator))
-    shown, rest = longest[:MAX_ROWS], longest[MAX_ROWS:]
-    inferences = sum(repeat.inferences for repeat in repeats)
 
-    def make_row(operator: Operator) -> ProfileRow:
-        parts = [r.operators[operator] for r in repeats if operator in r.operators]
-        names: dict[str, float] = {}
-        for part in parts:
-            for name, took in part.seconds.items():
-                names[name] = names.get(name, 0.0) + took
-        return ProfileRow(
-            kind=bounded(operator.kind),
-            name=normalised(max(names, key=lambda name: (names[name], name))) or bounded(operator.kind),
-            device=bounded(operator.device),
-            shapes=bounded(operator.shapes),
-            calls=_rounded(sum(part.calls for part in parts) / inferences),
-            seconds=tuple(map(_rounded, seconds[operator])),
-            order=order[operator],
-            allocated=_rounded(sum(part.allocated for part in parts) / inferences),
+    def __init__(self, repeats: int, inferences: int = 1) -> None:
+        self._repeats, self._inferences = repeats, inferences
+        self._rows: dict[Operator, _Row] = {}
+
+    def add(self, repeat: int, operator: Operator, name: str, seconds: float, calls: float = 1.0) -> None:
+        """Add time of an operator, in the order of first calls.
+
+        Args:
+            repeat: Number of the repeat, from 0 on.
+            operator: Its row.
+            name: The kernel, or the inner operator, that took the time.
+            seconds: In this repeat.
+            calls: Calls of the operator, or kernels.
+        """
+        row = self._rows.setdefault(operator, _Row(len(self._rows), self._repeats))
+        row.seconds[repeat] += seconds / self._inferences
+        row.names[name] = row.names.get(name, 0.0) + seconds
+        row.calls += calls / self._inferences / self._repeats
+
+    def profile(self, walls: Sequence[float], engine: str, taken_at: float, state: str = OK) -> Profile:
+        """Make the profile: the longest operators with a row of their own, the others summed.
+
+        Args:
+            walls: Wall seconds of each repeat.
+            engine: Name of the profiler's engine.
+            taken_at: Unix time.
+            state: See :class:`~infercanary.contract.profile.Profile`.
+        """
+        rows = self._rows
+        longest = sorted(rows, key=lambda operator: (-median(rows[operator].seconds), operator))
+        inference = [wall / self._inferences for wall in walls]
+        totals, rest = (
+            [sum(rows[operator].seconds[i] for operator in operators) for i in range(self._repeats)]
+            for operators in (longest, longest[MAX_ROWS:])
+        )
+        return Profile(
+            taken_at=taken_at,
+            engine=engine,
+            state=state,
+            wall=_rounded(inference),
+            outside=_rounded(max(0.0, wall - total) for wall, total in zip(inference, totals, strict=True)),
+            rest=_rounded(rest),
+            rows=tuple(_profile_row(operator, rows[operator]) for operator in longest[:MAX_ROWS]),
         )
 
-    totals = [sum(column) for column in zip(*seconds.values(), strict=True)] or [0.0] * len(repeats)
-    outside = [
-        max(0.0, min(r.wall, r.traced) / r.inferences - total)
-        for r, total in zip(repeats, totals, strict=True)
-    ]
-    return Profile(
-        taken_at=taken_at,
-        engine=engine,
-        state=state,
-        wall=tuple(_rounded(repeat.wall / repeat.inferences) for repeat in repeats),
-        outside=tuple(map(_rounded, outside)),
-        rest=tuple(_rounded(sum(seconds[operator][i] for operator in rest)) for i in range(len(repeats))),
-        rows=tuple(map(make_row, shown)),
+
+def _profile_row(operator: Operator, row: _Row) -> ProfileRow:
+    name = max(row.names, key=lambda name: (row.names[name], name))
+    return ProfileRow(
+        kind=bounded(operator.kind),
+        name=normalised(name) or bounded(operator.kind),
+        device=bounded(operator.device),
+        shapes=bounded(operator.shapes),
+        calls=_rounded([row.calls])[0],
+        seconds=_rounded(row.seconds),
+        order=row.order,
     )
 
 
@@ -122,6 +110,6 @@ def shapes_text(shapes: Sequence[Sequence[object]], dtypes: Sequence[str]) -> st
     return ", ".join(texts[:_SHAPES])
 
 
-def _rounded(value: float) -> float:
+def _rounded(values: Iterable[float]) -> tuple[float, ...]:
     """Round to four digits: no profiler has more, and each is written again and again."""
-    return float(f"{value:.4g}")
+    return tuple(float(f"{value:.4g}") for value in values)

@@ -75,8 +75,6 @@ def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
         return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}", False
     if "incompatible device" in said:
         return f"was built for another GPU than this; {fix}", False
-    if version := re.search(r"expecting library version [\d.]+ got (\d[\d.]*\d)", said):
-        built = version[1]
     # One of them may be shorter: older messages leave the build out.
     is_other = built is not None and any(map(str.__ne__, built.split("."), runtime.split(".")))
     if is_other:

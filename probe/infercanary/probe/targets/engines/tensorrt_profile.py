@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from infercanary.contract.profile import Profile
-from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble
+from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
 
 _WARM_UPS = 3  # of a context that has not run yet
 
@@ -30,14 +30,14 @@ def profile_repeats(
     """
     layers = context.profiler = _layers(trt)
     taken_at = time.time()
-    profiled = []
-    for number in range(_WARM_UPS + repeats):
-        layers.spent = {}
-        wall = work()
-        if number >= _WARM_UPS:
-            operators = {Operator(name, device): spent for name, spent in layers.spent.items()}
-            profiled.append(ProfiledRepeat(wall, wall, operators, inferences))
-    return assemble(profiled, "tensorrt", taken_at)
+    times = OperatorTimes(repeats, inferences)
+    walls = []
+    for repeat in range(-_WARM_UPS, repeats):
+        layers.spent = []
+        walls.append(work())
+        for name, seconds in layers.spent if repeat >= 0 else ():
+            times.add(repeat, Operator(name, device), name, seconds)
+    return times.profile(walls[_WARM_UPS:], "tensorrt", taken_at)
 
 
 def _layers(trt: Any) -> Any:
@@ -46,9 +46,9 @@ def _layers(trt: Any) -> Any:
     class Layers(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.spent: dict[str, Spent] = {}
+            self.spent: list[tuple[str, float]] = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            self.spent.setdefault(layer_name, Spent()).add(layer_name, ms / 1e3)
+            self.spent.append((layer_name, ms / 1e3))
 
     return Layers()

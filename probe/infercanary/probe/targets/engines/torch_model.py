@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from infercanary.command.paths import unreadable
-from infercanary.command.settings import UsageError
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.engines.cuda_versions import CHECK_DRIVER, driver_cuda, no_cuda, unfit_driver
 from infercanary.probe.targets.engines.environment import reported
@@ -69,16 +69,29 @@ def load(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any]:
     return made
 
 
-def check_input(entry: Any, index: int) -> None:
-    """Refuse an input that no torch can draw; whether the one that is installed can, only it knows."""
-    if not isinstance(entry, TensorSpec):
-        if not hasattr(entry, "dtype"):
-            raise UsageError(f"inputs[{index}]: neither a tensor nor a mapping with `shape`")
-        return
-    if entry.shape is None:
-        raise UsageError(f"inputs[{index}]: the required key `shape` is missing")
-    if entry.dtype is not None and not _DTYPES.fullmatch(entry.dtype):
-        raise _no_dtype(entry.dtype, index)
+def read_inputs(inputs: Any) -> list[Any]:
+    """Read the option ``inputs``: specifications, or tensors, or one tensor.
+
+    Whether the torch that is installed can draw a dtype, only that one knows.
+
+    Raises:
+        UsageError: An entry is neither, or no torch can draw it.
+    """
+    if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
+        raise UsageError(
+            "inputs: a list is needed, one entry for each argument of the model, each with `shape`"
+        )
+    entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)  # a tensor has a length too
+    for i, entry in enumerate(entries):
+        if isinstance(entry, Mapping):
+            entries[i] = spec = convert(entry, TensorSpec, f"inputs[{i}]")
+            if spec.shape is None:
+                raise UsageError(f"inputs[{i}]: the required key `shape` is missing")
+            if spec.dtype is not None and not _DTYPES.fullmatch(spec.dtype):
+                raise _no_dtype(spec.dtype, i)
+        elif not hasattr(entry, "dtype"):
+            raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
+    return entries
 
 
 def _no_dtype(name: str, index: int) -> UsageError:
@@ -189,21 +202,21 @@ def environment(
         autocast: The dtype of autocast; None where it is off.
     """
     flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
-    components: dict[str, Callable[[], object]] = {
-        "torch": lambda: torch.__version__,
-        "torch_cuda": lambda: torch.version.cuda or "none (CPU-only build)",
+    components: dict[str, object] = {
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda or "none (CPU-only build)",
         "torch_git": lambda: str(torch.version.git_version)[:12],
-        "torch_build": lambda: " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
+        "torch_build": " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
         "torch_intra_op_threads": torch.get_num_threads,
         "torch_inter_op_threads": torch.get_num_interop_threads,
         "torch_float32_matmul_precision": torch.get_float32_matmul_precision,
         "torch_deterministic": torch.are_deterministic_algorithms_enabled,
         "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-        "torch_device": lambda: device,
-        "torch_mode": lambda: mode,
-        "torch_compile_mode": lambda: compile_mode,
-        "torch_autocast": lambda: autocast,
+        "torch_device": str(device),
+        "torch_mode": mode,
+        "torch_compile_mode": compile_mode,
+        "torch_autocast": autocast,
         "torch_cudnn": lambda: (
             torch.backends.cudnn.version()
             if torch.version.cuda and torch.backends.cudnn.is_available()

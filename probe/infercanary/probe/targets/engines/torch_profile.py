@@ -9,14 +9,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.command.extras import advice
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
-from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assemble, shapes_text
+from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
 from infercanary.probe.targets.libraries import imported
 
 _MARK = "infercanary::repeat"
@@ -24,12 +25,14 @@ _MARK = "infercanary::repeat"
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
-_ALLOCATION = "[memory]"
 # Calls of the driver and its runtime: the host's side of kernels that have rows of their own.
 _RUNTIME = ("cuda", "cu", "hip")
-# Kernels of torch's compiler: triton_poi_fused_add_relu_3, or graph_0_cpp_fused__softmax_1 of a loop on the CPU, where
-# torch._inductor.config.cpp.enable_kernel_profile is on.
-_FUSED = re.compile(r"(?:graph_\d+_)?(?:cpp|triton_[a-z]+)_fused_(\w+?)(?:_\d+)?")
+# Kernels of torch's compiler: triton_poi_fused_add_relu_3
+_FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")
+
+
+_Add = Callable[..., None]
+"""Adds time of an operator in one repeat."""
 
 
 class _Kernel(NamedTuple):
@@ -48,7 +51,6 @@ class _Span(NamedTuple):
     is_operator: bool
     shapes: str
     kernels: list[_Kernel]
-    allocated: int  # bytes
 
 
 def profile_repeats(
@@ -77,9 +79,12 @@ def profile_repeats(
                 warm_ups = len(walls)
     if trace is not None:
         profile.export_chrome_trace(str(trace))
-    profiled = list(_read(list(profile.kineto_results.events()), walls, inferences, on_device))[warm_ups:]
-    has_kernels = any(o.device != "cpu" for repeat in profiled for o in repeat.operators)
-    return assemble(profiled, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
+    times = OperatorTimes(repeats, inferences)
+    has_kernels = _read(
+        list(profile.kineto_results.events()), range(repeats - len(walls), repeats), times, on_device
+    )
+    state = NO_CUPTI if on_device and not has_kernels else OK
+    return times.profile(walls[-repeats:], "torch", taken_at, state)
 
 
 def import_torch() -> Any:
@@ -109,51 +114,57 @@ def _silence() -> None:
 def make_profiler(torch: Any, on_device: bool) -> Any:
     """Make torch's profiler, not entered yet; on a device it lists kernels, which it does not by default."""
     return torch.autograd.profiler.profile(
-        record_shapes=True, profile_memory=True, use_device="cuda" if on_device else None, use_kineto=True
+        record_shapes=True, use_device="cuda" if on_device else None, use_kineto=True
     )
 
 
-def _read(
-    events: list[Any], walls: list[float], inferences: int, on_device: bool
-) -> Iterator[ProfiledRepeat]:
-    """Read the marked repeats, in order."""
-    on_host = [event for event in events if _is_on_host(event)]
-    operators = {event.correlation_id() for event in on_host if _is_operator(event)}
-    kernels: dict[int, list[_Kernel]] = {}
-    for event in events:
-        if not _is_on_host(event) and not _flag(event, "is_user_annotation"):
-            begin, end = _span(event)
-            # A graph's kernels are linked to no operator, but to the mark or to nothing: 0.
-            linked = event.linked_correlation_id()
-            kernels.setdefault(linked if linked in operators else 0, []).append(
-                _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
-            )
+def _read(events: list[Any], numbers: range, times: OperatorTimes, on_device: bool) -> bool:
+    """Add the marked repeats; return whether there are kernels of a device.
+
+    Args:
+        events: Of the profiler.
+        numbers: Of the repeats, below 0 those that are not counted.
+        times: Where they are added.
+        on_device: Whether the model runs on a GPU.
+    """
     threads: dict[int, list[_Span]] = {}
+    operators: dict[int, _Span] = {}
     marks: list[tuple[_Span, int]] = []
-    for event in on_host:
-        name, identity = event.name(), event.correlation_id()
+    on_device_events = []
+    for event in events:
+        name = event.name()
+        if str(event.device_type()).rpartition(".")[2] != "CPU":
+            if not _flag(event, "is_user_annotation"):
+                on_device_events.append(event)
+            continue
         span = _Span(
-            name,
-            *_span(event),
-            _is_operator(event),
-            shapes_text(event.shapes(), event.dtypes()),
-            kernels.get(identity, []) if identity in operators else [],
-            max(0, event.nbytes()) if name == _ALLOCATION else 0,  # below 0 where it was freed
+            name, *_span(event), _is_operator(event), shapes_text(event.shapes(), event.dtypes()), []
         )
         threads.setdefault(event.start_thread_id(), []).append(span)
-        if name == _MARK:
+        if span.is_operator:
+            operators[event.correlation_id()] = span
+        elif name == _MARK:
             marks.append((span, event.start_thread_id()))
+    graph_kernels: list[_Kernel] = []
+    for event in on_device_events:
+        begin, end = _span(event)
+        kernel = _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
+        # A graph's kernels are linked to no operator, but to the mark or to nothing: 0.
+        operator = operators.get(event.linked_correlation_id())
+        (graph_kernels if operator is None else operator.kernels).append(kernel)
     for spans in threads.values():
         spans.sort(key=lambda span: (span.begin, -span.end))
-    for (mark, thread), wall in zip(sorted(marks), walls, strict=True):
+    for repeat, (mark, thread) in zip(numbers, sorted(marks), strict=True):
+        if repeat < 0:
+            continue
+        add = partial(times.add, repeat)
         inside = [s for s in threads[thread] if mark.begin <= s.begin and s.end <= mark.end and s is not mark]
-        spent: dict[Operator, Spent] = {}
-        _add_operators(inside, spent, on_device)
-        for kernel in kernels.get(0, []):
+        _add_operators(inside, add, on_device)
+        for kernel in graph_kernels:
             if mark.begin <= kernel.begin <= mark.end:
-                operator = Operator(_kind(normalised(kernel.name)), kernel.device)
-                _add_kernels(spent.setdefault(operator, Spent()), [kernel])
-        yield ProfiledRepeat(wall, (mark.end - mark.begin) / 1e9, spent, inferences)
+                name = normalised(kernel.name)
+                add(Operator(_kind(name), kernel.device), name, kernel.took / 1e9)
+    return bool(on_device_events)
 
 
 def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
@@ -167,50 +178,40 @@ def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
         i = after
 
 
-def _add_operators(spans: list[_Span], spent: dict[Operator, Spent], on_device: bool) -> None:
+def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
     """Add each outermost operator with all that it called."""
     for span, inner in _outermost(spans):
         if span.is_operator:
-            _add_operator(span, inner, spent)
+            _add_operator(span, inner, add)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
             # Fused loops of the CPU are no operators; what is called between them is.
-            own = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
             calls = 0.0 if any(child.name.startswith(_COMPILED) for child in inner) else 1.0
-            spent.setdefault(Operator(_COMPILED_ROW, "cpu"), Spent()).add(_COMPILED_ROW, own / 1e9, calls)
-        _add_operators(inner, spent, on_device)
+            add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, _own_time(span, inner), calls)
+        _add_operators(inner, add, on_device)
 
 
-def _add_operator(span: _Span, inner: list[_Span], spent: dict[Operator, Spent]) -> None:
+def _add_operator(span: _Span, inner: list[_Span], add: _Add) -> None:
     """Add an operator by its kernels' time, which the host's overlaps, or by the host's time if it has none."""
-    kernels = [kernel for each in (span, *inner) for kernel in each.kernels]
-    allocated = sum(each.allocated for each in inner)
     kind = _kind(span.name)
-    for device in dict.fromkeys(kernel.device for kernel in kernels):
-        row = spent.setdefault(Operator(kind, device, span.shapes), Spent())
-        _add_kernels(row, [kernel for kernel in kernels if kernel.device == device])
-    if not kernels:
-        row = spent.setdefault(Operator(kind, "cpu", span.shapes), Spent())
-        row.calls += 1
-        _add_own_times([span, *inner], row)
-    row.allocated += allocated
-
-
-def _add_own_times(spans: list[_Span], row: Spent) -> None:
-    for span, inner in _outermost(spans):
-        took = span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))
-        row.add(_work(span.name), max(0, took) / 1e9, calls=0.0)
-        _add_own_times(inner, row)
-
-
-def _add_kernels(row: Spent, kernels: Iterable[_Kernel]) -> None:
+    kernels = [kernel for part in (span, *inner) for kernel in part.kernels]
     for kernel in kernels:
-        row.add(_work(kernel.name), kernel.took / 1e9)
+        add(Operator(kind, kernel.device, span.shapes), normalised(kernel.name), kernel.took / 1e9)
+    if not kernels:
+        operator = Operator(kind, "cpu", span.shapes)
+        add(operator, normalised(span.name), 0.0)
+        _add_own_times([span, *inner], partial(add, operator))
 
 
-def _work(name: str) -> str:
-    """Name what did the work; torch's compiler numbers its graphs."""
-    return normalised(re.sub(r"^graph_\d+_", "", name))
+def _add_own_times(spans: list[_Span], add: _Add) -> None:
+    for span, inner in _outermost(spans):
+        add(normalised(span.name), max(0.0, _own_time(span, inner)), calls=0.0)
+        _add_own_times(inner, add)
+
+
+def _own_time(span: _Span, inner: list[_Span]) -> float:
+    """Return the seconds of a span without what it called."""
+    return (span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))) / 1e9
 
 
 def _kind(name: str) -> str:
@@ -223,13 +224,7 @@ def _is_operator(event: Any) -> bool:
     name = event.name()
     if name == _MARK or _flag(event, "is_user_annotation") or _flag(event, "is_python_function"):
         return False
-    is_named = "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
-    return is_named or _FUSED.fullmatch(name) is not None
-
-
-def _is_on_host(event: Any) -> bool:
-    # An allocation on a device is an event of that device, at the host's moment and in its thread.
-    return str(event.device_type()).rpartition(".")[2] == "CPU" or event.name() == _ALLOCATION
+    return "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
 
 
 def _flag(event: Any, name: str) -> bool:
@@ -239,9 +234,6 @@ def _flag(event: Any, name: str) -> bool:
 
 
 def _span(event: Any) -> tuple[int, int]:
-    """Begin and end in nanoseconds; torch before 2.4 has microseconds."""
-    if hasattr(event, "start_ns"):
-        begin = int(event.start_ns())
-        return begin, begin + int(event.duration_ns())
-    begin = 1000 * int(event.start_us())
-    return begin, begin + 1000 * int(event.duration_us())
+    """Begin and end in nanoseconds."""
+    begin = int(event.start_ns())
+    return begin, begin + int(event.duration_ns())

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from infercanary.probe.targets import NoCuda, Target
+from infercanary.probe.targets import BatchedTarget, NoCuda
 from infercanary.probe.targets.engines import outputs, torch_model, torch_profile
-from infercanary.probe.timing import CudaClock, HostClock, inferences_of_100_us
+from infercanary.probe.timing import CudaClock, HostClock
 
 
-class TorchDeviceTarget(Target):
+class TorchDeviceTarget(BatchedTarget):
     """A target on one of torch's devices; with ``cpu_fallback`` on the CPU where CUDA is missing."""
 
     clock: HostClock | CudaClock
@@ -25,11 +25,6 @@ class TorchDeviceTarget(Target):
     def is_busy(self) -> bool:
         """Say whether work of the host's is waiting or running on the device's default stream."""
         return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
-
-    def calibrate(self) -> None:
-        """Choose how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
-        if isinstance(self.clock, CudaClock):
-            self.clock.batch = inferences_of_100_us(self.clock, self.run)
 
     def _open_device(self, cpu_fallback: bool = False) -> None:
         """Import torch, and find the device.
