@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -41,7 +41,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpOptions(ServerOptions, frozen=True, kw_only=True):
     """The options of ``target: http``; ``url`` is the whole address."""
 
-    method: Annotated[str, Meta(pattern="^(GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS)$")] | None = None
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] | None = None
     """POST where there is a body, else GET."""
     body: str | None = None
     """The body as text; at most one of this, ``body_file`` and ``json``."""

@@ -9,7 +9,7 @@ import json
 from contextlib import closing
 from hashlib import sha256
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -69,7 +69,7 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     """Text; with ``api: chat`` what the user says."""
     messages: list[dict[str, Any]] | None = None
     """Instead of a prompt: a list of ``role`` and ``content``."""
-    api: Annotated[str, Meta(pattern="^(chat|completions)$")] = "chat"
+    api: Literal["chat", "completions"] = "chat"
     max_tokens: Annotated[int, Meta(ge=1, lt=2**62)] = 32
     """The most to ask for. A model that ends earlier makes a shorter run; see ``body``."""
     seed: Annotated[int, Meta(ge=0, lt=2**62)] = 0
