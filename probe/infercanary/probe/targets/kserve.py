@@ -244,16 +244,13 @@ class KserveTarget(ServerTarget):
         return f"{self._about.name} {self._about.version}".strip()
 
     def _require_ready(self) -> None:
-        for path, what in (
-            (f"{self._v2}/health/ready", "the server is not ready"),
-            (f"{self._model}/ready", f"the model {self._name} is not ready"),
-        ):
-            answer, body = self._server.get(path)
-            if answer.status != 200:
-                self._server.refuse(what, answer, body, "not_ready")
-            # KServe's own servers report it in the body, with status 200.
-            if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
-                raise Failure("not_ready", f"{what}: it says so")
+        what = f"the model {self._name} is not ready"
+        answer, body = self._server.get(f"{self._model}/ready")
+        if answer.status != 200:
+            self._server.refuse(what, answer, body, "not_ready")
+        # KServe's own servers report it in the body, with status 200.
+        if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
+            raise Failure("not_ready", f"{what}: it says so")
 
     def _inputs(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Make each input of its settings and of the model's metadata; with its parameters."""

@@ -121,10 +121,9 @@ class Faulty:
         fault = self.fault
         if path.endswith("/v2"):
             return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
-        if path.endswith("/v2/health/ready"):
-            return self._json(connected, {}, 503 if fault == "not_ready" else 200)
         if path.endswith("/ready"):
-            return self._json(connected, {"name": "double", "ready": fault != "model_not_ready"})
+            ready = {"name": "double", "ready": fault != "says_not_ready"}
+            return self._json(connected, ready, 503 if fault == "not_ready" else 200)
         if path.endswith("/stats"):
             if fault == "no_stats":
                 return self._json(connected, {"error": "no"}, 500)
