@@ -175,8 +175,8 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
 
 def test_what_a_server_repeats_of_a_secret_is_hidden(server: Faulty, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1234567890")
-    target = openai_target(f"{server.url}/v1", "m", prompt="Say it", key_file=str(tmp_path / "key"), **QUICK)
-    target = opened(target)
+    headers = {"Authorization": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
+    target = opened(openai_target(f"{server.url}/v1", "m", prompt="Say it", headers=headers, **QUICK))
     assert server.requests[-1][1]["authorization"] == "Bearer sk-1234567890"
     original = Faulty._error
 

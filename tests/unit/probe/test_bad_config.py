@@ -136,7 +136,6 @@ EXPECTED = {
     "kserve_input_shape": ": canaries.c.options: inputs[0].shape[0]: expected a whole number >= 0",
     "kserve_model": ": canaries.c.options: model: expected text with at least 1 in it",
     "openai_api": ": canaries.c.options: api: `responses` is none of chat, completions",
-    "openai_key_twice": ": canaries.c.options: key_file: headers has Authorization already; keep one",
     "openai_max_tokens": ": canaries.c.options: max_tokens: expected a whole number >= 1",
     "openai_messages": ": canaries.c.options: messages: they are for `api: chat`; give a prompt",
     "openai_no_prompt": ": canaries.c.options: prompt: give one of prompt and messages",

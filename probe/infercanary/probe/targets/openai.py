@@ -21,11 +21,7 @@ from infercanary.probe.targets.wire.completion import Completion, Stream
 from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.salt import salted, with_new_salt
-from infercanary.probe.targets.wire.server import (
-    HeaderFile,
-    ServerOptions,
-    without_secrets,
-)
+from infercanary.probe.targets.wire.server import ServerOptions, without_secrets
 from infercanary.probe.targets.wire.server_target import ServerTarget, checked
 from infercanary.probe.timing import Phase
 
@@ -76,8 +72,6 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     """The server's, for sampling."""
     body: dict[str, Any] = msgspec.field(default_factory=dict)
     """More keys of the request, such as ``ignore_eos: true``; they replace those made here."""
-    key_file: str | None = None
-    """A file with the API key, read again before each run; it is in no message, log or report."""
     salt: bool = True
     """Whether each prompt begins with digits that are new, so that the server's prefix cache does not know it. Before
     the repeats of a run, the plain prompt is completed once, for the output check and for its first token."""
@@ -100,7 +94,7 @@ class OpenaiTarget(ServerTarget):
             UsageError: An option cannot be meant so.
         """
         options = checked(options)
-        super().__init__(_with_key(options))
+        super().__init__(options)
         request = {
             "model": options.model,
             **_prompt(options),
@@ -125,7 +119,7 @@ class OpenaiTarget(ServerTarget):
         self._completions: list[Completion] = []
 
     def prepare(self) -> None:
-        """Read the key again, connect anew if needed, and complete the plain prompt; before each run."""
+        """Read tokens again, connect anew if needed, and complete the plain prompt; before each run."""
         super().prepare()
         self._completions = []
         if self._salted_body:
@@ -224,16 +218,6 @@ class OpenaiTarget(ServerTarget):
                 while stream.take(next(received, None), connection.received_at):
                     pass
         return stream.completion()
-
-
-def _with_key(options: OpenaiOptions) -> OpenaiOptions:
-    """The options with the key as a header like any other."""
-    if options.key_file is None:
-        return options
-    if any(name.lower() == "authorization" for name in options.headers):
-        raise UsageError("key_file: headers has Authorization already; keep one")
-    key = HeaderFile(options.key_file, "Bearer ")
-    return msgspec.structs.replace(options, headers={**options.headers, "Authorization": key})
 
 
 def _prompt(options: OpenaiOptions) -> dict[str, Any]:
