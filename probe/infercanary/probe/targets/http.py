@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -20,7 +19,7 @@ from infercanary.probe.targets.wire.server import (
     without_secrets,
 )
 from infercanary.probe.targets.wire.server_target import ServerTarget, checked
-from infercanary.probe.targets.wire.tensors import spread
+from infercanary.probe.targets.wire.tensors import flatten, number_of, spread
 from infercanary.probe.timing import Phase
 
 _MAX_BODY_BYTES = 64 << 20
@@ -149,33 +148,22 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
             at = at[int(step[:9])]
         else:
             raise Failure("wrong_shape", f"the answer has nothing at `{shown}`")
-    stack = [at]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, list):
-            stack.extend(reversed(value))
-        elif value is None:  # how JSON has NaN, where a server is strict
-            yield math.nan
-        elif isinstance(value, (int, float)):
-            yield float(value) if abs(value) < 1e300 else math.inf
-        else:
+    for value in flatten([at]):
+        if value is not None and not isinstance(value, (int, float)):
             raise Failure("wrong_shape", f"the answer has something else than numbers at `{shown}`")
+        yield number_of(value)
 
 
 def _missing(expected: Any, answer: Any, place: str = "") -> str | None:
     """Return the place where the answer does not hold what is expected, as a JSON pointer; None where it does."""
+    inner: list[tuple[Any, Any, Any]] = []
     if isinstance(expected, dict) and isinstance(answer, dict):
-        for key, value in expected.items():
-            below = f"{place}/{key}"
-            if str(key) not in answer:
-                return below
-            if (found := _missing(value, answer[str(key)], below)) is not None:
-                return found
-        return None
-    if isinstance(expected, list) and isinstance(answer, list) and len(expected) == len(answer):
-        for i, (value, its) in enumerate(zip(expected, answer, strict=True)):
-            if (found := _missing(value, its, f"{place}/{i}")) is not None:
-                return found
-        return None
-    same = expected == answer and isinstance(expected, bool) == isinstance(answer, bool)
-    return None if same else place or "/"
+        inner = [(key, value, answer.get(str(key), UNSET)) for key, value in expected.items()]
+    elif isinstance(expected, list) and isinstance(answer, list) and len(expected) == len(answer):
+        inner = list(zip(range(len(expected)), expected, answer, strict=True))
+    elif expected != answer or isinstance(expected, bool) != isinstance(answer, bool):
+        return place or "/"
+    for key, value, answered in inner:
+        if (missing := _missing(value, answered, f"{place}/{key}")) is not None:
+            return missing
+    return None
