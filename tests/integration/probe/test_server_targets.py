@@ -315,6 +315,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
         (None, {"inputs": []}, r"inputs: the server does not report those of `double`; give name, shape and dtype"),
         (None, {"inputs": [INPUT | {"shape": [-1, 4]}]},
          r"inputs\[0\].shape: the server leaves sizes open in the shape \[-1, 4\] of `x`; give it"),
+        ([{"dtype": "float32"}], {}, r"inputs\[0\].dtype: `float32` is no type of the protocol; it has BYTES, BOOL, "),
         ([{}], {"inputs": [INPUT | {"datatype": "FP7"}]}, r"inputs\[0\].dtype: `FP7` is no type of the protocol"),
         ([{}], {"inputs": [INPUT | {"datatype": "BYTES"}]}, r"inputs\[0\]: text cannot be drawn; give `data`"),
         ([{"name": "z"}], {}, r"inputs\[0\].name: the model has no input `z`; it has x"),
@@ -322,7 +323,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
         ([{"name": "x", "shape": [2]}], {"inputs": None}, r"inputs\[0\].dtype: the server does not report that of `x`"),
         ([{"data": [1, 2, 3]}], {}, r"inputs\[0\].data: 3 values do not fill the shape \[1, 4\]; give 4"),
         ([{"data": [1, 2, 3, "four"]}], {}, r"inputs\[0\].data: not all of it is FP32"),
-        ([{"data": [1, 2, 3, 300], "dtype": "uint8"}], {}, r"inputs\[0\].data: not all of it is UINT8"),
+        ([{"data": [1, 2, 3, 300], "dtype": "UINT8"}], {}, r"inputs\[0\].data: not all of it is UINT8"),
         ([{"shape": [4096, 4097]}], {}, r"inputs\[0\].shape: 16781312 elements are too many"),
     ],
 )  # fmt: skip

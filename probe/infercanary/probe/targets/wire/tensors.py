@@ -26,7 +26,7 @@ _FORMATS = {
     "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "H",
 }  # fmt: skip
 """Type → how :mod:`struct` writes one element. BF16 is the upper half of an FP32."""
-_OTHER_NAMES = {"float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
+DTYPES = ("BYTES", *_FORMATS)
 _MAX_ELEMENTS = 1 << 24
 _PIECE = 1 << 12
 
@@ -53,18 +53,6 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     values: Iterable[Any]
     """Large tensors are made or unpacked while they are read, once: as a list they would take 32 bytes an element."""
-
-
-def dtype_of(text: str, place: str) -> str:
-    """Return the protocol's name of a dtype, which may be written ``FP32``, ``fp32`` or ``float32``.
-
-    Raises:
-        UsageError: There is no such dtype; the text begins with its place in the settings.
-    """
-    name = _OTHER_NAMES.get(text, text.upper())
-    if name not in _FORMATS and name != "BYTES":
-        raise UsageError(f"{place}: `{text}` is no type of the protocol; it has BYTES, {', '.join(_FORMATS)}")
-    return name
 
 
 def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed: int, place: str) -> Tensor:
