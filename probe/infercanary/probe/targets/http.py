@@ -18,7 +18,7 @@ from infercanary.probe.targets.wire.server import (
     read_file,
     without_secrets,
 )
-from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.targets.wire.tensors import flatten, number_of, spread
 from infercanary.probe.timing import Phase
 
@@ -56,6 +56,7 @@ class HttpTarget(ServerTarget):
     """Sends one fixed request."""
 
     options_type = HttpOptions
+    _options: HttpOptions
 
     def __init__(self, options: HttpOptions) -> None:
         """Check the options.
@@ -63,8 +64,8 @@ class HttpTarget(ServerTarget):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self._options = options = checked(options)
         super().__init__(options)
+        options = self._options
         bodies = [
             body for body in (options.body, options.body_file, options.json) if body not in (None, UNSET)
         ]

@@ -17,7 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Response
 from infercanary.probe.targets.wire.server import ServerOptions, document
-from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.targets.wire.tensors import (
     DTYPES,
     KserveInput,
@@ -125,6 +125,7 @@ class KserveTarget(ServerTarget):
     """Asks a server for one inference, with fixed inputs."""
 
     options_type = KserveOptions
+    _options: KserveOptions
 
     def __init__(self, options: KserveOptions) -> None:
         """Check the options.
@@ -132,8 +133,7 @@ class KserveTarget(ServerTarget):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self._options = checked(options)
-        super().__init__(self._options)
+        super().__init__(options)
         model, version = self._options.model, self._options.version
         self._name = f"`{model}`" if version is None else f"`{model}`, version `{version}`"
         self._v2 = f"{self._server.base}/v2"

@@ -22,7 +22,7 @@ from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.salt import salted, with_new_salt
 from infercanary.probe.targets.wire.server import ServerOptions, without_secrets
-from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.timing import Phase
 
 BETWEEN_TOKENS = Metric(
@@ -86,6 +86,7 @@ class OpenaiTarget(ServerTarget):
     """
 
     options_type = OpenaiOptions
+    _options: OpenaiOptions
 
     def __init__(self, options: OpenaiOptions) -> None:
         """Check the options.
@@ -93,8 +94,8 @@ class OpenaiTarget(ServerTarget):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        options = checked(options)
         super().__init__(options)
+        options = self._options
         request = {
             "model": options.model,
             **_prompt(options),
@@ -199,23 +200,23 @@ class OpenaiTarget(ServerTarget):
         )
 
     def _complete(self, request: bytes, phase: Phase) -> Completion:
-        stream, connection = Stream(self._server), self._server.connection
-        answer = connection.ask("POST", request, phase, "first_token", "first_token")
+        stream, server = Stream(self._server), self._server
+        answer = server.ask("POST", request, phase, "first_token", "first_token")
         if answer.status != 200:
-            self._server.refuse("the completion failed", answer, answer.read())
+            self._server.refuse("the completion failed", answer, server.read())
         self._server.require_plain(answer)
         kind = answer.headers.get("content-type", "unknown").partition(";")[0].strip().lower()
-        with closing(answer.pieces()) as pieces:
+        with closing(server.pieces()) as pieces:
             if kind != "text/event-stream":
                 raise Failure(
                     "malformed", f"the completion is not streamed: its type is {kind}, not text/event-stream"
                 )
             received = events(pieces)
             with phase("first_token"):
-                while stream.pieces == 0 and stream.take(next(received, None), connection.received_at):
+                while stream.pieces == 0 and stream.take(next(received, None), server.received_at):
                     pass
             with phase("tokens"):
-                while stream.take(next(received, None), connection.received_at):
+                while stream.take(next(received, None), server.received_at):
                     pass
         return stream.completion()
 
