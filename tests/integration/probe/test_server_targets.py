@@ -314,7 +314,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
     [
         (None, {"inputs": []}, r"inputs: the server does not report those of `double`; give name, shape and dtype"),
         (None, {"inputs": [INPUT | {"shape": [-1, 4]}]},
-         r"inputs\[0\].shape: the server leaves sizes open in the shape \[-1, 4\] of `x`; give it"),
+         r"inputs\[0\].shape: the server reports \[-1, 4\] of `x`; give all sizes"),
         ([{"dtype": "float32"}], {}, r"inputs\[0\].dtype: `float32` is no type of the protocol; it has BYTES, BOOL, "),
         ([{}], {"inputs": [INPUT | {"datatype": "FP7"}]}, r"inputs\[0\].dtype: `FP7` is no type of the protocol"),
         ([{}], {"inputs": [INPUT | {"datatype": "BYTES"}]}, r"inputs\[0\]: text cannot be drawn; give `data`"),

@@ -282,12 +282,9 @@ class KserveTarget(ServerTarget):
                 )
             shape = metadata.shape if spec.shape is None else spec.shape
             if shape is None or any(size < 0 for size in shape):
-                reported = (
-                    "does not report the shape"
-                    if shape is None
-                    else f"leaves sizes open in the shape {shape}"
+                raise UsageError(
+                    f"{place}.shape: the server reports {shape or 'no shape'} of `{name}`; give all sizes"
                 )
-                raise UsageError(f"{place}.shape: the server {reported} of `{name}`; give it")
             tensor = drawn(name, dtype, tuple(shape), spec, self._options.seed + i, place)
             inputs.append((tensor, spec.parameters))
         return inputs

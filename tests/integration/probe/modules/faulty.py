@@ -271,6 +271,9 @@ class Faulty:
         connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 500)
         connected.shutdown(socket.SHUT_RDWR)
 
+    def _compressed(self, connected: socket.socket) -> None:
+        self._send(connected, 200, "application/json\r\nContent-Encoding: gzip", b"")
+
     def _endless(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         while not self._ends.is_set():

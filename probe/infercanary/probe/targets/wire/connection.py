@@ -148,8 +148,7 @@ class Connection:
         try:
             addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as unknown:
-            why = getattr(unknown, "strerror", None) or one_line(unknown)
-            raise Failure("unreachable", f"the host `{self.host}` is not found: {why}") from None
+            raise Failure("unreachable", f"the host `{self.host}` is not found: {explain(unknown)}") from None
         for i, (*_, (address, port, *_)) in enumerate(addresses):
             try:
                 # A network may drop packets to one address, as to IPv6: the others have their share of the time.
@@ -164,7 +163,7 @@ class Connection:
             else:
                 self._socket, self._is_free = connected, True
                 return
-        raise Failure("unreachable", f"no connection to {self._address}: {_reason(error)}")
+        raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}")
 
     def _send(self, request: bytes) -> None:
         assert self._socket is not None
@@ -254,7 +253,8 @@ def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return values
 
 
-def _reason(error: Exception) -> str:
+def explain(error: Exception) -> str:
+    """Return the cause of an error of a connection or a file, in a few words."""
     if isinstance(error, TimeoutError):
         return "it timed out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):

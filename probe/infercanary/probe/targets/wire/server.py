@@ -18,7 +18,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets import Failure, Reason
-from infercanary.probe.targets.wire.connection import Connection, Response, untimed
+from infercanary.probe.targets.wire.connection import Connection, Response, explain, untimed
 
 T = TypeVar("T")
 
@@ -99,9 +99,8 @@ class Server(Connection):
             try:
                 self._tls = ssl.create_default_context(cafile=ca_file)
             except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
                 raise UsageError(
-                    f"ca_file: `{ca_file}` cannot be read ({why}); give certificates as PEM"
+                    f"ca_file: `{ca_file}` cannot be read ({explain(error)}); give certificates as PEM"
                 ) from None
         self.refresh()
 
@@ -309,9 +308,8 @@ def read_file(place: str, path: str, max_bytes: int) -> bytes:
         with Path(path).open("rb") as file:
             content = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no path"
         raise UsageError(
-            f"{place}: `{path}` cannot be read ({why}); check the path and its permissions"
+            f"{place}: `{path}` cannot be read ({explain(error)}); check the path and its permissions"
         ) from None
     if len(content) > max_bytes:
         raise UsageError(f"{place}: `{path}` is larger than {max_bytes} bytes; make it smaller")
