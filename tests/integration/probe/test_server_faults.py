@@ -48,7 +48,7 @@ COMMON = {
     "error": ("error_answer", "500 Status"),
     "limited": ("rate_limited", "429 Status"),
     "overloaded": ("error_answer", "503 Status"),
-    "redirect": ("error_answer", "307 Moved to http://elsewhere/v2; redirects are not followed"),
+    "redirect": ("error_answer", "307 Moved: it leads to http://elsewhere/v2; redirects are not followed"),
     "slow": ("timed_out", "gave no whole answer within 0.6 s (timeout_seconds)"),
     "reset": ("unreachable", "closed the connection without an answer (Connection reset by peer)"),
     "half_body": ("incomplete", "broke off in the body of its answer"),

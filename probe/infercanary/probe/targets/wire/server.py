@@ -186,11 +186,10 @@ class Server(Connection):
             reason = "rate_limited"
         text = f"{what}: {answer.status} {answer.phrase}"
         if 300 <= answer.status < 400:
-            where = self.excerpt(answer.headers.get("location", "nowhere").encode(), 200)
-            raise Failure(
-                reason, f"{text} to {where}; redirects are not followed: put the right address in url"
-            )
-        said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
+            where = answer.headers.get("location", "nowhere").encode()
+            said = f"it leads to {self.excerpt(where, 200)}; redirects are not followed: put the right address in url"
+        else:
+            said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
     def require_plain(self, answer: Response) -> None:
