@@ -461,8 +461,6 @@ DONE = "data: [DONE]\n\n"
         (TWO + spoken(None, "stop") + framed({"choices": [], "usage": {"completion_tokens": 9.0}}), "Once upon", 9),
         (TWO + framed({"error": None, "error_code": 0, "choices": []}) + DONE, "Once upon", 2),
         (TWO + "event: ping\n\n" + framed({"type": "ping"}) + spoken(None, "stop"), "Once upon", 2),
-        (framed({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]})
-         + spoken(None, "tool_calls") + DONE, "f{}", 1),
         (spoken("B", None, 1) + spoken("A") + spoken(None, "stop", 1) + spoken(None, "length") + DONE, "AB", 2),
     ],
 )  # fmt: skip
