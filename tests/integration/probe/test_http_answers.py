@@ -67,6 +67,7 @@ CASES = {
     "trailers": Case(head(JSON, CHUNKED, b"Trailer: X-T") + b"18;ext=1\r\n%b\r\n0\r\nX-T: 1\r\n\r\n" % BODY, GOOD),
     "one_byte_chunks": Case(head(CHUNKED) + b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n", GOOD),
     "close": Case(head(JSON, LENGTH, b"Connection: close") + BODY, GOOD, is_kept=False, closes=True),
+    "closes_unannounced": Case(FINAL, GOOD, is_kept=False, closes=True),
     "closes_on_reuse": Case(FINAL, GOOD, is_kept=False, closes_on_reuse=True),
     "gzip": Case(sized(GZIP, b"Content-Encoding: gzip"), failure=("malformed", "compressed (gzip)")),
     "two_encodings": Case(

@@ -84,15 +84,6 @@ def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:
     assert all(headers["connection"] == "close" for _, headers, _ in server.requests)
 
 
-def test_a_connection_that_the_server_closes_while_it_is_idle_is_made_again(server: Faulty) -> None:
-    """Also where the server closes it at the moment in which it is used, which no client can see beforehand."""
-    target = opened(http_target(server.url, **QUICK))
-    server.fault = "closes_unannounced"
-    for _ in range(20):
-        assert measured(target)[1]
-    assert server.connections >= 20
-
-
 def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
     server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,36 +151,17 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
         until(lambda: fetch(probe.address).state("c") == "steady")
         assert inferences(server)[-1][1]["authorization"] == "Bearer first-token-4711"
         assert inferences(server)[-1][1]["x-tenant"] == "search"
-        token.write_text("wrong")
+        token.write_text("wrong-token-4711")
         seen = until(lambda: fetch(probe.address).state("c") == "failing" and fetch(probe.address))
         probe.stop()
     (detail,) = {run.detail for run in seen.report.runs if run.outcome == "raised"}
-    assert detail.endswith('401 Status: {"error": "no user has Bearer wrong"}')  # too short to be a secret
+    assert detail.endswith('401 Status: {"error": "no user has Bearer ***"}')
     token.write_text("second-token-4711")
     target = opened(http_target(server.url, headers=headers, expect={"status": 404}, **QUICK))
     with pytest.raises(Failure):
         measured(target)
     reported = repr(target.environment()) + caplog.text + json.dumps([run.detail for run in seen.report.runs])
     assert "token-4711" not in reported
-
-
-def test_what_a_server_repeats_of_a_secret_is_hidden(server: Faulty, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("sk-1234567890")
-    headers = {"Authorization": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
-    target = opened(openai_target(f"{server.url}/v1", "m", prompt="Say it", headers=headers, **QUICK))
-    assert server.requests[-1][1]["authorization"] == "Bearer sk-1234567890"
-    original = Faulty._error
-
-    def repeats(self: Faulty, connected: Any) -> None:
-        self._json(connected, {"error": "bad key sk-1234567890"}, 401)
-
-    try:
-        Faulty._error = repeats  # type: ignore[method-assign]
-        server.fault = "error"
-        with pytest.raises(Failure, match=r'401 Status: \{"error": "bad key \*\*\*"\}'):
-            measured(target)
-    finally:
-        Faulty._error = original  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,21 @@ def test_how_long_a_server_asks_to_be_left_alone(value: str, seconds: float | No
     assert retry_after({"retry-after": value}) == seconds
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_hidden"),
+    [
+        ("Authorization", "Bearer sk-1234567890", True),
+        ("X-Key", "sk-1234567890", True),
+        ("X-Key", "sk-12", False),  # so short that it may be a word
+        ("X-Tenant", "sk-1234567890", False),
+    ],
+)
+def test_a_secret_that_a_server_repeats_is_hidden(name: str, value: str, is_hidden: bool) -> None:
+    """Before the text is cut, or its first half would show."""
+    said = server("http://h", **{name: value}).excerpt(b"no key sk-1234567890", 12)
+    assert said.startswith("no key ***" if is_hidden else "no key sk-12")
+
+
 # What any target may raise and report -------------------------------------------------------------------------------
 
 

@@ -110,7 +110,7 @@ class Faulty:
                 self.requests.append((line.decode().strip(), headers, body))
                 method, path, _ = line.decode().split()
                 self._answer(connected, method, path, headers, body)
-                if headers.get("connection") == "close" or self.fault == "closes_unannounced":
+                if headers.get("connection") == "close":
                     break
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
@@ -138,7 +138,7 @@ class Faulty:
             return self._json(connected, self.config, 200 if self.config else 404)
         if method == "GET" and "/v2/models/" in path:
             return self._json(connected, self.model)
-        if headers.get("authorization") == "Bearer wrong":
+        if headers.get("authorization", "").startswith("Bearer wrong"):
             return self._json(connected, {"error": f"no user has {headers['authorization']}"}, 401)
         if (broken := getattr(self, f"_{fault}", None)) is not None:
             broken(connected)
