@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure, register
@@ -31,7 +31,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Annotated[int, Meta(ge=200, le=599)] = 200
     body: str | None = None
     """The whole body, exactly."""
-    json: Any | UnsetType = UNSET
+    json: Any = None
     """A part of the JSON in the body: the keys of a mapping that are given here, and every entry of a list."""
     values: str | tuple[str, ...] = ()
     """JSON pointers (RFC 6901) to numbers, or to lists of numbers: those that the output check compares."""
@@ -46,7 +46,7 @@ class HttpOptions(ServerOptions, frozen=True, kw_only=True):
     """The body as text; at most one of this, ``body_file`` and ``json``."""
     body_file: str | None = None
     """A file that holds the body."""
-    json: Any | UnsetType = UNSET
+    json: Any = None
     """What is sent as JSON."""
     expect: Expect = Expect()
 
@@ -66,13 +66,11 @@ class HttpTarget(ServerTarget):
         """
         super().__init__(options)
         options = self._options
-        bodies = [
-            body for body in (options.body, options.body_file, options.json) if body not in (None, UNSET)
-        ]
+        bodies = [body for body in (options.body, options.body_file, options.json) if body is not None]
         if len(bodies) > 1:
             raise UsageError("body: give one of body, body_file and json")
         self._method = options.method or ("POST" if bodies else "GET")
-        if options.json is UNSET:
+        if options.json is None:
             self._headers = {}
         values = options.expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
@@ -85,7 +83,7 @@ class HttpTarget(ServerTarget):
             Failure: The server cannot be reached, or is not ready in time.
         """
         options = self._options
-        if options.json is not UNSET:
+        if options.json is not None:
             self._body = json.dumps(options.json).encode()
         elif options.body_file is not None:
             self._body = read_file("body_file", options.body_file, _MAX_BODY_BYTES)
@@ -97,7 +95,7 @@ class HttpTarget(ServerTarget):
         """Make one request; return the body of its answer."""
         expect = self._options.expect
         answer, body = self._ask(phase, expect.status, f"the answer is not {expect.status}")
-        if self._pointers or expect.body is not None or expect.json is not UNSET:
+        if self._pointers or expect.body is not None or expect.json is not None:
             self._server.require_plain(answer)
         return body
 
@@ -111,10 +109,10 @@ class HttpTarget(ServerTarget):
         if expect.body is not None and result != expect.body.encode():
             said = self._server.excerpt(result, 100)
             raise Failure("wrong_answer", f"the body is not the expected one, but: {said}")
-        if expect.json is UNSET and not self._pointers:
+        if expect.json is None and not self._pointers:
             return [] if expect.body is None else [float(expect.status)]
         answer = document(result, Any, "the answer")
-        if expect.json is not UNSET and (place := _missing(expect.json, answer)) is not None:
+        if expect.json is not None and (place := _missing(expect.json, answer)) is not None:
             raise Failure("wrong_answer", f"the answer is not as expected at `{place}`")
         if not self._pointers:
             return [float(expect.status)]
@@ -124,7 +122,7 @@ class HttpTarget(ServerTarget):
     def settings(self) -> dict[str, object]:
         """List the request. Its query is left out: it may hold a key."""
         body: object = sha256(self._body).hexdigest()
-        if self._options.json is not UNSET:
+        if self._options.json is not None:
             body = without_secrets(self._options.json)
         return {"method": self._method, "path": self._path.partition("?")[0], "body": body}
 
