@@ -70,7 +70,7 @@ FAULTS = [
     ("kserve", "wrong_length", "wrong_shape", "the output `y` has 12 bytes for FP32 [1, 4]"),
     ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64 [1, 4], and FP32 [1, 4] in"),
     ("kserve", "missing_output", "wrong_shape", "the output `y` is missing"),
-    ("kserve", "other_output", "wrong_shape", "the output `y` is missing"),
+    ("kserve", "other_output", "wrong_shape", "an output `z`, which the metadata has not"),
     ("kserve", "error_body", "error_answer", "the model fell over"),
     ("kserve", "wrong_size", "malformed", "the output `y` ends after the answer does"),
     ("http", "wrong_answer", "wrong_answer", "the answer is not as expected at `/score`"),

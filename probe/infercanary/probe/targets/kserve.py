@@ -167,6 +167,7 @@ class KserveTarget(ServerTarget):
         if self._is_binary:
             self._headers = {"Content-Type": "application/octet-stream", _LENGTH: str(length)}
         self._expected = {output.name: output for output in self._of_model.outputs or []}
+        self._has_metadata = bool(self._expected)
         self._make_request()
 
     def prepare(self) -> None:
@@ -323,6 +324,10 @@ class KserveTarget(ServerTarget):
     def _require_expected(self, output: _Output) -> None:
         """Refuse another type or shape than the metadata and the first answer have."""
         expected = self._expected.get(output.name)
+        if expected is None and self._has_metadata:
+            raise Failure(
+                "wrong_shape", f"the answer has an output `{output.name}`, which the metadata has not"
+            )
         if expected is not None and not _fits(output, expected):
             raise Failure(
                 "wrong_shape",
