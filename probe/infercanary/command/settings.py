@@ -152,6 +152,10 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
         text = unknown_key(unknown[1], known)
     elif missing := re.search(r"missing required field `(.*)`", text):
         text = f"the required key `{missing[1]}` is missing"
+    elif (invalid := re.fullmatch(r"Invalid enum value '(.*)'", text)) and (
+        choices := _choices_at(kind, where)
+    ):
+        text = f"`{invalid[1]}` is none of {', '.join(choices)}"
     elif path.startswith("key` in"):
         text = f"{text} as a key; put it in quotes"
     text = text.replace(
@@ -217,6 +221,18 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
 
 def _keys_at(kind: object, where: str) -> list[str]:
     """Return the keys of the struct at ``where`` (``a.b[0]``) within ``kind``."""
+    structs = (o for o in _types_at(kind, where) if isinstance(o, msgspec.inspect.StructType))
+    return [field.encode_name for struct in structs for field in struct.fields]
+
+
+def _choices_at(kind: object, where: str) -> list[str]:
+    """Return the values of the ``Literal`` at ``where`` within ``kind``."""
+    literals = (o for o in _types_at(kind, where) if isinstance(o, msgspec.inspect.LiteralType))
+    return [str(value) for literal in literals for value in literal.values]
+
+
+def _types_at(kind: object, where: str) -> tuple[msgspec.inspect.Type, ...]:
+    """Return the types that a value may have at ``where`` (``a.b[0]``) within ``kind``."""
     info = msgspec.inspect.type_info(kind)
     for step in re.findall(r"\[[^]]*\]|[^.\[\]]+", where):
         options = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
@@ -232,5 +248,4 @@ def _keys_at(kind: object, where: str) -> list[str]:
             if isinstance(info, msgspec.inspect.DictType):
                 info = info.value_type
                 break
-    options = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
-    return [f.encode_name for o in options if isinstance(o, msgspec.inspect.StructType) for f in o.fields]
+    return info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)

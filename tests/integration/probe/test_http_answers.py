@@ -67,6 +67,7 @@ CASES = {
     "trailers": Case(head(JSON, CHUNKED, b"Trailer: X-T") + b"18;ext=1\r\n%b\r\n0\r\nX-T: 1\r\n\r\n" % BODY, GOOD),
     "one_byte_chunks": Case(head(CHUNKED) + b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n", GOOD),
     "close": Case(head(JSON, LENGTH, b"Connection: close") + BODY, GOOD, is_kept=False, closes=True),
+    "closes_unannounced": Case(FINAL, GOOD, is_kept=False, closes=True),
     "closes_on_reuse": Case(FINAL, GOOD, is_kept=False, closes_on_reuse=True),
     "gzip": Case(sized(GZIP, b"Content-Encoding: gzip"), failure=("malformed", "compressed (gzip)")),
     "two_encodings": Case(
@@ -104,7 +105,7 @@ CASES = {
     "utf8_header": Case(head(JSON, LENGTH, "X-Name: café 中".encode()) + BODY, GOOD),
     "two_packets": Case([head(JSON, LENGTH), PAUSE, BODY], GOOD),
     "byte_by_byte": Case([bytes([byte]) for byte in FINAL], GOOD),
-    "nan": Case(sized(b'{"scores":[NaN,1]}'), [math.inf, math.nan]),
+    "nan": Case(sized(b'{"scores":[NaN,1]}'), [math.nan, math.nan]),
     "strings": Case(sized(b'{"scores":["0.1","0.9"]}'), failure=("wrong_shape", "/scores")),
     "lines": Case(sized(BODY + b"\n" + BODY), failure=("malformed", "JSON")),
     "large": Case(sized(b"[%b]" % (b"1," * MAX_BYTES)), failure=("too_large", "max_response_bytes")),

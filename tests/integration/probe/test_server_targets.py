@@ -84,15 +84,6 @@ def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:
     assert all(headers["connection"] == "close" for _, headers, _ in server.requests)
 
 
-def test_a_connection_that_the_server_closes_while_it_is_idle_is_made_again(server: Faulty) -> None:
-    """Also where the server closes it at the moment in which it is used, which no client can see beforehand."""
-    target = opened(http_target(server.url, **QUICK))
-    server.fault = "closes_unannounced"
-    for _ in range(20):
-        assert measured(target)[1]
-    assert server.connections >= 20
-
-
 def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
     server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,36 +151,17 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
         until(lambda: fetch(probe.address).state("c") == "steady")
         assert inferences(server)[-1][1]["authorization"] == "Bearer first-token-4711"
         assert inferences(server)[-1][1]["x-tenant"] == "search"
-        token.write_text("wrong")
+        token.write_text("wrong-token-4711")
         seen = until(lambda: fetch(probe.address).state("c") == "failing" and fetch(probe.address))
         probe.stop()
     (detail,) = {run.detail for run in seen.report.runs if run.outcome == "raised"}
-    assert detail.endswith('401 Status: {"error": "no user has Bearer wrong"}')  # too short to be a secret
+    assert detail.endswith('401 Status: {"error": "no user has Bearer ***"}')
     token.write_text("second-token-4711")
     target = opened(http_target(server.url, headers=headers, expect={"status": 404}, **QUICK))
     with pytest.raises(Failure):
         measured(target)
     reported = repr(target.environment()) + caplog.text + json.dumps([run.detail for run in seen.report.runs])
     assert "token-4711" not in reported
-
-
-def test_what_a_server_repeats_of_a_secret_is_hidden(server: Faulty, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("sk-1234567890")
-    target = openai_target(f"{server.url}/v1", "m", prompt="Say it", key_file=str(tmp_path / "key"), **QUICK)
-    target = opened(target)
-    assert server.requests[-1][1]["authorization"] == "Bearer sk-1234567890"
-    original = Faulty._error
-
-    def repeats(self: Faulty, connected: Any) -> None:
-        self._json(connected, {"error": "bad key sk-1234567890"}, 401)
-
-    try:
-        Faulty._error = repeats  # type: ignore[method-assign]
-        server.fault = "error"
-        with pytest.raises(Failure, match=r'401 Status: \{"error": "bad key \*\*\*"\}'):
-            measured(target)
-    finally:
-        Faulty._error = original  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +286,8 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
     [
         (None, {"inputs": []}, r"inputs: the server does not report those of `double`; give name, shape and dtype"),
         (None, {"inputs": [INPUT | {"shape": [-1, 4]}]},
-         r"inputs\[0\].shape: the server leaves sizes open in the shape \[-1, 4\] of `x`; give it"),
+         r"inputs\[0\].shape: the server reports \[-1, 4\] of `x`; give all sizes"),
+        ([{"dtype": "float32"}], {}, r"inputs\[0\].dtype: `float32` is no type of the protocol; it has BYTES, BOOL, "),
         ([{}], {"inputs": [INPUT | {"datatype": "FP7"}]}, r"inputs\[0\].dtype: `FP7` is no type of the protocol"),
         ([{}], {"inputs": [INPUT | {"datatype": "BYTES"}]}, r"inputs\[0\]: text cannot be drawn; give `data`"),
         ([{"name": "z"}], {}, r"inputs\[0\].name: the model has no input `z`; it has x"),
@@ -322,7 +295,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
         ([{"name": "x", "shape": [2]}], {"inputs": None}, r"inputs\[0\].dtype: the server does not report that of `x`"),
         ([{"data": [1, 2, 3]}], {}, r"inputs\[0\].data: 3 values do not fill the shape \[1, 4\]; give 4"),
         ([{"data": [1, 2, 3, "four"]}], {}, r"inputs\[0\].data: not all of it is FP32"),
-        ([{"data": [1, 2, 3, 300], "dtype": "uint8"}], {}, r"inputs\[0\].data: not all of it is UINT8"),
+        ([{"data": [1, 2, 3, 300], "dtype": "UINT8"}], {}, r"inputs\[0\].data: not all of it is UINT8"),
         ([{"shape": [4096, 4097]}], {}, r"inputs\[0\].shape: 16781312 elements are too many"),
     ],
 )  # fmt: skip
@@ -460,8 +433,6 @@ DONE = "data: [DONE]\n\n"
         (TWO + spoken(None, "stop") + framed({"choices": [], "usage": {"completion_tokens": 9.0}}), "Once upon", 9),
         (TWO + framed({"error": None, "error_code": 0, "choices": []}) + DONE, "Once upon", 2),
         (TWO + "event: ping\n\n" + framed({"type": "ping"}) + spoken(None, "stop"), "Once upon", 2),
-        (framed({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]})
-         + spoken(None, "tool_calls") + DONE, "f{}", 1),
         (spoken("B", None, 1) + spoken("A") + spoken(None, "stop", 1) + spoken(None, "length") + DONE, "AB", 2),
     ],
 )  # fmt: skip

@@ -18,7 +18,7 @@ import infercanary
 ROOT = Path(__file__).resolve().parents[3]
 PROBE, EXPORTER = ROOT / "probe", ROOT / "exporter"
 MODULES = ROOT / "tests" / "integration" / "probe" / "modules"
-OF_PROBE = ("click", "msgspec", "yaml", "psutil", "pynvml", "h11")
+OF_PROBE = ("click", "h11", "msgspec", "yaml", "psutil", "pynvml")
 OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
 
 

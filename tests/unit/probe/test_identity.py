@@ -208,7 +208,7 @@ def test_what_of_torchs_options_is_another_measurement(changed: dict[str, Any], 
         ),
         (
             "openai", {"url": "http://a/v1", "model": "m", "prompt": "Hello"},
-            [{"url": "http://b:1/v1"}, {"key_file": "/run/key"}, {"timeout_seconds": 3}, {"model": "other"},
+            [{"url": "http://b:1/v1"}, {"timeout_seconds": 3}, {"model": "other"},
              {"body": {"api_key": "hunter2"}}],
             [{"prompt": "Hello!"}, {"max_tokens": 33}, {"salt": False}, {"api": "completions"},
              {"body": {"ignore_eos": True}}],

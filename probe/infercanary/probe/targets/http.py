@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure, register
@@ -19,8 +18,8 @@ from infercanary.probe.targets.wire.server import (
     read_file,
     without_secrets,
 )
-from infercanary.probe.targets.wire.server_target import ServerTarget, checked
-from infercanary.probe.targets.wire.tensors import spread
+from infercanary.probe.targets.wire.server_target import ServerTarget
+from infercanary.probe.targets.wire.tensors import flatten, number_of, spread
 from infercanary.probe.timing import Phase
 
 _MAX_BODY_BYTES = 64 << 20
@@ -32,7 +31,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Annotated[int, Meta(ge=200, le=599)] = 200
     body: str | None = None
     """The whole body, exactly."""
-    json: Any | UnsetType = UNSET
+    json: Any = None
     """A part of the JSON in the body: the keys of a mapping that are given here, and every entry of a list."""
     values: str | tuple[str, ...] = ()
     """JSON pointers (RFC 6901) to numbers, or to lists of numbers: those that the output check compares."""
@@ -41,13 +40,13 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpOptions(ServerOptions, frozen=True, kw_only=True):
     """The options of ``target: http``; ``url`` is the whole address."""
 
-    method: Annotated[str, Meta(pattern="^(GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS)$")] | None = None
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] | None = None
     """POST where there is a body, else GET."""
     body: str | None = None
     """The body as text; at most one of this, ``body_file`` and ``json``."""
     body_file: str | None = None
     """A file that holds the body."""
-    json: Any | UnsetType = UNSET
+    json: Any = None
     """What is sent as JSON."""
     expect: Expect = Expect()
 
@@ -57,6 +56,7 @@ class HttpTarget(ServerTarget):
     """Sends one fixed request."""
 
     options_type = HttpOptions
+    _options: HttpOptions
 
     def __init__(self, options: HttpOptions) -> None:
         """Check the options.
@@ -64,15 +64,13 @@ class HttpTarget(ServerTarget):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self._options = options = checked(options)
         super().__init__(options)
-        bodies = [
-            body for body in (options.body, options.body_file, options.json) if body not in (None, UNSET)
-        ]
+        options = self._options
+        bodies = [body for body in (options.body, options.body_file, options.json) if body is not None]
         if len(bodies) > 1:
             raise UsageError("body: give one of body, body_file and json")
         self._method = options.method or ("POST" if bodies else "GET")
-        if options.json is UNSET:
+        if options.json is None:
             self._headers = {}
         values = options.expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
@@ -85,7 +83,7 @@ class HttpTarget(ServerTarget):
             Failure: The server cannot be reached, or is not ready in time.
         """
         options = self._options
-        if options.json is not UNSET:
+        if options.json is not None:
             self._body = json.dumps(options.json).encode()
         elif options.body_file is not None:
             self._body = read_file("body_file", options.body_file, _MAX_BODY_BYTES)
@@ -97,7 +95,7 @@ class HttpTarget(ServerTarget):
         """Make one request; return the body of its answer."""
         expect = self._options.expect
         answer, body = self._ask(phase, expect.status, f"the answer is not {expect.status}")
-        if self._pointers or expect.body is not None or expect.json is not UNSET:
+        if self._pointers or expect.body is not None or expect.json is not None:
             self._server.require_plain(answer)
         return body
 
@@ -111,10 +109,10 @@ class HttpTarget(ServerTarget):
         if expect.body is not None and result != expect.body.encode():
             said = self._server.excerpt(result, 100)
             raise Failure("wrong_answer", f"the body is not the expected one, but: {said}")
-        if expect.json is UNSET and not self._pointers:
+        if expect.json is None and not self._pointers:
             return [] if expect.body is None else [float(expect.status)]
         answer = document(result, Any, "the answer")
-        if expect.json is not UNSET and (place := _missing(expect.json, answer)) is not None:
+        if expect.json is not None and (place := _missing(expect.json, answer)) is not None:
             raise Failure("wrong_answer", f"the answer is not as expected at `{place}`")
         if not self._pointers:
             return [float(expect.status)]
@@ -124,7 +122,7 @@ class HttpTarget(ServerTarget):
     def settings(self) -> dict[str, object]:
         """List the request. Its query is left out: it may hold a key."""
         body: object = sha256(self._body).hexdigest()
-        if self._options.json is not UNSET:
+        if self._options.json is not None:
             body = without_secrets(self._options.json)
         return {"method": self._method, "path": self._path.partition("?")[0], "body": body}
 
@@ -149,33 +147,22 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
             at = at[int(step[:9])]
         else:
             raise Failure("wrong_shape", f"the answer has nothing at `{shown}`")
-    stack = [at]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, list):
-            stack.extend(reversed(value))
-        elif value is None:  # how JSON has NaN, where a server is strict
-            yield math.nan
-        elif isinstance(value, (int, float)):
-            yield float(value) if abs(value) < 1e300 else math.inf
-        else:
+    for value in flatten([at]):
+        if value is not None and not isinstance(value, (int, float)):
             raise Failure("wrong_shape", f"the answer has something else than numbers at `{shown}`")
+        yield number_of(value)
 
 
 def _missing(expected: Any, answer: Any, place: str = "") -> str | None:
     """Return the place where the answer does not hold what is expected, as a JSON pointer; None where it does."""
+    inner: list[tuple[Any, Any, Any]] = []
     if isinstance(expected, dict) and isinstance(answer, dict):
-        for key, value in expected.items():
-            below = f"{place}/{key}"
-            if str(key) not in answer:
-                return below
-            if (found := _missing(value, answer[str(key)], below)) is not None:
-                return found
-        return None
-    if isinstance(expected, list) and isinstance(answer, list) and len(expected) == len(answer):
-        for i, (value, its) in enumerate(zip(expected, answer, strict=True)):
-            if (found := _missing(value, its, f"{place}/{i}")) is not None:
-                return found
-        return None
-    same = expected == answer and isinstance(expected, bool) == isinstance(answer, bool)
-    return None if same else place or "/"
+        inner = [(key, value, answer.get(str(key), UNSET)) for key, value in expected.items()]
+    elif isinstance(expected, list) and isinstance(answer, list) and len(expected) == len(answer):
+        inner = list(zip(range(len(expected)), expected, answer, strict=True))
+    elif expected != answer or isinstance(expected, bool) != isinstance(answer, bool):
+        return place or "/"
+    for key, value, answered in inner:
+        if (missing := _missing(value, answered, f"{place}/{key}")) is not None:
+            return missing
+    return None

@@ -17,12 +17,12 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Response
 from infercanary.probe.targets.wire.server import ServerOptions, document
-from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.targets.wire.tensors import (
+    DTYPES,
     KserveInput,
     Tensor,
     drawn,
-    dtype_of,
     from_bytes,
     from_json,
     request_body,
@@ -125,6 +125,7 @@ class KserveTarget(ServerTarget):
     """Asks a server for one inference, with fixed inputs."""
 
     options_type = KserveOptions
+    _options: KserveOptions
 
     def __init__(self, options: KserveOptions) -> None:
         """Check the options.
@@ -132,8 +133,7 @@ class KserveTarget(ServerTarget):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self._options = checked(options)
-        super().__init__(self._options)
+        super().__init__(options)
         model, version = self._options.model, self._options.version
         self._name = f"`{model}`" if version is None else f"`{model}`, version `{version}`"
         self._v2 = f"{self._server.base}/v2"
@@ -244,16 +244,13 @@ class KserveTarget(ServerTarget):
         return f"{self._about.name} {self._about.version}".strip()
 
     def _require_ready(self) -> None:
-        for path, what in (
-            (f"{self._v2}/health/ready", "the server is not ready"),
-            (f"{self._model}/ready", f"the model {self._name} is not ready"),
-        ):
-            answer, body = self._server.get(path)
-            if answer.status != 200:
-                self._server.refuse(what, answer, body, "not_ready")
-            # KServe's own servers report it in the body, with status 200.
-            if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
-                raise Failure("not_ready", f"{what}: it says so")
+        what = f"the model {self._name} is not ready"
+        answer, body = self._server.get(f"{self._model}/ready")
+        if answer.status != 200:
+            self._server.refuse(what, answer, body, "not_ready")
+        # KServe's own servers report it in the body, with status 200.
+        if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
+            raise Failure("not_ready", f"{what}: it says so")
 
     def _inputs(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Make each input of its settings and of the model's metadata; with its parameters."""
@@ -277,18 +274,18 @@ class KserveTarget(ServerTarget):
                     f"{place}.name: the model has no input `{name}`; it has {', '.join(by_name)}"
                 )
             metadata = by_name.get(name, _TensorMetadata(name))
-            text = spec.dtype or metadata.datatype
-            if text is None:
+            dtype = spec.dtype or metadata.datatype
+            if dtype is None:
                 raise UsageError(f"{place}.dtype: the server does not report that of `{name}`; give it")
-            dtype = dtype_of(text, f"{place}.dtype")
+            if dtype not in DTYPES:
+                raise UsageError(
+                    f"{place}.dtype: `{dtype}` is no type of the protocol; it has {', '.join(DTYPES)}"
+                )
             shape = metadata.shape if spec.shape is None else spec.shape
             if shape is None or any(size < 0 for size in shape):
-                reported = (
-                    "does not report the shape"
-                    if shape is None
-                    else f"leaves sizes open in the shape {shape}"
+                raise UsageError(
+                    f"{place}.shape: the server reports {shape or 'no shape'} of `{name}`; give all sizes"
                 )
-                raise UsageError(f"{place}.shape: the server {reported} of `{name}`; give it")
             tensor = drawn(name, dtype, tuple(shape), spec, self._options.seed + i, place)
             inputs.append((tensor, spec.parameters))
         return inputs

@@ -9,7 +9,7 @@ import json
 from contextlib import closing
 from hashlib import sha256
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,12 +21,8 @@ from infercanary.probe.targets.wire.completion import Completion, Stream
 from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.salt import salted, with_new_salt
-from infercanary.probe.targets.wire.server import (
-    HeaderFile,
-    ServerOptions,
-    without_secrets,
-)
-from infercanary.probe.targets.wire.server_target import ServerTarget, checked
+from infercanary.probe.targets.wire.server import ServerOptions, without_secrets
+from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.timing import Phase
 
 BETWEEN_TOKENS = Metric(
@@ -69,15 +65,13 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     """Text; with ``api: chat`` what the user says."""
     messages: list[dict[str, Any]] | None = None
     """Instead of a prompt: a list of ``role`` and ``content``."""
-    api: Annotated[str, Meta(pattern="^(chat|completions)$")] = "chat"
+    api: Literal["chat", "completions"] = "chat"
     max_tokens: Annotated[int, Meta(ge=1, lt=2**62)] = 32
     """The most to ask for. A model that ends earlier makes a shorter run; see ``body``."""
     seed: Annotated[int, Meta(ge=0, lt=2**62)] = 0
     """The server's, for sampling."""
     body: dict[str, Any] = msgspec.field(default_factory=dict)
     """More keys of the request, such as ``ignore_eos: true``; they replace those made here."""
-    key_file: str | None = None
-    """A file with the API key, read again before each run; it is in no message, log or report."""
     salt: bool = True
     """Whether each prompt begins with digits that are new, so that the server's prefix cache does not know it. Before
     the repeats of a run, the plain prompt is completed once, for the output check and for its first token."""
@@ -92,6 +86,7 @@ class OpenaiTarget(ServerTarget):
     """
 
     options_type = OpenaiOptions
+    _options: OpenaiOptions
 
     def __init__(self, options: OpenaiOptions) -> None:
         """Check the options.
@@ -99,8 +94,8 @@ class OpenaiTarget(ServerTarget):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        options = checked(options)
-        super().__init__(_with_key(options))
+        super().__init__(options)
+        options = self._options
         request = {
             "model": options.model,
             **_prompt(options),
@@ -125,7 +120,7 @@ class OpenaiTarget(ServerTarget):
         self._completions: list[Completion] = []
 
     def prepare(self) -> None:
-        """Read the key again, connect anew if needed, and complete the plain prompt; before each run."""
+        """Read tokens again, connect anew if needed, and complete the plain prompt; before each run."""
         super().prepare()
         self._completions = []
         if self._salted_body:
@@ -205,35 +200,25 @@ class OpenaiTarget(ServerTarget):
         )
 
     def _complete(self, request: bytes, phase: Phase) -> Completion:
-        stream, connection = Stream(self._server), self._server.connection
-        answer = connection.ask("POST", request, phase, "first_token", "first_token")
+        stream, server = Stream(self._server), self._server
+        answer = server.ask("POST", request, phase, "first_token", "first_token")
         if answer.status != 200:
-            self._server.refuse("the completion failed", answer, answer.read())
+            self._server.refuse("the completion failed", answer, server.read())
         self._server.require_plain(answer)
         kind = answer.headers.get("content-type", "unknown").partition(";")[0].strip().lower()
-        with closing(answer.pieces()) as pieces:
+        with closing(server.pieces()) as pieces:
             if kind != "text/event-stream":
                 raise Failure(
                     "malformed", f"the completion is not streamed: its type is {kind}, not text/event-stream"
                 )
             received = events(pieces)
             with phase("first_token"):
-                while stream.pieces == 0 and stream.take(next(received, None), connection.received_at):
+                while stream.pieces == 0 and stream.take(next(received, None), server.received_at):
                     pass
             with phase("tokens"):
-                while stream.take(next(received, None), connection.received_at):
+                while stream.take(next(received, None), server.received_at):
                     pass
         return stream.completion()
-
-
-def _with_key(options: OpenaiOptions) -> OpenaiOptions:
-    """The options with the key as a header like any other."""
-    if options.key_file is None:
-        return options
-    if any(name.lower() == "authorization" for name in options.headers):
-        raise UsageError("key_file: headers has Authorization already; keep one")
-    key = HeaderFile(options.key_file, "Bearer ")
-    return msgspec.structs.replace(options, headers={**options.headers, "Authorization": key})
 
 
 def _prompt(options: OpenaiOptions) -> dict[str, Any]:

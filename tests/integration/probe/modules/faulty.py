@@ -110,7 +110,7 @@ class Faulty:
                 self.requests.append((line.decode().strip(), headers, body))
                 method, path, _ = line.decode().split()
                 self._answer(connected, method, path, headers, body)
-                if headers.get("connection") == "close" or self.fault == "closes_unannounced":
+                if headers.get("connection") == "close":
                     break
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
@@ -121,10 +121,9 @@ class Faulty:
         fault = self.fault
         if path.endswith("/v2"):
             return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
-        if path.endswith("/v2/health/ready"):
-            return self._json(connected, {}, 503 if fault == "not_ready" else 200)
         if path.endswith("/ready"):
-            return self._json(connected, {"name": "double", "ready": fault != "model_not_ready"})
+            ready = {"name": "double", "ready": fault != "says_not_ready"}
+            return self._json(connected, ready, 503 if fault == "not_ready" else 200)
         if path.endswith("/stats"):
             if fault == "no_stats":
                 return self._json(connected, {"error": "no"}, 500)
@@ -139,7 +138,7 @@ class Faulty:
             return self._json(connected, self.config, 200 if self.config else 404)
         if method == "GET" and "/v2/models/" in path:
             return self._json(connected, self.model)
-        if headers.get("authorization") == "Bearer wrong":
+        if headers.get("authorization", "").startswith("Bearer wrong"):
             return self._json(connected, {"error": f"no user has {headers['authorization']}"}, 401)
         if (broken := getattr(self, f"_{fault}", None)) is not None:
             broken(connected)
@@ -271,6 +270,9 @@ class Faulty:
     def _half_body(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 500)
         connected.shutdown(socket.SHUT_RDWR)
+
+    def _compressed(self, connected: socket.socket) -> None:
+        self._send(connected, 200, "application/json\r\nContent-Encoding: gzip", b"")
 
     def _endless(self, connected: socket.socket) -> None:
         connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -38,20 +38,10 @@ class _Usage(msgspec.Struct):
     completion_tokens_details: _Details | None = None
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(msgspec.Struct):
-    function: _Function | None = None
-
-
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -154,7 +144,7 @@ class Stream:
             raise Failure("incomplete", f"the completion was broken off: its finish_reason is `{word}`")
         reasoning = delta.reasoning_content or delta.reasoning or ""
         self._shows_reasoning |= bool(reasoning)
-        text = choice.text or delta.content or reasoning or _calls(delta)
+        text = choice.text or delta.content or reasoning
         self._texts[index] = self._texts.get(index, "") + text
         if text:
             self._last = received_at
@@ -173,9 +163,3 @@ def _is_error(frame: Mapping[str, Any]) -> bool:
     """Whether an event says that the server failed: ``error``, ``error_code``, ``object: error`` and the like."""
     kinds = [frame.get(key) for key in ("object", "type", "status")]
     return "error" in kinds or any(value for key, value in frame.items() if "error" in key.lower())
-
-
-def _calls(delta: _Delta) -> str:
-    """Return names and arguments of the functions that a model calls."""
-    functions = [call.function or _Function() for call in delta.tool_calls or ()]
-    return "".join((function.name or "") + (function.arguments or "") for function in functions)

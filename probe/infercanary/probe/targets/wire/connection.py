@@ -26,27 +26,18 @@ def untimed(_: str) -> nullcontext[None]:
 
 
 class Response(NamedTuple):
-    """The head of an answer. The connection is used again only after its body was read."""
+    """The head of an answer."""
 
     status: int
     phrase: str
     headers: dict[str, str]
     """Values by lower-case name; those of a repeated header are joined by commas (RFC 9110, section 5.2)."""
-    connection: Connection
 
     @property
     def encoding(self) -> str:
         """The compression of the body, such as ``gzip``; empty without one."""
         encoding = self.headers.get("content-encoding", "").lower()
         return "" if encoding == "identity" else encoding
-
-    def pieces(self) -> Generator[bytes, None, None]:
-        """Yield the body as it comes, without the framing of chunks."""
-        return self.connection.pieces()
-
-    def read(self) -> bytes:
-        """Read the whole body."""
-        return b"".join(self.pieces())
 
 
 class Connection:
@@ -55,35 +46,27 @@ class Connection:
     Every :class:`Failure` closes the connection.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        tls: ssl.SSLContext | None,
-        seconds: float,
-        max_bytes: int,
-        keep_alive: bool,
-    ) -> None:
+    def __init__(self, host: str, port: int, seconds: float, max_bytes: int, keep_alive: bool) -> None:
         """Keep the limits of an exchange; connect to nothing yet.
 
         Args:
             host: Name or address.
             port: TCP port.
-            tls: None for plain HTTP.
             seconds: Time for an exchange, from connecting to the last byte.
             max_bytes: Size of an answer, with its head.
             keep_alive: Whether the connection is used for more than one exchange.
         """
-        self._host, self._port, self._tls = host, port, tls
-        self._seconds, self._max_bytes, self._keep_alive = seconds, max_bytes, keep_alive
+        self.host, self.port = host, port
         self._address = f"{f'[{host}]' if ':' in host else host}:{port}"
+        self._seconds, self._max_bytes, self._keep_alive = seconds, max_bytes, keep_alive
+        self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
         self._is_free = False  # nothing is asked, and the last answer was read to its end
         self._deadline = 0.0
         self.received_at = 0.0
         """When the last bytes came, by ``perf_counter``."""
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Connect, unless there is a free connection; without ``keep_alive`` it is closed again."""
         self._deadline = perf_counter() + self._seconds
         if not self._is_usable():
@@ -94,7 +77,7 @@ class Connection:
     def ask(
         self, method: str, request: bytes, phase: Phase, wait: str = "wait", receive: str = "receive"
     ) -> Response:
-        """Send a request and read the head of its answer; the caller reads the body.
+        """Send a request and read the head of its answer; the connection is free again once its body was read.
 
         Args:
             method: The request's.
@@ -123,7 +106,7 @@ class Connection:
                 is_reused = False
 
     def pieces(self) -> Generator[bytes, None, None]:
-        """Yield the body of the answer as it comes."""
+        """Yield the body of the answer as it comes, without the framing of chunks."""
         try:
             while not isinstance(event := self._next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Data):
@@ -135,6 +118,10 @@ class Connection:
         finally:
             if not self._is_free:
                 self.close()
+
+    def read(self) -> bytes:
+        """Read the whole body of the answer."""
+        return b"".join(self.pieces())
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -159,10 +146,9 @@ class Connection:
         """Connect to the first of the host's addresses that accepts. Looking up the name has no time limit here."""
         error: Exception = OSError()
         try:
-            addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as unknown:
-            why = getattr(unknown, "strerror", None) or one_line(unknown)
-            raise Failure("unreachable", f"the host `{self._host}` is not found: {why}") from None
+            raise Failure("unreachable", f"the host `{self.host}` is not found: {explain(unknown)}") from None
         for i, (*_, (address, port, *_)) in enumerate(addresses):
             try:
                 # A network may drop packets to one address, as to IPv6: the others have their share of the time.
@@ -171,13 +157,13 @@ class Connection:
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
                     connected.settimeout(self._seconds_left())
-                    connected = self._tls.wrap_socket(connected, server_hostname=self._host)
+                    connected = self._tls.wrap_socket(connected, server_hostname=self.host)
             except (OSError, ValueError) as failed:
                 error = failed
             else:
                 self._socket, self._is_free = connected, True
                 return
-        raise Failure("unreachable", f"no connection to {self._address}: {_reason(error)}")
+        raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}")
 
     def _send(self, request: bytes) -> None:
         assert self._socket is not None
@@ -210,9 +196,7 @@ class Connection:
                     )
                 if isinstance(event, h11.Response):
                     self._part = "body"
-                    return Response(
-                        event.status_code, event.reason.decode("latin-1"), _text(event.headers), self
-                    )
+                    return Response(event.status_code, event.reason.decode("latin-1"), _text(event.headers))
 
     def _receive(self) -> None:
         """Pass what comes next to the parser."""
@@ -269,7 +253,8 @@ def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return values
 
 
-def _reason(error: Exception) -> str:
+def explain(error: Exception) -> str:
+    """Return the cause of an error of a connection or a file, in a few words."""
     if isinstance(error, TimeoutError):
         return "it timed out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):

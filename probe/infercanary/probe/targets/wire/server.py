@@ -18,7 +18,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets import Failure, Reason
-from infercanary.probe.targets.wire.connection import Connection, Response, untimed
+from infercanary.probe.targets.wire.connection import Connection, Response, explain, untimed
 
 T = TypeVar("T")
 
@@ -58,8 +58,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A larger answer is a failure (``too_large``)."""
 
 
-class Server:
-    """A server, and the one connection to it."""
+class Server(Connection):
+    """A connection to a server, with what each request carries and what no message may repeat."""
 
     def __init__(self, options: ServerOptions) -> None:
         """Check the options; connect to nothing yet.
@@ -67,7 +67,8 @@ class Server:
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self.host, self.port, self._is_tls, self.path = _parse_url(options.url)
+        host, port, self._is_tls, self.path = _parse_url(options.url)
+        super().__init__(host, port, options.timeout_seconds, options.max_response_bytes, options.keep_alive)
         for name, value in options.headers.items():
             _check_header(name, value.prefix if isinstance(value, HeaderFile) else value)
         if options.ca_file is not None and not self._is_tls:
@@ -75,7 +76,6 @@ class Server:
         self._options = options
         self._sent: dict[str, str] = {}
         self._hidden: list[str] = []
-        self._connection: Connection | None = None
 
     @property
     def base(self) -> str:
@@ -94,18 +94,14 @@ class Server:
         Raises:
             UsageError: A file cannot be read, or does not hold what it should.
         """
-        options, tls = self._options, None
         if self._is_tls:
+            ca_file = self._options.ca_file
             try:
-                tls = ssl.create_default_context(cafile=options.ca_file)
+                self._tls = ssl.create_default_context(cafile=ca_file)
             except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
                 raise UsageError(
-                    f"ca_file: `{options.ca_file}` cannot be read ({why}); give certificates as PEM"
+                    f"ca_file: `{ca_file}` cannot be read ({explain(error)}); give certificates as PEM"
                 ) from None
-        self._connection = Connection(
-            self.host, self.port, tls, options.timeout_seconds, options.max_response_bytes, options.keep_alive
-        )
         self.refresh()
 
     def refresh(self) -> None:
@@ -125,17 +121,6 @@ class Server:
                 hidden |= {value, value.rpartition(" ")[2]}
             self._sent[name] = value
         self._hidden = sorted((text for text in hidden if len(text) >= _LEAST_HIDDEN), key=len, reverse=True)
-
-    @property
-    def connection(self) -> Connection:
-        """The one connection, made when it is first used; :meth:`open` comes before."""
-        assert self._connection is not None, "open() comes first"
-        return self._connection
-
-    def connect(self) -> None:
-        """Connect before what is timed, unless each exchange is to do so."""
-        if self._options.keep_alive:
-            self.connection.open()
 
     def wait_until_ready(self, check: Callable[[], None]) -> None:
         """Call ``check`` until it raises nothing, for ``ready_seconds`` at most.
@@ -161,8 +146,9 @@ class Server:
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """Return the bytes of a request; ``headers`` give way to the user's."""
-        sent = {"Host": self._authority(), "User-Agent": "infercanary", "Accept-Encoding": "identity"}
-        if not self._options.keep_alive:
+        host = self._address.removesuffix(":443" if self._is_tls else ":80")  # proxies compare it without
+        sent = {"Host": host, "User-Agent": "infercanary", "Accept-Encoding": "identity"}
+        if not self._keep_alive:
             sent["Connection"] = "close"
         if body or method in ("POST", "PUT", "PATCH"):
             sent["Content-Length"] = str(len(body))
@@ -173,8 +159,8 @@ class Server:
 
     def get(self, path: str) -> tuple[Response, bytes]:
         """Make a GET request, and return the answer with its body."""
-        answer = self.connection.ask("GET", self.request("GET", path), untimed)
-        return answer, answer.read()
+        answer = self.ask("GET", self.request("GET", path), untimed)
+        return answer, self.read()
 
     def get_document(self, path: str, kind: type[T], what: str) -> T:
         """Return the JSON at a path; an empty one where the server has none, since it is optional in some servers."""
@@ -200,11 +186,10 @@ class Server:
             reason = "rate_limited"
         text = f"{what}: {answer.status} {answer.phrase}"
         if 300 <= answer.status < 400:
-            where = self.excerpt(answer.headers.get("location", "nowhere").encode(), 200)
-            raise Failure(
-                reason, f"{text} to {where}; redirects are not followed: put the right address in url"
-            )
-        said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
+            where = answer.headers.get("location", "nowhere").encode()
+            said = f"it leads to {self.excerpt(where, 200)}; redirects are not followed: put the right address in url"
+        else:
+            said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
     def require_plain(self, answer: Response) -> None:
@@ -225,15 +210,6 @@ class Server:
         for hidden in self._hidden:
             text = text.replace(hidden, "***")
         return printable(text.strip(), size, " ")
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-
-    def _authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self._is_tls else 80) else f"{host}:{self.port}"
 
 
 def without_secrets(value: Any) -> Any:
@@ -331,9 +307,8 @@ def read_file(place: str, path: str, max_bytes: int) -> bytes:
         with Path(path).open("rb") as file:
             content = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no path"
         raise UsageError(
-            f"{place}: `{path}` cannot be read ({why}); check the path and its permissions"
+            f"{place}: `{path}` cannot be read ({explain(error)}); check the path and its permissions"
         ) from None
     if len(content) > max_bytes:
         raise UsageError(f"{place}: `{path}` is larger than {max_bytes} bytes; make it smaller")

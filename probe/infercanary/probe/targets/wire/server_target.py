@@ -38,7 +38,7 @@ class ByteClock(HostClock):
         """See :class:`infercanary.probe.timing.Clock`."""
         begin = perf_counter()
         timing, result = super().measure(run)
-        received_at = self._server.connection.received_at
+        received_at = self._server.received_at
         parsing = max(0.0, begin + timing.wall - received_at) if received_at > begin else 0.0
         rest, phases = parsing, timing.phases
         for name in reversed(phases):
@@ -64,7 +64,8 @@ class ServerTarget(Target):
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self._server = Server(options)
+        self._options = checked(options)
+        self._server = Server(self._options)
         self.clock = ByteClock(self._server)
         self._method, self._path = "POST", self._server.path
         self._body: bytes | bytearray = b""
@@ -82,7 +83,7 @@ class ServerTarget(Target):
         if batch != 1:
             raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
         other = copy.copy(self)
-        other._server = copy.copy(self._server)
+        other._server = Server(self._options)
         other._server.open()
         other.clock = ByteClock(other._server)
         return other
@@ -103,7 +104,8 @@ class ServerTarget(Target):
         self._server.refresh()
         self._make_request()
         self._answers = deque(maxlen=_MAX_ANSWERS)
-        self._server.connect()
+        if self._options.keep_alive:
+            self._server.connect()
 
     def readings(self) -> list[Reading]:
         """Return the server's own times, where its answers' headers report them."""
@@ -115,16 +117,16 @@ class ServerTarget(Target):
         self._request = b""
 
     def _require_ready(self) -> None:
-        self._server.connection.open()
+        self._server.connect()
 
     def _make_request(self) -> None:
         self._request = self._server.request(self._method, self._path, self._body, self._headers)
 
     def _ask(self, phase: Phase, status: int, what: str) -> tuple[Response, bytes]:
         """Make the request once, and refuse an answer of another status."""
-        answer = self._server.connection.ask(self._method, self._request, phase)
+        answer = self._server.ask(self._method, self._request, phase)
         with phase("receive"):
-            body = answer.read()
+            body = self._server.read()
         if answer.status != status:
             self._server.refuse(what, answer, body)
         self._answers.append(answer.headers)

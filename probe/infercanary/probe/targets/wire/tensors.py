@@ -26,7 +26,7 @@ _FORMATS = {
     "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "H",
 }  # fmt: skip
 """Type → how :mod:`struct` writes one element. BF16 is the upper half of an FP32."""
-_OTHER_NAMES = {"float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
+DTYPES = ("BYTES", *_FORMATS)
 _MAX_ELEMENTS = 1 << 24
 _PIECE = 1 << 12
 
@@ -55,18 +55,6 @@ class Tensor(NamedTuple):
     """Large tensors are made or unpacked while they are read, once: as a list they would take 32 bytes an element."""
 
 
-def dtype_of(text: str, place: str) -> str:
-    """Return the protocol's name of a dtype, which may be written ``FP32``, ``fp32`` or ``float32``.
-
-    Raises:
-        UsageError: There is no such dtype; the text begins with its place in the settings.
-    """
-    name = _OTHER_NAMES.get(text, text.upper())
-    if name not in _FORMATS and name != "BYTES":
-        raise UsageError(f"{place}: `{text}` is no type of the protocol; it has BYTES, {', '.join(_FORMATS)}")
-    return name
-
-
 def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed: int, place: str) -> Tensor:
     """Make an input of its data, or draw it.
 
@@ -88,7 +76,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
         if dtype == "BYTES":
             raise UsageError(f"{place}: text cannot be drawn; give `data`, a list of {count}")
         return Tensor(name, dtype, shape, _draw(dtype, count, spec.high, seed))
-    given = list(_flat(spec.data))
+    given = list(flatten(spec.data))
     if len(given) != count:
         raise UsageError(
             f"{place}.data: {len(given)} values do not fill the shape {list(shape)}; give {count}"
@@ -159,7 +147,7 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
     """
-    values = list(_flat(data))
+    values = list(flatten(data))
     kinds: tuple[type, ...] = (str,) if dtype == "BYTES" else (int, float, type(None))
     if not all(isinstance(value, kinds) for value in values):
         raise Failure("wrong_shape", f"the output `{name}` holds something else than {dtype}")
@@ -195,7 +183,7 @@ def sampled(tensors: Sequence[Tensor]) -> list[float]:
         Numbers in the tensors' order; of text, its hash.
     """
     count = sum(math.prod(tensor.shape) for tensor in tensors)
-    return spread((_number(value) for tensor in tensors for value in tensor.values), count)
+    return spread((number_of(value) for tensor in tensors for value in tensor.values), count)
 
 
 def spread(numbers: Iterable[float], count: int) -> list[float]:
@@ -220,7 +208,8 @@ def _filled(name: str, dtype: str, shape: Sequence[int], values: list[Any]) -> T
     return Tensor(name, dtype, tuple(shape), values)
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """Return a value of an answer as a number; of text, a hash in [0, 1)."""
     if value is None:  # how JSON has NaN, where a server is strict
         return math.nan
     if isinstance(value, bytes):  # another text has another number in [0, 1), almost surely
@@ -268,7 +257,7 @@ def _checked(dtype: str, value: Any) -> Any:
     return value if dtype == "BOOL" or "INT" in dtype else float(value)
 
 
-def _flat(data: Iterable[Any]) -> Iterator[Any]:
+def flatten(data: Iterable[Any]) -> Iterator[Any]:
     """Yield the values in nested lists, in order; without recursion, since a server may nest them deeply."""
     stack = [iter(data)]
     while stack:
