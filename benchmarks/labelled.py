@@ -1,6 +1,6 @@
 """How well change points are found in real series that people marked, by a protocol that guards against tuning.
 
-    python benchmarks/labelled.py nested series.json.gz     # what to choose, how well that does, and each mechanism off
+    python benchmarks/labelled.py nested series.json.gz     # what to choose, and how well that does
     python benchmarks/labelled.py score series.json.gz      # as shipped
     python benchmarks/labelled.py guard                     # simulated noise, without a change
 
@@ -61,48 +61,11 @@ Setting: TypeAlias = tuple[Variant, float]
 """A variant and its threshold."""
 
 
-def neighbours(logs: Floats) -> float:
-    """Return the noise without what lasts for some points."""
-    return max(1e-4, float(np.median(np.abs(np.diff(logs)))) / 0.6745 / math.sqrt(2))
-
-
-def blocks(count: int) -> Callable[[Floats], float]:
-    """Return the noise by medians of ``count`` points alone."""
-
-    def noise(logs: Floats) -> float:
-        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(logs, min(count, logs.size // 5)), axis=1)
-        size = ordered.shape[1]
-        level = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
-        typical = float(np.median(np.abs(level[size:] - level[:-size])))
-        return max(1e-4, typical / 0.6745 * math.sqrt(size / math.pi))
-
-    return noise
-
-
-def plain_median(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return the median, and its standard error by the winsorized scatter."""
-    if len(ordered) < changepoints.NEAR:
-        return median(ordered), math.inf
-    inner = [ordered[1], *ordered[1:-1], ordered[-2]]
-    return median(ordered), float(np.std(inner, ddof=1)) * 1.2 / math.sqrt(len(ordered))
-
-
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "as shipped": {},
     "chosen": {"SIDE": (12, 15, 20), "NEAR": (5, 8), "PRICES": (changepoints.PRICES, (96, 48, 24, 12, 6, 3))},
-    "without doubt": {"_doubt": [lambda *_: 1.0]},
-    "without prices": {"PRICES": [(4,)]},
-    "without z": {"_median": [lambda ordered: (median(ordered), 0.01 if len(ordered) >= 8 else math.inf)]},
-    "z by the winsorized scatter": {"_median": [plain_median]},
-    "noise of neighbours": {"noise": [neighbours]},
-    "noise of 8 alone": {"noise": [blocks(8)]},
-    "noise of 16": {"noise": [blocks(16)]},
-    "changes after 8 points": {"NEAR": [8]},
-    "12 points a side": {"SIDE": [12]},
-    "20 points a side": {"SIDE": [20]},
-    "prices of twice as many steps": {"PRICES": [tuple(round(2 ** (x / 2), 1) for x in range(14, 1, -1))]},
 }
-"""The shipped scan, what its numbers were chosen from, and each mechanism off."""
+"""The shipped scan, and what its numbers were chosen from."""
 
 
 def found_by(variant: Variant, values: Sequence[float] | Floats) -> list[tuple[int, float]]:
@@ -298,7 +261,7 @@ def nested(series: Sequence[Labelled]) -> None:
 def shown(setting: Setting) -> str:
     """A setting in words."""
     variant, threshold = setting
-    numbers = [f"{name}={value}" for name, value in variant if not callable(value)]
+    numbers = [f"{name}={value}" for name, value in variant]
     return " ".join([*numbers, f"threshold={threshold:g}"])
 
 
