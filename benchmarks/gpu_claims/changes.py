@@ -328,7 +328,6 @@ def _step(change: Change) -> Callable[[Place], list[Measured]]:
                 is_right,
                 least=1.0,
                 note=note,
-                decided=place.on_gpu,
             )
         ]
 

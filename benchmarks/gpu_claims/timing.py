@@ -99,7 +99,6 @@ def _step(mode: str) -> Callable[[Place], list[Measured]]:
                 *interval(walls),
                 0.97,
                 1.03,
-                decided=place.on_gpu,
                 note=f"launch {statistics.median(launches) * 1e6:.0f} µs",
             )
         )
