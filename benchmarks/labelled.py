@@ -1,7 +1,6 @@
 """How well change points are found in real series that people marked, by a protocol that guards against tuning.
 
     python benchmarks/labelled.py nested series.json.gz     # what to choose, and how well that does
-    python benchmarks/labelled.py score series.json.gz      # as shipped
     python benchmarks/labelled.py guard                     # simulated noise, without a change
 
 The data is ``{name: {"values": [...], "marks": [[index, ...] of each person]}}``, such as SAP's
@@ -341,24 +340,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("nested", "score", "guard"))
+    parser.add_argument("what", choices=("nested", "guard"))
     parser.add_argument("data", nargs="?", type=Path, help="the labelled series; `guard` needs none")
     parser.add_argument("--count", type=int, default=1_000, help="series of each noise, for `guard`")
     args = parser.parse_args()
     if args.what == "guard":
         guard(args.count)
-        return
-    if args.data is None:
-        parser.error(f"{args.what} needs the labelled series")
-    series = load(args.data)
-    if args.what == "nested":
-        nested(series)
-        return
-    begin = time.perf_counter()
-    found = [[change.index for change in changepoints.scan(item.values)] for item in series]
-    pace = sum(len(item.values) for item in series) / (time.perf_counter() - begin)
-    counts = [(item.test, counted(item, places)) for item, places in zip(series, found, strict=True)]
-    print(f"{with_interval(counts)} | {pace:,.0f} points a second")
+    elif args.data is None:
+        parser.error("nested needs the labelled series")
+    else:
+        nested(load(args.data))
 
 
 if __name__ == "__main__":

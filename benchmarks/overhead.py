@@ -147,17 +147,6 @@ def _free_port() -> int:
         return int(candidate.getsockname()[1])
 
 
-def _interval(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float]:
-    """95 % bootstrap interval of the ratio of two quantiles; a turn is resampled whole (requests are correlated)."""
-    rng = random.Random(1)
-    ratios = []
-    for _ in range(400):
-        x = list(itertools.chain.from_iterable(rng.choices(a, k=len(a))))
-        y = list(itertools.chain.from_iterable(rng.choices(b, k=len(b))))
-        ratios.append(quantile(x, percent) / quantile(y, percent))
-    return quantile(ratios, 3), quantile(ratios, 97)
-
-
 def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: float) -> None:
     """Servers of their own, with the probe and without."""
     for i in range(turns):
@@ -184,7 +173,7 @@ def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
 
 
 def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
-    """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs.
+    """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs (requests are correlated).
 
     For the median it is the middle one of the pairs' ratios: slow drift cancels out. A block has too few requests for a
     99th percentile, so that is of all blocks.
@@ -223,10 +212,7 @@ def main() -> None:
     print(f"{counts[0]} requests {name}, {counts[1]} without")
     for percent in (50, 90, 99):
         a, b = probed.quantile(percent), plain.quantile(percent)
-        if args.blocks:
-            ratio, low, high = _paired(probed.latencies, plain.latencies, percent)
-        else:
-            ratio, (low, high) = a / b, _interval(probed.latencies, plain.latencies, percent)
+        ratio, low, high = _paired(probed.latencies, plain.latencies, percent)
         goal = f" (goal: {TENANT[percent]} at most)" if percent in TENANT else ""
         print(
             f"p{percent}: {a * 1e3:.2f} ms {name}, {b * 1e3:.2f} ms without: ratio {ratio:.4f} "

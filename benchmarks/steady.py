@@ -254,16 +254,12 @@ def line(name: str, scores: Sequence[Score]) -> str:
 def table(title: str, series: Sequence[Series]) -> dict[str, float]:
     """Print every rule over all of ``series``; the share of each rule that is early."""
     settled = [s for s in series if s.start is not None]
-    late = [s for s in settled if s.start is not None and s.start > 16]
-    early: dict[str, float] = {}
-    for words, some in ((title, settled), ("of them settle after more than 16 repeats", late)):
-        print(
-            f"{words}\n{'':34}starts  stopped after   early  undecided  off: median, p90  > 5 % off  to spare"
-        )
-        for name, rule in [("in hindsight", None), *RULES.items()]:
-            scores = [score(rule, s) for s in some]
-            early.setdefault(name, statistics.mean(s.early for s in scores))
-            print(line(name, scores))
+    early = {}
+    print(f"{title}\n{'':34}starts  stopped after   early  undecided  off: median, p90  > 5 % off  to spare")
+    for name, rule in [("in hindsight", None), *RULES.items()]:
+        scores = [score(rule, s) for s in settled]
+        early[name] = statistics.mean(s.early for s in scores)
+        print(line(name, scores))
     return early
 
 
