@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercanary.judge import changepoints
+from simulation import lasting, periodic
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -119,9 +120,6 @@ class Score(NamedTuple):
     def merit(self, budget: float) -> float:
         """What is chosen by, within the budget of false alarms; beyond it fewer of them are better."""
         return (self.recall + self.by_series) / 2 if self.false <= budget else -self.false
-
-    def __str__(self) -> str:
-        return f"{self.false:.4f}  {self.recall:.4f}  {self.by_series:.4f}"
 
 
 def load(path: Path) -> list[Labelled]:
@@ -274,24 +272,11 @@ def note(name: str, setting: str, score: Score, pace: float) -> None:
 # Noise, as latencies around 0.01 s.
 
 
-def _lasting(rng: np.random.Generator, count: int, phi: float, sd: float = 0.02) -> Floats:
-    noise: Floats = rng.normal(0, sd * math.sqrt(1 - phi**2), count)
-    noise[0] = rng.normal(0, sd)
-    for i in range(1, count):
-        noise[i] += phi * noise[i - 1]
-    return noise
-
-
 def _modes(rng: np.random.Generator, count: int, slow: float, fast: float) -> Floats:
     """Two modes 5 % apart, and for how long a stay in each lasts on average."""
     stays = np.repeat(np.arange(2 * count) % 2, rng.geometric(np.tile((1 / fast, 1 / slow), count)))
     noise: Floats = 0.05 * stays[:count] + rng.normal(0, 0.005, count)
     return noise
-
-
-def _wave(rng: np.random.Generator, count: int, period: float) -> Floats:
-    noise: Floats = 0.04 * np.sin(rng.uniform(0, 7) + np.arange(count) * 2 * math.pi / period)
-    return noise + rng.normal(0, 0.01, count)
 
 
 def _ticks(rng: np.random.Generator, count: int, scatter: float) -> Floats:
@@ -301,15 +286,15 @@ def _ticks(rng: np.random.Generator, count: int, scatter: float) -> Floats:
 
 
 NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
-    "white": lambda rng, n: _lasting(rng, n, 0),
+    "white": lambda rng, n: lasting(rng, n, 0, 0.02, heavy=False),
     "heavy tails": lambda rng, n: 0.012 * rng.standard_t(3, n),
     "outliers": lambda rng, n: rng.normal(0, 0.01, n) + (rng.random(n) < 0.03) * rng.exponential(0.5, n),
     "bursts": lambda rng, n: (
         rng.normal(0, 0.01, n) + 0.15 * np.convolve(rng.random(n) < 0.01, np.ones(4))[:n].clip(0, 1)
     ),
-    "AR .3": lambda rng, n: _lasting(rng, n, 0.3),
-    "AR .6": lambda rng, n: _lasting(rng, n, 0.6),
-    "AR .9": lambda rng, n: _lasting(rng, n, 0.9),
+    "AR .3": lambda rng, n: lasting(rng, n, 0.3, 0.02, heavy=False),
+    "AR .6": lambda rng, n: lasting(rng, n, 0.6, 0.02, heavy=False),
+    "AR .9": lambda rng, n: lasting(rng, n, 0.9, 0.02, heavy=False),
     "walk": lambda rng, n: np.cumsum(rng.normal(0, 0.01, n)),
     "wide walk": lambda rng, n: np.cumsum(rng.normal(0, 0.02, n)),
     "walk in noise": lambda rng, n: np.cumsum(rng.normal(0, 0.003, n)) + rng.normal(0, 0.01, n),
@@ -319,10 +304,10 @@ NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "ticks": lambda rng, n: _ticks(rng, n, 0.25),
     "fine ticks": lambda rng, n: _ticks(rng, n, 0.1),
     "drift": lambda rng, n: np.log(np.linspace(1, 1.3, n)) + rng.normal(0, 0.01, n),
-    "wave of 60": lambda rng, n: _wave(rng, n, 60),
-    "wave of 100": lambda rng, n: _wave(rng, n, 100),
-    "wave of 200": lambda rng, n: _wave(rng, n, 200),
-    "sawtooth of 100": lambda rng, n: 0.1 * (np.arange(n) / 100 % 1) + rng.normal(0, 0.01, n),
+    "wave of 60": periodic(60, 0.04),
+    "wave of 100": periodic(100, 0.04),
+    "wave of 200": periodic(200, 0.04),
+    "sawtooth of 100": periodic(100, 0.1, sawtooth=True),
 }
 
 

@@ -49,11 +49,6 @@ PREPARE, WARM, MEASURE = 180.0, 330.0, 180.0
 """Seconds: for the blocks of the past, of a warm-up, and of what counts."""
 HOST, SERVICE = "host-000:9797", "service-000"
 RULES = backfill.RULES
-COUNTED = (
-    'sum(up{job="infercanary"})',
-    "avg(count_over_time(infercanary_up[5m]))",
-    'count({__name__=~".+:.+"})',
-)
 ROOT = Path(__file__).parents[1]
 _WINDOW = re.compile(r"\b(infercanary_\w+|up)(\{[^}]*\})?\[(\d+)([mh])\]")
 _WHOSE = f'{{job="infercanary",instance="{HOST}",'.encode()
@@ -64,12 +59,9 @@ class Cost(NamedTuple):
     """What Prometheus took at one size of the fleet."""
 
     hosts: int
-    scraped: float
-    """Targets that were up."""
     window: float
     """Samples within five minutes, of the 20 that there are where no scrape is late."""
     series: float
-    recorded: float
     samples: float
     """A second."""
     memory: float
@@ -249,15 +241,13 @@ def measure(text: Simulated, hosts: int, native: bool) -> Cost:
                 time.sleep(SCRAPE)
                 took.append(Metrics(url))
             before, now = took[0], took[-1]
-            asked, at = Prometheus(url), time.time()
-            scraped, window, recorded = (asked.at(query, at).results[0].points[0][1] for query in COUNTED)
+            asked = "avg(count_over_time(infercanary_up[5m]))"
+            window = Prometheus(url).at(asked, time.time()).results[0].points[0][1]
         durations = [each.groups("prometheus_rule_group_last_duration_seconds") for each in took[1:]]
         return Cost(
             hosts=hosts,
-            scraped=scraped,
             window=window,
             series=now.total("prometheus_tsdb_head_series"),
-            recorded=recorded,
             samples=now.rate("prometheus_tsdb_head_samples_appended_total", before),
             memory=max(each.total("process_resident_memory_bytes") for each in took),
             cores=now.rate("process_cpu_seconds_total", before),
@@ -303,8 +293,8 @@ def _ready(process: subprocess.Popen[bytes], log: Path) -> None:
 def show(cost: Cost) -> None:
     """Print what one size costs."""
     print(
-        f"\n{cost.hosts} hosts ({cost.scraped:g} up, {cost.window:.1f} samples in 5 min): {cost.series:,.0f} series, "
-        f"{cost.recorded:,.0f} of them recorded; {cost.samples:,.0f} samples/s; {cost.memory / 2**30:.1f} GiB; "
+        f"\n{cost.hosts} hosts ({cost.window:.1f} samples in 5 min): {cost.series:,.0f} series; "
+        f"{cost.samples:,.0f} samples/s; {cost.memory / 2**30:.1f} GiB; "
         f"CPU {cost.cores:.2f} cores"
     )
     for group, (seconds, interval) in cost.groups.items():

@@ -173,30 +173,29 @@ def equivalent(row: str, lives: Lives) -> Iterator[Figure]:
     yield rate(row, (looks[-1].state == "equivalent" for looks in lives))
 
 
-class Cell(NamedTuple):
-    """A kind of upgrade, which causes may be named, and why these."""
+def causes(right: tuple[str, ...], waits: bool) -> Figures:
+    """By look, of the lives that are called then; when a right cause is named first; contradictions.
 
-    name: str
-    made: Build
-    right: tuple[str, ...]
-    reason: str
-    waits: bool
-    """Whether siblings or replicas that stay must be compared first: until then `unknown` is right, too."""
+    Args:
+        right: Which causes may be named.
+        waits: Whether siblings or replicas that stay must be compared first: until then `unknown` is right, too.
+    """
 
-    def figures(self, row: str, lives: Lives) -> Iterator[Figure]:
-        """By look, of the lives that are called then; when a right cause is named first; contradictions."""
+    def figures(row: str, lives: Lives) -> Iterator[Figure]:
         for runs, looks in zip(LOOKS, zip(*lives, strict=True), strict=True):
-            right = (*self.right, "unknown") if self.waits and runs < COMPARED else self.right
-            causes = [look.cause for look in looks if look.state in CALLED]
+            named = [look.cause for look in looks if look.state in CALLED]
+            allowed = (*right, "unknown") if waits and runs < COMPARED else right
             for name, hits in (
                 ("called", [look.state in CALLED for look in looks]),
-                ("right", [cause in right for cause in causes]),
-                ("unknown", [cause == "unknown" for cause in causes]),
-                ("wrong", [cause not in (*right, "unknown") for cause in causes]),
+                ("right", [cause in allowed for cause in named]),
+                ("unknown", [cause == "unknown" for cause in named]),
+                ("wrong", [cause not in (*allowed, "unknown") for cause in named]),
             ):
                 yield rate(f"{row}, {runs:2} runs: {name}", hits)
-        yield middle(f"{row}: runs to a right cause", (first(looks, CALLED, self.right) for looks in lives))
+        yield middle(f"{row}: runs to a right cause", (first(looks, CALLED, right) for looks in lives))
         yield rate(f"{row}: looks that contradict each other", map(contradicts, lives))
+
+    return figures
 
 
 def contradicts(looks: Sequence[Look]) -> bool:
@@ -378,11 +377,10 @@ def rows() -> Iterator[Row]:
     )
     for name, made, figures in around:
         yield Row(f"around it, {name}", partial(life, made), figures)
-    for name, shown, right, reason in CAUSES:
+    for name, shown, right, _ in CAUSES:
         waits = "siblings" in shown or "stay" in shown
         paced = partial(scene, **shown, pace=BURST if waits else 1.0)
-        each = Cell(f"cause, {name}", paced, right, reason, waits)
-        yield Row(each.name, partial(life, each.made, stop=False), each.figures)
+        yield Row(f"cause, {name}", partial(life, paced, stop=False), causes(right, waits))
     slower = partial(scene, image=0.3)
     users = partial(slower, old=tagged(GPU_BUSY, 0.05), new=tagged(GPU_BUSY, 0.8))
     load = partial(scene, old=shared(cores=0.1), new=shared(crowds=0.4, cores=0.5, received=150.0))
