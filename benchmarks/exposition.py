@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import click
@@ -62,6 +63,7 @@ _COUNTERS = [
 ]
 
 CPU_GOAL, GZIP_GOAL, MEMORY_GOAL = 30.0, 1.5, 180 << 20
+_CLASSES = {"histogram": HistogramMetricFamily, "counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 _ENCODINGS = ("identity", "gzip")
 _buffer = bytearray(1 << 20)
 
@@ -101,25 +103,16 @@ def ready_made(containers: int) -> list[Metric]:
         probe = PolledProbe(Container(service=who["service"], name=who["container"], id=f"{container:064x}"))
         for family in (*report(container, 0).families, *probe.families(0.0)):
             names = [*who, *family.labels]
-            if family.kind == "histogram":
-                metric: Metric = HistogramMetricFamily(family.name, family.help, labels=names)
-            elif family.kind == "counter":
-                metric = CounterMetricFamily(family.name, family.help, labels=names)
-            else:
-                metric = GaugeMetricFamily(family.name, family.help, labels=names)
+            metric: Metric = _CLASSES[family.kind](family.name, family.help, labels=names)
             metric = merged.setdefault(family.name, metric)
             for point in family.points:
                 labels = [*who.values(), *point.labels]
-                value: object = point.value
                 if isinstance(point.value, HistogramValue):
                     bounds = [*map(floatToGoString, LADDER), "+Inf"]
-                    total, cumulative = 0, []
-                    for bound, count in zip(bounds, point.value.counts, strict=True):
-                        total += count
-                        cumulative.append((bound, float(total)))
-                    metric.add_metric(labels, cumulative, point.value.sum)  # type: ignore[attr-defined]
+                    cumulative = zip(bounds, map(float, accumulate(point.value.counts)), strict=True)
+                    metric.add_metric(labels, [*cumulative], point.value.sum)  # type: ignore[attr-defined]
                 else:
-                    metric.add_metric(labels, value)  # type: ignore[attr-defined]
+                    metric.add_metric(labels, point.value)  # type: ignore[attr-defined]
     return [*merged.values()]
 
 

@@ -132,24 +132,23 @@ def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
             "CREATE TABLE plain (service uuid, series uuid, sequence bigint, tier smallint, body bytea, "
             "PRIMARY KEY (service, series, sequence))"
         )
-        before, own, began, runs = cpu_of(server), 0.0, 0.0, 0
-        for turn in range(turns):
-            for host in range(hosts):
-                rows = [
-                    (f"{2 * c + turn % 2:032x}", f"{host:016x}{c:08x}{number:08x}", s.sequence, 1, encode(s))
-                    for c, (_, samples) in enumerate(batch(host, turn, rng))
-                    for number, s in enumerate(samples)
-                ]
-                at, spent = time.perf_counter(), time.process_time()
-                with db.transaction():
-                    for row in rows:
-                        db.execute("INSERT INTO plain VALUES (%s, %s, %s, %s, %s)", row)
-                began, own, runs = (
-                    began + time.perf_counter() - at,
-                    own + time.process_time() - spent,
-                    runs + len(rows),
-                )
-        return Cost((cpu_of(server) - before) / runs, own / runs, began / runs)
+        ready = [
+            [
+                (f"{2 * c + turn % 2:032x}", f"{host:016x}{c:08x}{number:08x}", s.sequence, 1, encode(s))
+                for c, (_, samples) in enumerate(batch(host, turn, rng))
+                for number, s in enumerate(samples)
+            ]
+            for turn in range(turns)
+            for host in range(hosts)
+        ]
+        before, own, began = cpu_of(server), time.process_time(), time.perf_counter()
+        for rows in ready:
+            with db.transaction():
+                for row in rows:
+                    db.execute("INSERT INTO plain VALUES (%s, %s, %s, %s, %s)", row)
+        runs = hosts * turns * _RUNS
+        passed, spent = time.perf_counter() - began, time.process_time() - own
+        return Cost((cpu_of(server) - before) / runs, spent / runs, passed / runs)
 
 
 def kept(server: Postgres, days: int) -> tuple[int, int]:

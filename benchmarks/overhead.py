@@ -80,9 +80,8 @@ def server(script: Path, **settings: str) -> Iterator[Urls]:
 class Turns:
     """One side's turns: the latencies (s) of each, and the duty that its probe reports."""
 
-    def __init__(self, probe: bool, rate: float) -> None:
+    def __init__(self, probe: bool) -> None:
         self._probe = probe
-        self._rate = rate
         self.latencies: list[list[float]] = []
         self.busy = self.elapsed = 0.0
 
@@ -107,9 +106,9 @@ class Turns:
         """For ``settle`` seconds that do not count and ``seconds`` that do."""
         # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
         # steady state, which is measured.
-        asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
+        asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
-        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate)))
+        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=0)))
         if self._probe:
             self.busy += _values(urls.report)["infercanary_busy_seconds_total"] - before
             self.elapsed += seconds
@@ -194,15 +193,12 @@ def main() -> None:
     parser.add_argument(
         "--settle", type=float, default=30, help="load before it that does not count (default: %(default)s)"
     )
-    parser.add_argument(
-        "--rate", type=float, default=0, help="requests a second; 0: back to back (default), the hardest"
-    )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
     parser.add_argument(
         "--blocks", type=int, metavar="PAIRS", help="pairs of blocks of 2 s in one server instead of turns"
     )
     args = parser.parse_args()
-    probed, plain = Turns(not args.null, args.rate), Turns(False, args.rate)
+    probed, plain = Turns(not args.null), Turns(False)
     if args.blocks:
         _blocks(probed, plain, args.blocks, args.settle)
     else:
