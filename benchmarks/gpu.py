@@ -30,7 +30,6 @@ from typing import Literal, NamedTuple
 
 import pynvml
 
-from infercanary.contract.report import Family
 from infercanary.probe import TorchTarget
 from infercanary.probe.gpu.cuda_driver import CudaError, Device, pci_bus_id
 from infercanary.probe.samplers import Unavailable
@@ -250,26 +249,21 @@ def show_controls() -> None:
 
 def show_nvml() -> None:
     """Print what a run spends in it: a sample just before and one just after the GPU has worked."""
-    clock = 0.0
-    sampler = NvmlSampler(monotonic=lambda: clock)
     controls, _ = available_controls("cuda")
-    with closing(sampler), controls["gpu_fma"]() as work:
+    with closing(NvmlSampler()) as sampler, controls["gpu_fma"]() as work:
 
-        def sample() -> tuple[float, tuple[Family, ...]]:
+        def sample() -> float:
             work()
             begin = time.perf_counter()
-            families = tuple(sampler.sample())
-            return time.perf_counter() - begin, families
+            tuple(sampler.sample())
+            return time.perf_counter() - begin
 
         sample()  # initialises NVML
-        samples = [sample() for _ in range(_REPEATS)]
-        clock += 120
-        slow, _ = sample()
-    seconds = [took for took, _ in samples]
+        seconds = [sample() for _ in range(_REPEATS)]
     median = statistics.median(seconds)
     print(
-        f"nvml      {2 * median * 1e3:.2f} ms a run: two samples of {median * 1e3:.2f} ms (at most "
-        f"{max(seconds) * 1e3:.2f} ms); once a minute {slow * 1e3:.2f} ms"
+        f"nvml      {2 * median * 1e3:.2f} ms a run: two samples of {median * 1e3:.2f} ms "
+        f"(at most {max(seconds) * 1e3:.2f} ms)"
     )
 
 

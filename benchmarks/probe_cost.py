@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,6 @@ class Idle(Target):
 
     def values(self, result: Any) -> Sequence[float]:
         return [1.0]
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
 
     def close(self) -> None:
         self._end.set()

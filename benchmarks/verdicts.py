@@ -434,7 +434,7 @@ def series(args: argparse.Namespace) -> Iterator[Figure]:
     for item in every:
         inner = range(window, len(item.values) - window)
         free = [at for at in inner if not any(at - window <= x <= at + window for x in item.marks)]
-        quiet += [calls(item.values, at) for at in free[:: 10 if args.quick else 1]]
+        quiet += [calls(item.values, at) for at in free]
         made += [calls(item.values, at, 1.1) for at in rng.permutation(free)[:10].tolist()]
         for x in item.agreed:
             is_alone = not any(abs(y - x) > 5 and x - window <= y <= x + window for y in item.marks)
@@ -489,7 +489,6 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--series", type=Path, help="labelled series; without it there are no such rows")
-    parser.add_argument("--quick", action="store_true", help="ask at every tenth quiet place")
     parser.add_argument("--trials", type=int, default=100, help="of each row (default: %(default)s)")
     parser.add_argument("--rows", default="", metavar="PATTERN", help="only rows in whose name it is found")
     parser.add_argument("--processes", type=int, default=1, help="(default: %(default)s)")
