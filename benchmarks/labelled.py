@@ -311,8 +311,9 @@ NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 
 
-def guard(count: int, length: int = 650) -> None:
+def guard() -> None:
     """Print the false alarms per 1,000 points of the scan in simulated noise."""
+    count, length = 1_000, 650
     print(f"{count} series of {length} points each: changes found per 1,000 points, by noise")
     for number, (name, make) in enumerate(NOISES.items()):
         rngs = (np.random.default_rng([20261123, number, i]) for i in range(count))
@@ -327,10 +328,9 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("nested", "guard"))
     parser.add_argument("data", nargs="?", type=Path, help="the labelled series; `guard` needs none")
-    parser.add_argument("--count", type=int, default=1_000, help="series of each noise, for `guard`")
     args = parser.parse_args()
     if args.what == "guard":
-        guard(args.count)
+        guard()
     elif args.data is None:
         parser.error("nested needs the labelled series")
     else:

@@ -164,16 +164,12 @@ def cpu(seconds: float, port: int) -> bool:
 def memory(runs: int, port: int) -> bool:
     """Whether the goal was met."""
     readings: list[tuple[int, int]] = []  # runs, bytes
-    shown = 0
     with probe(port, without_pauses=True) as (process, reports):
         begin = time.monotonic()
         while reports.runs < runs:
             time.sleep(0.5)
             reports.poll()
             readings.append((reports.runs, process.memory_info().rss))
-            if reports.runs >= runs * shown / 20:
-                shown += 1
-                print(f"{readings[-1][0]:7} runs  {readings[-1][1] / 2**20:7.2f} MiB", flush=True)
         elapsed = time.monotonic() - begin
     second, last = _fifth(readings, 1), _fifth(readings, 4)
     growth = statistics.median(last) - statistics.median(second)

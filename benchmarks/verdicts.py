@@ -403,12 +403,8 @@ def rows() -> Iterator[Row]:
     ):
         yield Row(f"{words}, {ratio - 1:+.0%}: called", partial(measure, names, ratio, sd), share)
         yield Row(f"{words}, identical: called", partial(measure, names, 1.0, sd), share)
-    for neighbour in ("", "comes", "since"):
-        words = (
-            f", neighbour {'that comes and goes' if neighbour == 'comes' else 'since then'}"
-            if neighbour
-            else ""
-        )
+    neighbours = {"": "", "comes": ", neighbour that comes and goes", "since": ", neighbour since then"}
+    for neighbour, words in neighbours.items():
         yield Row(f"spread, identical{words}: called", partial(spread, 1.0, neighbour), share)
         if neighbour != "since":
             yield Row(f"spread ×2{words}: called", partial(spread, 2.0, neighbour), share)
