@@ -133,10 +133,11 @@ SHAPES: dict[str, Callable[[int], float]] = {
 }
 
 
-def made(starts: int = 10, count: int = 200) -> Iterator[Series]:
+def made() -> Iterator[Series]:
     """Every shape with noise of 0.5 to 10 %, each repeat's own or lasting (autocorrelation 0.7); and two levels."""
+    count = 200
     for sigma in (0.005, 0.02, 0.05, 0.10):
-        for i in range(starts):
+        for i in range(10):
             for carry in (0.0, 0.7):
                 for kind, above in SHAPES.items():
                     rng = random.Random(f"{kind} {sigma} {carry} {i}")
