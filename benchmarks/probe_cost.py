@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from infercanary.probe import HostClock, Phase, Probe, Target
@@ -122,16 +123,16 @@ def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, 
             child.wait(20)
 
 
+def unpaced(canary: Idle, port: int, journal: str | None = None) -> Probe:
+    """A probe without pauses, which settings do not allow, and without controls, which would take most of the time."""
+    made = Probe({"idle": canary}, listen=f"127.0.0.1:{port}", duty_cap=1.0, controls=False, journal=journal)
+    made.settings = msgspec.structs.replace(made.settings, interval_seconds=1e-4)
+    return made
+
+
 def run_without_pauses(port: int, journal: str) -> None:
-    """Run for good, without controls, which would take most of the time; settings files have no such interval."""
-    served = Probe(
-        {"idle": Idle(0.0, threads=1)},
-        listen=f"127.0.0.1:{port}",
-        interval_seconds=1e-4,
-        duty_cap=1.0,
-        controls=False,
-        journal=journal,
-    )
+    """Run for good."""
+    served = unpaced(Idle(0.0, threads=1), port, journal)
     served.serve()
     served.open()
     served.run()
@@ -207,9 +208,7 @@ class Reads:
 
 def asking(seconds: float, port: int) -> bool:
     """Whether the goal was met."""
-    probe = Probe(
-        {"idle": Idle()}, listen=f"127.0.0.1:{port}", interval_seconds=0.01, duty_cap=1.0, controls=False
-    )
+    probe = unpaced(Idle(), port)
     reads = Reads(probe)
 
     def read(memory: HostMemory) -> list[Bound]:
