@@ -33,6 +33,7 @@ import psutil
 
 from infercanary.probe import HostClock, Phase, Probe, Target
 from infercanary.probe.memory import Bound, HostMemory
+from infercanary.probe.targets.target import Need
 
 CPU_GOAL = 0.005
 """Of a core."""
@@ -53,6 +54,7 @@ class Idle(Target):
         self._end = threading.Event()
 
     def open(self) -> None:
+        self.ask_for_memory([Need("threads", 1 << 20, "idle threads", "give fewer")])
         for _ in range(self._threads):
             threading.Thread(target=self._end.wait, daemon=True).start()
 
