@@ -106,7 +106,6 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/exposition.py
 	.venv/bin/python benchmarks/overhead.py
 	.venv/bin/python benchmarks/probe_cost.py
-	.venv/bin/python benchmarks/psutil_cost.py
 	.venv/bin/python benchmarks/onnx_profiler.py
 	.venv/bin/python benchmarks/gpu.py
 	.venv/bin/python benchmarks/steady.py

@@ -149,9 +149,6 @@ def main() -> None:
     parser.add_argument("--slower", type=int, default=5, help="of each other case (default: %(default)s)")
     parser.add_argument("--restarts", default="12", help="starts of each image (default: %(default)s)")
     parser.add_argument("--budget", default="600", help="seconds for each (default: %(default)s)")
-    parser.add_argument(
-        "--only", action="append", metavar="CASE", help="the case of that name; may be repeated"
-    )
     args = parser.parse_args()
     wrong = 0
     options = ("--restarts", args.restarts, "--budget", args.budget)
@@ -185,15 +182,12 @@ def main() -> None:
         ]
         try:
             for case in cases:
-                if args.only and case.name not in args.only:
-                    continue
                 candidate = build(f"slower-{case.share:g}", case.share * level) if case.share else base
                 with hog() if case.hog else nullcontext():
                     answers = [ab(base, candidate, *given) for _ in range(case.times)]
                 wrong += sum(answer["verdict"] in case.wrong for answer in answers)
                 print(row(case, answers), flush=True)
-            if not args.only:
-                print("\n" + against_host(ab(base, "--a", f"python={sys.executable}", *given)))
+            print("\n" + against_host(ab(base, "--a", f"python={sys.executable}", *given)))
             print(f"\ncontainers left behind: {left()}")
         finally:
             tags = docker("images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split()

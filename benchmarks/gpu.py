@@ -1,4 +1,4 @@
-"""What only a GPU shows: the accuracy of the event clock, the throughput of the controls, and the probe's cost.
+"""What only a GPU shows: the accuracy of the event clock, the throughput of the controls, and the cost of samples.
 
 events    the phase ``compute`` by CUDA events, over the time of its kernels by CUDA's profiler (CUPTI); goal: within
           2 %. The work is large: the host enqueues it while the inputs are still under way, so that there are hardly
@@ -8,10 +8,9 @@ controls  what each achieves, as a share of the device's ceiling. That is by wha
           clock (all memory so far sends two bits a cycle of the clock that NVML reports), and the PCIe link's bits
           without their encoding, of which the packets' headers take some more.
 nvml      milliseconds of a run that are spent in NVML.
-tenant    the example server's latency on the GPU, with the probe over without it: ``benchmarks/overhead.py``.
 
-Options that are not known here are given to ``overhead.py``. Exits with 1 where the goal is missed; without a CUDA
-device with 0 and one line.
+Exits with 1 where the goal is missed; without a CUDA device with 0 and one line. What the probe costs a tenant on a GPU
+is the step ``tenant`` of ``make gpu``.
 """
 
 from __future__ import annotations
@@ -19,21 +18,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pynvml
 
-from infercanary.contract.report import Family
 from infercanary.probe import TorchTarget
 from infercanary.probe.gpu.cuda_driver import CudaError, Device, pci_bus_id
 from infercanary.probe.samplers import Unavailable
@@ -42,8 +38,6 @@ from infercanary.probe.targets.controls import Seconds, available_controls, cuda
 
 GOAL = 0.02
 """How far from 1."""
-
-PARTS = ("events", "controls", "nvml", "tenant")
 
 _REPEATS = 50
 _WARM_UP_SECONDS = 0.5  # an idle GPU raises its clocks first
@@ -255,46 +249,30 @@ def show_controls() -> None:
 
 def show_nvml() -> None:
     """Print what a run spends in it: a sample just before and one just after the GPU has worked."""
-    clock = 0.0
-    sampler = NvmlSampler(monotonic=lambda: clock)
     controls, _ = available_controls("cuda")
-    with closing(sampler), controls["gpu_fma"]() as work:
+    with closing(NvmlSampler()) as sampler, controls["gpu_fma"]() as work:
 
-        def sample() -> tuple[float, tuple[Family, ...]]:
+        def sample() -> float:
             work()
             begin = time.perf_counter()
-            families = tuple(sampler.sample())
-            return time.perf_counter() - begin, families
+            tuple(sampler.sample())
+            return time.perf_counter() - begin
 
         sample()  # initialises NVML
-        samples = [sample() for _ in range(_REPEATS)]
-        clock += 120
-        slow, _ = sample()
-    seconds = [took for took, _ in samples]
+        seconds = [sample() for _ in range(_REPEATS)]
     median = statistics.median(seconds)
     print(
-        f"nvml      {2 * median * 1e3:.2f} ms a run: two samples of {median * 1e3:.2f} ms (at most "
-        f"{max(seconds) * 1e3:.2f} ms); once a minute {slow * 1e3:.2f} ms"
+        f"nvml      {2 * median * 1e3:.2f} ms a run: two samples of {median * 1e3:.2f} ms "
+        f"(at most {max(seconds) * 1e3:.2f} ms)"
     )
-
-
-# The tenant ------------------------------------------------------------------------------------------------
-
-
-def load_tenant(options: Sequence[str]) -> bool:
-    """Whether it ended well; what it prints is its own."""
-    print("tenant    the example server on the GPU, by benchmarks/overhead.py:", flush=True)
-    command = [sys.executable, str(Path(__file__).with_name("overhead.py")), *options]
-    return subprocess.run(command, env={**os.environ, "DEVICE": "cuda"}, check=False).returncode == 0
 
 
 def main() -> None:
-    """Measure all, or what is asked for."""
+    """Measure all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
-    arguments, others = parser.parse_known_args()
+    parser.parse_args()
     if why := why_not():
         print(f"no CUDA device: {why}; nothing was measured")
         return
@@ -310,16 +288,9 @@ def main() -> None:
     driver = pynvml.nvmlSystemGetDriverVersion()
     pynvml.nvmlShutdown()
     print(f"{device}, driver {driver}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
-    wanted = arguments.only or PARTS
-    good = True
-    if "events" in wanted:
-        good &= check_events()
-    if "controls" in wanted:
-        show_controls()
-    if "nvml" in wanted:
-        show_nvml()
-    if "tenant" in wanted:
-        good &= load_tenant(others)
+    good = check_events()
+    show_controls()
+    show_nvml()
     sys.exit(0 if good else 1)
 
 

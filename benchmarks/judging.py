@@ -3,8 +3,7 @@
 The runs go through the exporter's own judge into a store on disk, an hour of them, with an upgrade of every container
 after a third of it; without waiting for the clock. Before that hour each container was restarted ten times: the
 judge estimates the restart variance from these, and tries its rules on them. Prints the judge's CPU time over the
-simulated time; goal: at most 5 % of a core. Exits with 1 where that is missed. ``--no-measures`` leaves out memory,
-energy and throughput.
+simulated time; goal: at most 5 % of a core. Exits with 1 where that is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from infercanary.judge.model import Generation
 GOAL = 0.05
 CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0
 CONTROL_NAMES = tuple(CONTROLS)
-RESTART_RUNS = 24  # the first look at which a change can be called
+RESTARTS, RESTART_RUNS = 10, 24  # the first look at which a change can be called
 PHASE_NAMES = tuple(name for name, phase in PHASES.items() if not phase.of_server)
 
 
@@ -45,17 +44,15 @@ def generation(number: int, image: int, at: float) -> Generation:
     )
 
 
-def run(rng: random.Random, sequence: int, canary: str, at: float, *, measured: bool) -> Run:
+def run(rng: random.Random, sequence: int, canary: str, at: float) -> Run:
     """One of 10 repeats; of its four measures, throughput is in one run of ten."""
-    measures = {}
-    if measured:
-        measures = {
-            HOST_MEMORY: 2.0**29 + 4096 * rng.randrange(9),
-            DEVICE_MEMORY: 2.0**30,
-            ENERGY: rng.lognormvariate(0, 0.02),
-        }
-        if rng.random() < 0.1:
-            measures[throughput_of(8, 1)] = 900 * rng.lognormvariate(0, 0.02)
+    measures = {
+        HOST_MEMORY: 2.0**29 + 4096 * rng.randrange(9),
+        DEVICE_MEMORY: 2.0**30,
+        ENERGY: rng.lognormvariate(0, 0.02),
+    }
+    if rng.random() < 0.1:
+        measures[throughput_of(8, 1)] = 900 * rng.lognormvariate(0, 0.02)
     return Run(
         sequence=sequence,
         canary=canary,
@@ -70,65 +67,41 @@ def run(rng: random.Random, sequence: int, canary: str, at: float, *, measured: 
 
 
 def main() -> None:
-    """Feed an hour of runs to the judge."""
+    """Feed the restarts and an hour of runs to the judge."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=360, help="of a run each (default: %(default)s)")
-    parser.add_argument(
-        "--restarts", type=int, default=10, help="of each container before (default: %(default)s)"
-    )
-    parser.add_argument("--containers", type=int, default=CONTAINERS, help="(default: %(default)s)")
-    parser.add_argument(
-        "--measures", action=argparse.BooleanOptionalAction, default=True, help="beside latency"
-    )
-    args = parser.parse_args()
-    containers = args.containers
-    rounds = args.rounds
+    rounds = parser.parse_args().rounds
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     rng = random.Random(1)
-    slowest = 0.0
+    spent = slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         judging = Judging(Path(folder) / "judge.sqlite")
         begin = time.time() - rounds * CADENCE
-        sequence = 0
-        for restart in range(args.restarts, 0, -1):
-            since = begin - restart * RESTART_RUNS * CADENCE
-            for i in range(RESTART_RUNS * containers):
-                at = since + i // containers * CADENCE
-                runs = [
-                    run(rng, sequence + c, f"canary-{c}", at, measured=args.measures) for c in range(CANARIES)
-                ]
-                judging.submit(generation(i % containers, 0, since), runs)
-                sequence += CANARIES
-                if i % containers == containers - 1:
-                    judging.turn()
-            print(f"{restart:4} restarts to come", flush=True)
-        starts = [generation(number, 0, begin) for number in range(containers)]
-        spent = 0.0
-        for number in range(rounds):
+        before_it = RESTARTS * RESTART_RUNS
+        for number in range(-before_it, rounds):
             at = begin + number * CADENCE
-            if number == rounds // 3:
-                starts = [generation(i, 1, at) for i in range(containers)]
+            is_restart = number <= 0 and number % RESTART_RUNS == 0
+            if is_restart or number == rounds // 3:
+                starts = [generation(i, int(not is_restart), at) for i in range(CONTAINERS)]
             for start in starts:
-                runs = [
-                    run(rng, sequence + i, f"canary-{i}", at, measured=args.measures) for i in range(CANARIES)
-                ]
+                sequence = (number + before_it) * CANARIES
+                runs = [run(rng, sequence + i, f"canary-{i}", at) for i in range(CANARIES)]
                 judging.submit(start, runs)
-            sequence += CANARIES
             before = time.process_time()
             judging.turn()
             took = time.process_time() - before
-            spent, slowest = spent + took, max(slowest, took)
-            if (number + 1) % 60 == 0:
-                share = spent / (number + 1) / CADENCE
-                print(f"{(number + 1) * CADENCE / 60:4.0f} min  {share:6.2%} of a core so far", flush=True)
+            if number >= 0:
+                spent, slowest = spent + took, max(slowest, took)
+            if number % 60 == 0:
+                print(f"{number * CADENCE / 60:4.0f} min  {spent:6.2f} s of CPU", flush=True)
         stored = {f.name: f.points[0].value for f in judging.families() if f.points}
         judging.stop()
     share = spent / rounds / CADENCE
     taken, errors = (stored[f"infercanary_{name}_total"] for name in ("stored_runs", "store_errors"))
     print(
-        f"{containers} containers × {CANARIES} canaries, a run every {CADENCE:.0f} s: {share:.2%} of a core "
+        f"{CONTAINERS} containers × {CANARIES} canaries, a run every {CADENCE:.0f} s: {share:.2%} of a core "
         f"(goal: at most {GOAL:.0%}); longest turn {slowest:.2f} s; {taken:,.0f} runs stored, {errors:.0f} errors"
     )
     sys.exit(0 if share <= GOAL and not errors else 1)

@@ -1,7 +1,6 @@
 """How well change points are found in real series that people marked, by a protocol that guards against tuning.
 
-    python benchmarks/labelled.py nested series.json.gz     # what to choose, how well that does, and each mechanism off
-    python benchmarks/labelled.py score series.json.gz      # as shipped
+    python benchmarks/labelled.py nested series.json.gz     # what to choose, and how well that does
     python benchmarks/labelled.py guard                     # simulated noise, without a change
 
 The data is ``{name: {"values": [...], "marks": [[index, ...] of each person]}}``, such as SAP's
@@ -45,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercanary.judge import changepoints
+from simulation import lasting, periodic
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -61,48 +61,11 @@ Setting: TypeAlias = tuple[Variant, float]
 """A variant and its threshold."""
 
 
-def neighbours(logs: Floats) -> float:
-    """Return the noise without what lasts for some points."""
-    return max(1e-4, float(np.median(np.abs(np.diff(logs)))) / 0.6745 / math.sqrt(2))
-
-
-def blocks(count: int) -> Callable[[Floats], float]:
-    """Return the noise by medians of ``count`` points alone."""
-
-    def noise(logs: Floats) -> float:
-        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(logs, min(count, logs.size // 5)), axis=1)
-        size = ordered.shape[1]
-        level = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
-        typical = float(np.median(np.abs(level[size:] - level[:-size])))
-        return max(1e-4, typical / 0.6745 * math.sqrt(size / math.pi))
-
-    return noise
-
-
-def plain_median(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return the median, and its standard error by the winsorized scatter."""
-    if len(ordered) < changepoints.NEAR:
-        return median(ordered), math.inf
-    inner = [ordered[1], *ordered[1:-1], ordered[-2]]
-    return median(ordered), float(np.std(inner, ddof=1)) * 1.2 / math.sqrt(len(ordered))
-
-
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "as shipped": {},
     "chosen": {"SIDE": (12, 15, 20), "NEAR": (5, 8), "PRICES": (changepoints.PRICES, (96, 48, 24, 12, 6, 3))},
-    "without doubt": {"_doubt": [lambda *_: 1.0]},
-    "without prices": {"PRICES": [(4,)]},
-    "without z": {"_median": [lambda ordered: (median(ordered), 0.01 if len(ordered) >= 8 else math.inf)]},
-    "z by the winsorized scatter": {"_median": [plain_median]},
-    "noise of neighbours": {"noise": [neighbours]},
-    "noise of 8 alone": {"noise": [blocks(8)]},
-    "noise of 16": {"noise": [blocks(16)]},
-    "changes after 8 points": {"NEAR": [8]},
-    "12 points a side": {"SIDE": [12]},
-    "20 points a side": {"SIDE": [20]},
-    "prices of twice as many steps": {"PRICES": [tuple(round(2 ** (x / 2), 1) for x in range(14, 1, -1))]},
 }
-"""The shipped scan, what its numbers were chosen from, and each mechanism off."""
+"""The shipped scan, and what its numbers were chosen from."""
 
 
 def found_by(variant: Variant, values: Sequence[float] | Floats) -> list[tuple[int, float]]:
@@ -157,9 +120,6 @@ class Score(NamedTuple):
     def merit(self, budget: float) -> float:
         """What is chosen by, within the budget of false alarms; beyond it fewer of them are better."""
         return (self.recall + self.by_series) / 2 if self.false <= budget else -self.false
-
-    def __str__(self) -> str:
-        return f"{self.false:.4f}  {self.recall:.4f}  {self.by_series:.4f}"
 
 
 def load(path: Path) -> list[Labelled]:
@@ -298,7 +258,7 @@ def nested(series: Sequence[Labelled]) -> None:
 def shown(setting: Setting) -> str:
     """A setting in words."""
     variant, threshold = setting
-    numbers = [f"{name}={value}" for name, value in variant if not callable(value)]
+    numbers = [f"{name}={value}" for name, value in variant]
     return " ".join([*numbers, f"threshold={threshold:g}"])
 
 
@@ -312,24 +272,11 @@ def note(name: str, setting: str, score: Score, pace: float) -> None:
 # Noise, as latencies around 0.01 s.
 
 
-def _lasting(rng: np.random.Generator, count: int, phi: float, sd: float = 0.02) -> Floats:
-    noise: Floats = rng.normal(0, sd * math.sqrt(1 - phi**2), count)
-    noise[0] = rng.normal(0, sd)
-    for i in range(1, count):
-        noise[i] += phi * noise[i - 1]
-    return noise
-
-
 def _modes(rng: np.random.Generator, count: int, slow: float, fast: float) -> Floats:
     """Two modes 5 % apart, and for how long a stay in each lasts on average."""
     stays = np.repeat(np.arange(2 * count) % 2, rng.geometric(np.tile((1 / fast, 1 / slow), count)))
     noise: Floats = 0.05 * stays[:count] + rng.normal(0, 0.005, count)
     return noise
-
-
-def _wave(rng: np.random.Generator, count: int, period: float) -> Floats:
-    noise: Floats = 0.04 * np.sin(rng.uniform(0, 7) + np.arange(count) * 2 * math.pi / period)
-    return noise + rng.normal(0, 0.01, count)
 
 
 def _ticks(rng: np.random.Generator, count: int, scatter: float) -> Floats:
@@ -339,15 +286,15 @@ def _ticks(rng: np.random.Generator, count: int, scatter: float) -> Floats:
 
 
 NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
-    "white": lambda rng, n: _lasting(rng, n, 0),
+    "white": lambda rng, n: lasting(rng, n, 0, 0.02, heavy=False),
     "heavy tails": lambda rng, n: 0.012 * rng.standard_t(3, n),
     "outliers": lambda rng, n: rng.normal(0, 0.01, n) + (rng.random(n) < 0.03) * rng.exponential(0.5, n),
     "bursts": lambda rng, n: (
         rng.normal(0, 0.01, n) + 0.15 * np.convolve(rng.random(n) < 0.01, np.ones(4))[:n].clip(0, 1)
     ),
-    "AR .3": lambda rng, n: _lasting(rng, n, 0.3),
-    "AR .6": lambda rng, n: _lasting(rng, n, 0.6),
-    "AR .9": lambda rng, n: _lasting(rng, n, 0.9),
+    "AR .3": lambda rng, n: lasting(rng, n, 0.3, 0.02, heavy=False),
+    "AR .6": lambda rng, n: lasting(rng, n, 0.6, 0.02, heavy=False),
+    "AR .9": lambda rng, n: lasting(rng, n, 0.9, 0.02, heavy=False),
     "walk": lambda rng, n: np.cumsum(rng.normal(0, 0.01, n)),
     "wide walk": lambda rng, n: np.cumsum(rng.normal(0, 0.02, n)),
     "walk in noise": lambda rng, n: np.cumsum(rng.normal(0, 0.003, n)) + rng.normal(0, 0.01, n),
@@ -357,15 +304,16 @@ NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "ticks": lambda rng, n: _ticks(rng, n, 0.25),
     "fine ticks": lambda rng, n: _ticks(rng, n, 0.1),
     "drift": lambda rng, n: np.log(np.linspace(1, 1.3, n)) + rng.normal(0, 0.01, n),
-    "wave of 60": lambda rng, n: _wave(rng, n, 60),
-    "wave of 100": lambda rng, n: _wave(rng, n, 100),
-    "wave of 200": lambda rng, n: _wave(rng, n, 200),
-    "sawtooth of 100": lambda rng, n: 0.1 * (np.arange(n) / 100 % 1) + rng.normal(0, 0.01, n),
+    "wave of 60": periodic(60, 0.04),
+    "wave of 100": periodic(100, 0.04),
+    "wave of 200": periodic(200, 0.04),
+    "sawtooth of 100": periodic(100, 0.1, sawtooth=True),
 }
 
 
-def guard(count: int, length: int = 650) -> None:
+def guard() -> None:
     """Print the false alarms per 1,000 points of the scan in simulated noise."""
+    count, length = 1_000, 650
     print(f"{count} series of {length} points each: changes found per 1,000 points, by noise")
     for number, (name, make) in enumerate(NOISES.items()):
         rngs = (np.random.default_rng([20261123, number, i]) for i in range(count))
@@ -378,24 +326,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("nested", "score", "guard"))
+    parser.add_argument("what", choices=("nested", "guard"))
     parser.add_argument("data", nargs="?", type=Path, help="the labelled series; `guard` needs none")
-    parser.add_argument("--count", type=int, default=1_000, help="series of each noise, for `guard`")
     args = parser.parse_args()
     if args.what == "guard":
-        guard(args.count)
-        return
-    if args.data is None:
-        parser.error(f"{args.what} needs the labelled series")
-    series = load(args.data)
-    if args.what == "nested":
-        nested(series)
-        return
-    begin = time.perf_counter()
-    found = [[change.index for change in changepoints.scan(item.values)] for item in series]
-    pace = sum(len(item.values) for item in series) / (time.perf_counter() - begin)
-    counts = [(item.test, counted(item, places)) for item, places in zip(series, found, strict=True)]
-    print(f"{with_interval(counts)} | {pace:,.0f} points a second")
+        guard()
+    elif args.data is None:
+        parser.error("nested needs the labelled series")
+    else:
+        nested(load(args.data))
 
 
 if __name__ == "__main__":

@@ -80,9 +80,8 @@ def server(script: Path, **settings: str) -> Iterator[Urls]:
 class Turns:
     """One side's turns: the latencies (s) of each, and the duty that its probe reports."""
 
-    def __init__(self, probe: bool, rate: float) -> None:
+    def __init__(self, probe: bool) -> None:
         self._probe = probe
-        self._rate = rate
         self.latencies: list[list[float]] = []
         self.busy = self.elapsed = 0.0
 
@@ -107,9 +106,9 @@ class Turns:
         """For ``settle`` seconds that do not count and ``seconds`` that do."""
         # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
         # steady state, which is measured.
-        asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
+        asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
-        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate)))
+        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=0)))
         if self._probe:
             self.busy += _values(urls.report)["infercanary_busy_seconds_total"] - before
             self.elapsed += seconds
@@ -147,17 +146,6 @@ def _free_port() -> int:
         return int(candidate.getsockname()[1])
 
 
-def _interval(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float]:
-    """95 % bootstrap interval of the ratio of two quantiles; a turn is resampled whole (requests are correlated)."""
-    rng = random.Random(1)
-    ratios = []
-    for _ in range(400):
-        x = list(itertools.chain.from_iterable(rng.choices(a, k=len(a))))
-        y = list(itertools.chain.from_iterable(rng.choices(b, k=len(b))))
-        ratios.append(quantile(x, percent) / quantile(y, percent))
-    return quantile(ratios, 3), quantile(ratios, 97)
-
-
 def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: float) -> None:
     """Servers of their own, with the probe and without."""
     for i in range(turns):
@@ -184,7 +172,7 @@ def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
 
 
 def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
-    """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs.
+    """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs (requests are correlated).
 
     For the median it is the middle one of the pairs' ratios: slow drift cancels out. A block has too few requests for a
     99th percentile, so that is of all blocks.
@@ -205,15 +193,12 @@ def main() -> None:
     parser.add_argument(
         "--settle", type=float, default=30, help="load before it that does not count (default: %(default)s)"
     )
-    parser.add_argument(
-        "--rate", type=float, default=0, help="requests a second; 0: back to back (default), the hardest"
-    )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
     parser.add_argument(
         "--blocks", type=int, metavar="PAIRS", help="pairs of blocks of 2 s in one server instead of turns"
     )
     args = parser.parse_args()
-    probed, plain = Turns(not args.null, args.rate), Turns(False, args.rate)
+    probed, plain = Turns(not args.null), Turns(False)
     if args.blocks:
         _blocks(probed, plain, args.blocks, args.settle)
     else:
@@ -223,10 +208,7 @@ def main() -> None:
     print(f"{counts[0]} requests {name}, {counts[1]} without")
     for percent in (50, 90, 99):
         a, b = probed.quantile(percent), plain.quantile(percent)
-        if args.blocks:
-            ratio, low, high = _paired(probed.latencies, plain.latencies, percent)
-        else:
-            ratio, (low, high) = a / b, _interval(probed.latencies, plain.latencies, percent)
+        ratio, low, high = _paired(probed.latencies, plain.latencies, percent)
         goal = f" (goal: {TENANT[percent]} at most)" if percent in TENANT else ""
         print(
             f"p{percent}: {a * 1e3:.2f} ms {name}, {b * 1e3:.2f} ms without: ratio {ratio:.4f} "

@@ -42,10 +42,7 @@ def trial(rng: np.random.Generator, services: int, tail: float, liars: int, clai
     """
 
     def sds(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        drawn: np.ndarray[tuple[int], np.dtype[np.float64]] = TYPICAL_SD * np.sqrt(
-            tail / rng.chisquare(tail, count)
-        )
-        return drawn
+        return TYPICAL_SD * np.sqrt(tail / rng.chisquare(tail, count))
 
     dfs = rng.integers(2, 9, services)
     own = sds(services) * np.sqrt(rng.chisquare(dfs) / dfs)
@@ -66,8 +63,8 @@ def main() -> None:
                 rng = np.random.default_rng([services, int(10 * tail), liars])
                 found = [trial(rng, services, tail, liars, LIES[lie]) for _ in range(TRIALS)]
                 cells = []
-                for values, scale in zip(zip(*found, strict=True), (100, 100), strict=True):
-                    low, middle, high = scale * np.quantile(values, (0.05, 0.5, 0.95))
+                for values in zip(*found, strict=True):
+                    low, middle, high = 100 * np.quantile(values, (0.05, 0.5, 0.95))
                     cells.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
                 print(f"| {services} | {tail:g} | {liars} {lie} | {' | '.join(cells)} |", flush=True)
 

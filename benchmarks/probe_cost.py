@@ -23,15 +23,17 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from infercanary.probe import HostClock, Phase, Probe, Target
 from infercanary.probe.memory import Bound, HostMemory
+from infercanary.probe.targets.target import Need
 
 CPU_GOAL = 0.005
 """Of a core."""
@@ -52,6 +54,7 @@ class Idle(Target):
         self._end = threading.Event()
 
     def open(self) -> None:
+        self.ask_for_memory([Need("threads", 1 << 20, "idle threads", "give fewer")])
         for _ in range(self._threads):
             threading.Thread(target=self._end.wait, daemon=True).start()
 
@@ -61,9 +64,6 @@ class Idle(Target):
 
     def values(self, result: Any) -> Sequence[float]:
         return [1.0]
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
 
     def close(self) -> None:
         self._end.set()
@@ -125,16 +125,16 @@ def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, 
             child.wait(20)
 
 
+def unpaced(canary: Idle, port: int, journal: str | None = None) -> Probe:
+    """A probe without pauses, which settings do not allow, and without controls, which would take most of the time."""
+    made = Probe({"idle": canary}, listen=f"127.0.0.1:{port}", duty_cap=1.0, controls=False, journal=journal)
+    made.settings = msgspec.structs.replace(made.settings, interval_seconds=1e-4)
+    return made
+
+
 def run_without_pauses(port: int, journal: str) -> None:
-    """Run for good, without controls, which would take most of the time; settings files have no such interval."""
-    served = Probe(
-        {"idle": Idle(0.0, threads=1)},
-        listen=f"127.0.0.1:{port}",
-        interval_seconds=1e-4,
-        duty_cap=1.0,
-        controls=False,
-        journal=journal,
-    )
+    """Run for good."""
+    served = unpaced(Idle(0.0, threads=1), port, journal)
     served.serve()
     served.open()
     served.run()
@@ -167,16 +167,12 @@ def cpu(seconds: float, port: int) -> bool:
 def memory(runs: int, port: int) -> bool:
     """Whether the goal was met."""
     readings: list[tuple[int, int]] = []  # runs, bytes
-    shown = 0
     with probe(port, without_pauses=True) as (process, reports):
         begin = time.monotonic()
         while reports.runs < runs:
             time.sleep(0.5)
             reports.poll()
             readings.append((reports.runs, process.memory_info().rss))
-            if reports.runs >= runs * shown / 20:
-                shown += 1
-                print(f"{readings[-1][0]:7} runs  {readings[-1][1] / 2**20:7.2f} MiB", flush=True)
         elapsed = time.monotonic() - begin
     second, last = _fifth(readings, 1), _fifth(readings, 4)
     growth = statistics.median(last) - statistics.median(second)
@@ -214,9 +210,7 @@ class Reads:
 
 def asking(seconds: float, port: int) -> bool:
     """Whether the goal was met."""
-    probe = Probe(
-        {"idle": Idle()}, listen=f"127.0.0.1:{port}", interval_seconds=0.01, duty_cap=1.0, controls=False
-    )
+    probe = unpaced(Idle(), port)
     reads = Reads(probe)
 
     def read(memory: HostMemory) -> list[Bound]:

@@ -331,11 +331,6 @@ def beside(image: float, rng: np.random.Generator) -> Scene:
     return made._replace(before=before, after=new)
 
 
-def environments(name: str, **both: Any) -> list[dict[str, Any]]:
-    """The generations of two images of which a component differs."""
-    return [{"environment": {**THREADS, name: value}, **both} for value in ("file:1", "file:2")]
-
-
 def cold(ratio: float, rng: np.random.Generator) -> Scene:
     """An upgrade of two replicas after which loading takes so many times as long."""
     made = scene(rng, replicas=2)

@@ -67,8 +67,10 @@ def perform(name: str, device: str, scale: float) -> None:
     """One step in this process: its outcome is the last line that it prints."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            rows = steps()[name].function(Place(device, scale, Path(folder)))
-            outcome: dict[str, Any] = {"outcome": "done", "claims": [each.as_json() for each in rows]}
+            place = Place(device, scale, Path(folder))
+            rows = steps()[name].function(place)
+            decided = [each._replace(decided=each.decided and place.on_gpu) for each in rows]
+            outcome: dict[str, Any] = {"outcome": "done", "claims": [each.as_json() for each in decided]}
         except NotRun as error:
             outcome = {"outcome": "not run", "why": str(error)}
         except Exception as error:

@@ -68,7 +68,7 @@ def _operator(*words: str) -> Callable[[Seen], bool]:
     )
 
 
-def _products(torch: Any, place: Place, dtype: Any = None) -> tuple[Any, list[int]]:
+def _products(torch: Any, place: Place) -> tuple[Any, list[int]]:
     width = _width(place)
     matrices = [torch.randn(width, width, device=place.device) / width**0.5 for _ in range(3)]
     return matrices, [width, width]
@@ -328,7 +328,6 @@ def _step(change: Change) -> Callable[[Place], list[Measured]]:
                 is_right,
                 least=1.0,
                 note=note,
-                decided=place.on_gpu,
             )
         ]
 

@@ -61,7 +61,6 @@ def repeat(place: Place) -> list[Measured]:
                     "≤ 1 % from its median",
                     *interval(away),
                     most=0.01,
-                    decided=place.on_gpu,
                     note=f"{len(rounds)} rounds, the farthest {max(away):.2%}",
                 )
             )
@@ -80,9 +79,7 @@ def memory_hog(place: Place) -> list[Measured]:
         rows = _tagged(place, load)
     name = of_kind(ratios, "memory")
     shared = "a GPU that processes share in turns"
-    stays = Measured(
-        f"{name} on {shared}", "within 5 % of 1", *interval(ratios[name]), 0.95, 1.05, decided=place.on_gpu
-    )
+    stays = Measured(f"{name} on {shared}", "within 5 % of 1", *interval(ratios[name]), 0.95, 1.05)
     return [stays, *rows]
 
 
@@ -118,10 +115,8 @@ def _tagged(place: Place, load: Busy) -> list[Measured]:
         probe.stop()
     name = "runs that say `gpu_busy`, {}".format
     return [
-        Measured(
-            name("beside another process"), "over half", *_said(beside), least=0.5, decided=place.on_gpu
-        ),
-        Measured(name("without one"), "under half", *_said(without), most=0.5, decided=place.on_gpu),
+        Measured(name("beside another process"), "over half", *_said(beside), least=0.5),
+        Measured(name("without one"), "under half", *_said(without), most=0.5),
     ]
 
 
@@ -169,7 +164,6 @@ def neighbour(place: Place) -> list[Measured]:
             "≥ 1.5 times",
             *interval(by_neighbour),
             least=1.5,
-            decided=place.on_gpu,
             note="it waits for its turns",
         ),
         Measured(
@@ -177,7 +171,6 @@ def neighbour(place: Place) -> list[Measured]:
             "less: < 0.9 times",
             *interval(compared),
             most=0.9,
-            decided=place.on_gpu,
             note=f"the control {statistics.median(of_control):.2f} times: it is shorter than a turn",
         ),
         Measured(
@@ -185,7 +178,6 @@ def neighbour(place: Place) -> list[Measured]:
             "≥ 1.5 times",
             *interval(by_image),
             least=1.5,
-            decided=place.on_gpu,
         ),
     ]
 

@@ -49,7 +49,6 @@ def modes(place: Place) -> list[Measured]:
             error,
             error,
             most=OUTPUT_TOLERANCE,
-            decided=place.on_gpu,
         )
         for mode, error in errors.items()
     ]
@@ -112,7 +111,6 @@ def onnxruntime(place: Place) -> list[Measured]:
             right,
             least=1,
             note=first,
-            decided=place.on_gpu,
         ),
         Measured(
             "ONNX Runtime: the operator on the CPU is named",
@@ -122,7 +120,6 @@ def onnxruntime(place: Place) -> list[Measured]:
             named,
             least=1,
             note=on_cpu,
-            decided=place.on_gpu,
         ),
     ]
 
@@ -157,7 +154,6 @@ def streaming(place: Place) -> list[Measured]:
             0.98,
             1.02,
             note=f"{statistics.median(tokens)} tokens, {between * 1e3:.2f} ms between two",
-            decided=place.on_gpu,
         )
     ]
 

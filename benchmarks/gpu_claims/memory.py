@@ -60,7 +60,7 @@ def memory(place: Place) -> list[Measured]:
         claim: str, bound: str, stage: str, trials: list[dict[str, int]], least: float, most: float
     ) -> Measured:
         values = [each[stage] / mib for each in trials]
-        return Measured(claim, bound, *interval(values), least, most, unit=" MiB", decided=place.on_gpu)
+        return Measured(claim, bound, *interval(values), least, most, unit=" MiB")
 
     model = _MODEL_BYTES / mib
     return [

@@ -55,7 +55,6 @@ def restarts(place: Place) -> list[Measured]:
             value,
             value,
             most=0.0,
-            decided=place.on_gpu,
             note=f"{len(called)} of {trials}, so with 95 % confidence below {high:.0%} of restarts",
         )
     ]

@@ -233,10 +233,10 @@ while sys.stdin.readline():
 """
 
 
-def run_pytest(paths: Sequence[str], *options: str) -> tuple[int, int, int, str]:
+def run_pytest(options: Sequence[str]) -> tuple[int, int, int, str]:
     """Passed, failed and skipped tests, and the last lines, of a session in this interpreter."""
     need("pytest")
-    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", *paths, *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", *options]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS - 20
     )

@@ -71,7 +71,6 @@ def tenant(place: Place) -> list[Measured]:
             *paired_ratio(pairs, partial(quantile, percent=percent)),
             most=most,
             note=note,
-            decided=place.on_gpu,
         )
         for percent, most in TENANT.items()
     ]

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gpu_claims.claim import Measured
 from gpu_claims.step import ROOT, NotRun, Place, run_pytest, step
 
 
-def _row(what: str, passed: int, failed: int, note: str, *, is_decided: bool) -> list[Measured]:
-    return [
-        Measured(
-            what,
-            "0 failed",
-            failed,
-            failed,
-            failed,
-            most=0.0,
-            note=f"{passed} passed; {note}",
-            decided=is_decided,
-        )
-    ]
-
-
-def _step(path: str) -> Callable[[Place], list[Measured]]:
+def _register(name: str, about: str, claim: str, *options: str, is_stand_in: bool = False) -> None:
     def measure(place: Place) -> list[Measured]:
-        passed, failed, skipped, note = run_pytest([path], "-m", "gpu")
+        passed, failed, skipped, note = run_pytest(options)
+        if is_stand_in and failed:
+            raise RuntimeError(f"{failed} tests failed: {note}")
         if not passed and not failed:
             raise NotRun(f"{skipped} tests skipped: {note}")
-        return _row(f"{path} passes", passed, failed, note, is_decided=True)
+        note = f"{passed} passed; {'no real library' if is_stand_in else note}"
+        # A stand-in shows our code, and nothing of the real library: no claim is decided by it.
+        return [
+            Measured(claim, "0 failed", failed, failed, failed, most=0.0, note=note, decided=not is_stand_in)
+        ]
 
-    return measure
+    step(name, about, needs_gpu=not is_stand_in, stand_in=is_stand_in)(measure)
 
 
 for _path in sorted((ROOT / "tests/gpu").glob("test_*.py")):
-    step(f"tests-{_path.stem.removeprefix('test_')}", f"tests/gpu/{_path.name}", needs_gpu=True)(
-        _step(f"tests/gpu/{_path.name}")
-    )
+    _file = f"tests/gpu/{_path.name}"
+    _register(f"tests-{_path.stem.removeprefix('test_')}", _file, f"{_file} passes", _file, "-m", "gpu")
 
 
 def _stand_in(name: str, about: str, path: str, chosen: str) -> None:
-    def measure(place: Place) -> list[Measured]:
-        passed, failed, skipped, note = run_pytest([path], "-k", chosen)
-        if failed:
-            raise RuntimeError(f"{failed} tests failed: {note}")
-        if not passed:
-            raise NotRun(f"{skipped} tests skipped: {note}")
-        # It shows our code, and nothing of the real library: no claim is decided by it.
-        return _row(f"{about} (over a stand-in)", passed, failed, "no real library", is_decided=False)
-
-    step(name, f"{about}; a stand-in in place of the driver", stand_in=True)(measure)
+    words = f"{about}; a stand-in in place of the driver"
+    _register(name, words, f"{about} (over a stand-in)", path, "-k", chosen, is_stand_in=True)
 
 
 _stand_in(

@@ -6,7 +6,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gpu import GOAL, kernel_seconds
@@ -41,7 +40,7 @@ def target(place: Place, mode: str) -> TorchTarget:
     if mode == "graph":
         return TorchTarget(made, inputs, mode="graph", **options)  # type: ignore[arg-type]
     if mode == "torchscript":
-        path = Path(place.folder) / "model.pt"
+        path = place.folder / "model.pt"
         with torch.inference_mode():
             torch.jit.save(torch.jit.trace(made, torch.zeros(shape, device=place.device)), str(path))
         return TorchTarget(str(path), inputs, **options)  # type: ignore[arg-type]
@@ -99,7 +98,6 @@ def _step(mode: str) -> Callable[[Place], list[Measured]]:
                 *interval(walls),
                 0.97,
                 1.03,
-                decided=place.on_gpu,
                 note=f"launch {statistics.median(launches) * 1e6:.0f} µs",
             )
         )

@@ -63,6 +63,5 @@ def variable(place: Place) -> list[Measured]:
             1 + answer["high"],
             least=1.1,
             note=f"{len(answer['pairs'])} pairs of starts, ended: {answer['ended']}",
-            decided=place.on_gpu,
         )
     ]
