@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`host:port`, a port alone for every address of IPv4 and IPv6, or `unix:///path` on a volume shared with the
     exporter"""
     tls: ServerTls | None = None
-    """`{cert_file: …, key_file: …, client_ca_file: …}`: answer over TLS"""
+    """`{cert_file: …, key_file: …}`: answer over TLS"""
     token_file: str | None = None
     """file with the token that the exporter must show (its `probe_token_file`); without it, everybody may ask"""
     interval_seconds: Interval = 10.0
