@@ -26,7 +26,7 @@ class Schedule:
     """
 
     def __init__(self, interval: float, start: float) -> None:
-        self.stretch(interval, start)
+        self.interval, self._start, self._slot = interval, start, 0
 
     def next(self, now: float) -> tuple[float, int]:
         """Move on to the next slot.
