@@ -21,11 +21,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Access:
-    """TLS and a token, or neither. A token or certificate that was renewed counts from the next connection on.
-
-    Raises:
-        UsageError: A file cannot be used.
-    """
+    """TLS and a token, or neither. A token or certificate that was renewed counts from the next connection on."""
 
     def __init__(self, tls: ServerTls | None = None, token_file: str | None = None) -> None:
         self._tls, self._token_file = tls, token_file

@@ -30,15 +30,13 @@ from infercanary.contract.report import PATH
 from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
 
-_CONNECTIONS = 8
-_CONNECTIONS_OF_ADDRESS = 4
+_CONNECTIONS, _CONNECTIONS_OF_ADDRESS = 8, 4
 _HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % re.escape(PATH.encode()))
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
-_HEAD_SECONDS = 2.0
-"""For the TLS handshake and the request's head."""
-_ANSWER_SECONDS = 5.0
+_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
+"""For the TLS handshake and the request's head, and for the answer."""
 _BACKLOG = 1024
 """Connections that wait to be accepted or closed: an exporter gets in among 1,000 that reconnect immediately."""
 _ACCEPTED_AT_ONCE = 64
@@ -54,14 +52,7 @@ Steps = Generator[int, None, Any]
 
 
 class ReportServer:
-    """Serves reports from when it is made until :meth:`close`.
-
-    Args:
-        listen: See :func:`infercanary.contract.address.listen_place`. Port 0 takes a free one; ``address`` shows which.
-
-    Raises:
-        UsageError: It cannot listen there.
-    """
+    """Serves reports from when it is made until :meth:`close`. Port 0 takes a free one; ``address`` shows which."""
 
     def __init__(self, listen: str, answer: Answering, access: Access | None = None) -> None:
         self.address = listen
@@ -228,8 +219,9 @@ def _response(status: str, body: bytes, kind: str = "text/plain") -> bytes:
 
 def _listen(where: Path | tuple[str, int]) -> socket.socket:
     if not isinstance(where, Path):
+        host, port = where
         return listening_socket(
-            *where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
+            host, port, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
         )
     if where.is_socket():  # replace one that nobody listens on any more
         with socket.socket(socket.AF_UNIX) as caller:
@@ -239,8 +231,7 @@ def _listen(where: Path | tuple[str, int]) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(str(where))
-        # The exporter runs as another user, in another container, and only reads.
-        where.chmod(0o666)
+        where.chmod(0o666)  # the exporter runs as another user, in another container, and only reads
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
