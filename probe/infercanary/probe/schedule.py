@@ -153,6 +153,11 @@ def spaced(busy: float, share: float) -> float:
     return busy / share * (1 + JITTER / 2)
 
 
+def jittered(seconds: float) -> float:
+    """Return so many seconds, and up to :data:`JITTER` of that more, at random."""
+    return seconds * _random.uniform(1.0, 1.0 + JITTER)
+
+
 SWEEP_SHARE = 0.5
 
 
@@ -199,9 +204,7 @@ class Turns:
             began: When it did: seconds, monotonic.
         """
         pause = self._interval * max(1.0, cost / self._seconds)
-        self.next_at = began + min(pause, max(self._interval, self.MAX_PAUSE)) * _random.uniform(
-            1.0, 1.0 + JITTER
-        )
+        self.next_at = began + jittered(min(pause, max(self._interval, self.MAX_PAUSE)))
 
     def put_off(self, seconds: float, now: float) -> None:
         """Try again after so many seconds.
