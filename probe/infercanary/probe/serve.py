@@ -60,7 +60,7 @@ class ReportServer:
         """CPU time that the server took."""
         self._answer = answer
         self._access = access or Access()
-        where = listen_place(listen)
+        self._where = where = listen_place(listen)
         try:
             self._sock = _listen(where)
         except OSError as error:
@@ -86,6 +86,8 @@ class ReportServer:
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the loop
         self._thread.join(_ANSWER_SECONDS)
         self.close_sockets()
+        if isinstance(self._where, Path):
+            self._where.unlink(missing_ok=True)
 
     def close_sockets(self) -> None:
         """Close this process's copy of each socket; after a fork, the parent's go on."""
