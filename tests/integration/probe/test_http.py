@@ -98,7 +98,10 @@ def test_garbage_costs_nothing(server: ReportServer, junk: bytes, capfd: pytest.
     assert capfd.readouterr() == ("", ""), "nothing in the host's output"
 
 
-def test_callers_that_go_away_cost_nothing(server: ReportServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_callers_that_go_away_cost_nothing(
+    server: ReportServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_ANSWER_SECONDS", 600.0)
     for _ in range(30):
         client = connect(server, "127.0.0.2")
         client.sendall(b"GET /report HTTP/1.1\r\n\r\n")
